@@ -100,7 +100,7 @@ mutants: deps ## faults put into our own code, and backends that are broken on p
 
 .PHONY: chaos
 chaos: deps ## the faults of docs/faults.md on every store, one after the other, as SEED decides, in ten minutes or so (BACKEND=redis: only that; FOR=20s for each, PROFILE=torture, RATE=8000 acquires per second)
-	CHAOS='$(CHAOSFOR)' SEED='$(SEED)' PROFILE='$(PROFILE)' BACKEND='$(BACKEND)' RATE='$(RATE)' $(GO) test -count=1 -v -run '^TestTorture$$' -timeout 0 ./verify/play
+	CHAOS='$(CHAOSFOR)' SEED='$(SEED)' PROFILE='$(PROFILE)' BACKEND='$(BACKEND)' RATE='$(RATE)' $(GO) test -count=1 -v -run '^TestTorture$$' -timeout 0 ./verify/runner
 CHAOSFOR = $(if $(filter file,$(origin FOR)),20s,$(FOR))
 FOR     ?= 60s
 SEED    ?= 1
@@ -108,7 +108,7 @@ PROFILE ?= torture
 
 .PHONY: soak
 soak: deps ## rounds of a minute on the same servers, which are stopped and crash too, with another seed each, and a look at what grows: BACKEND=redis FOR=24h SEED=1 PROFILE=torture TTL=2s RATE=8000; it ends at the first violation
-	SOAK='$(if $(filter file,$(origin FOR)),24h,$(FOR))' SEED='$(SEED)' PROFILE='$(PROFILE)' BACKEND='$(or $(BACKEND),sqlite)' TTL='$(TTL)' RATE='$(RATE)' $(GO) test -count=1 -v -run '^TestSoak$$' -timeout 0 ./verify/play
+	SOAK='$(if $(filter file,$(origin FOR)),24h,$(FOR))' SEED='$(SEED)' PROFILE='$(PROFILE)' BACKEND='$(or $(BACKEND),sqlite)' TTL='$(TTL)' RATE='$(RATE)' $(GO) test -count=1 -v -run '^TestSoak$$' -timeout 0 ./verify/runner
 
 .PHONY: selftest
 selftest: ## holdfast verify --self-test: locks that are broken on purpose, one fault in RARITY grants; each is to be found in a minute of both processors

@@ -114,7 +114,7 @@ func (p fleet) lead(ctx context.Context, crew []*process, budget time.Duration) 
 		_ = c.in.Close() // a failure shows in what the process writes next
 	}
 	elapsed := time.Since(begin)
-	s := &scene{crowd: crowd{goroutines: p.processes * p.goroutines, one: p.one}}
+	s := &scene{group: group{goroutines: p.processes * p.goroutines, one: p.one}}
 	var workers []*worker
 	var doubles, faults int64
 	for _, c := range crew {
@@ -244,7 +244,7 @@ func (o *order) carryOut(ctx context.Context, e *Engine, lines *bufio.Reader, ou
 }
 
 func (o *order) measure(ctx context.Context, locker Locker, lines *bufio.Reader, out io.Writer) (*notes, error) {
-	s := &scene{crowd: crowd{goroutines: o.Goroutines, one: o.One}, prefix: o.Prefix, first: o.First}
+	s := &scene{group: group{goroutines: o.Goroutines, one: o.One}, prefix: o.Prefix, first: o.First}
 	workers := s.workers([]Locker{locker})
 	for _, w := range workers {
 		g, err := openGuard(filepath.Join(o.Guards, filepath.Base(w.spot.name)))

@@ -64,7 +64,7 @@ func Scenarios() []Scenario {
 
 // own is n goroutines, each with an uncontended lock.
 func own(n int) Scenario {
-	c := crowd{goroutines: n}
+	c := group{goroutines: n}
 	return Scenario{
 		ID: fmt.Sprintf("own/%d", n), Title: goroutines(n) + ", each with a lock of its own",
 		Run: c.run, Metered: true,
@@ -74,7 +74,7 @@ func own(n int) Scenario {
 // contended is n goroutines that all want the same lock all the time.
 func contended(n int, work time.Duration) Scenario {
 	// The longer the queue, the longer it takes to see starvation.
-	c := crowd{goroutines: n, one: true, work: work, cycles: minCycles, stretch: max(1, n/300)}
+	c := group{goroutines: n, one: true, work: work, cycles: minCycles, stretch: max(1, n/300)}
 	id, title := fmt.Sprintf("one/%d", n), goroutines(n)+" that all want one lock, again and again"
 	if work > 0 {
 		c.cycles = 1
@@ -86,13 +86,13 @@ func contended(n int, work time.Duration) Scenario {
 // handOver is two clients that acquire one lock in turn: when one releases it, the other already
 // waits.
 func handOver() Scenario {
-	c := crowd{goroutines: 2, one: true, clients: 2, work: time.Millisecond, cycles: 1}
+	c := group{goroutines: 2, one: true, clients: 2, work: time.Millisecond, cycles: 1}
 	return Scenario{ID: "hand/2", Title: "2 clients that hand one lock to and fro", Needs: CanWait, Waiters: 2, Run: c.run}
 }
 
 // sharing is n goroutines that read under one lock; every writeEvery-th of them writes.
 func sharing(n, writeEvery int) Scenario {
-	c := crowd{goroutines: n, one: true, shared: true, writeEvery: writeEvery, cycles: 1}
+	c := group{goroutines: n, one: true, shared: true, writeEvery: writeEvery, cycles: 1}
 	return Scenario{
 		ID: fmt.Sprintf("shared/%d", n), Title: fmt.Sprintf("%s on one lock, %d of them exclusive and the others shared", goroutines(n), n/writeEvery),
 		Needs: CanWait | CanShare, Waiters: n, Run: c.run, Metered: true,
@@ -101,7 +101,7 @@ func sharing(n, writeEvery int) Scenario {
 
 // permits is n goroutines at a semaphore.
 func permits(n, limit int) Scenario {
-	c := crowd{goroutines: n, one: true, shared: true, limit: limit, cycles: minCycles}
+	c := group{goroutines: n, one: true, shared: true, limit: limit, cycles: minCycles}
 	return Scenario{
 		ID: fmt.Sprintf("permits/%d", n), Title: fmt.Sprintf("%s at a semaphore of %d", goroutines(n), limit),
 		Needs: CanWait | CanPermit, Waiters: n, Run: c.run, Metered: true,

@@ -67,7 +67,7 @@ func (b *Backend) Acquire(ctx context.Context, req backend.AcquireRequest) (back
 		g, err = a.afterNoSpace(ctx, err)
 	}
 	if !final(err) {
-		b.suspects.add(req.Lease)
+		b.inDoubt.add(req.Lease)
 	}
 	// A lease that gets ErrHeld may still be in the queue, from an earlier call.
 	b.slots.leave(a.p, err != nil && final(err), errors.Is(err, backend.ErrHeld))

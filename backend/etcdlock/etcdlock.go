@@ -97,14 +97,14 @@ type Backend struct {
 
 	term atomic.Uint64 // the latest term of etcd that was seen
 
-	mu       sync.Mutex
-	closed   bool
-	calls    sync.WaitGroup // calls and goroutines under way
-	sessions map[backend.SessionID]*session
-	ending   map[backend.SessionID]clientv3.LeaseID // sessions whose EndSession has not finished
-	dead     *idSet[backend.SessionID]              // sessions that were seen dead
-	suspects *idSet[backend.LeaseID]                // leases whose acquire may still be on its way
-	unsure   *idSet[backend.LeaseID]                // timed leases that a move may still be on its way for
+	mu           sync.Mutex
+	closed       bool
+	calls        sync.WaitGroup // calls and goroutines under way
+	sessions     map[backend.SessionID]*session
+	ending       map[backend.SessionID]clientv3.LeaseID // sessions whose EndSession has not finished
+	dead         *idSet[backend.SessionID]              // sessions that were seen dead
+	inDoubt      *idSet[backend.LeaseID]                // leases whose acquire may still be on its way
+	movesInDoubt *idSet[backend.LeaseID]                // timed leases that a move may still be on its way for
 }
 
 var _ backend.Backend = (*Backend)(nil)
@@ -123,15 +123,15 @@ func New(client *clientv3.Client, cfg Config) (*Backend, error) {
 		return nil, &backend.InvalidError{Field: "client", Value: "nil", Bound: "a client of etcd"}
 	}
 	b := &Backend{
-		cfg:      cfg,
-		client:   client,
-		keys:     keys{prefix: cfg.Prefix + "/"},
-		caps:     cfg.capabilities(),
-		sessions: make(map[backend.SessionID]*session),
-		ending:   make(map[backend.SessionID]clientv3.LeaseID),
-		dead:     newIDSet[backend.SessionID](),
-		suspects: newIDSet[backend.LeaseID](),
-		unsure:   newIDSet[backend.LeaseID](),
+		cfg:          cfg,
+		client:       client,
+		keys:         keys{prefix: cfg.Prefix + "/"},
+		caps:         cfg.capabilities(),
+		sessions:     make(map[backend.SessionID]*session),
+		ending:       make(map[backend.SessionID]clientv3.LeaseID),
+		dead:         newIDSet[backend.SessionID](),
+		inDoubt:      newIDSet[backend.LeaseID](),
+		movesInDoubt: newIDSet[backend.LeaseID](),
 	}
 	b.base, b.cancel = context.WithCancelCause(context.Background())
 	b.commits = &committer{b: b, riders: make(map[string][]*change), patience: rideTime}

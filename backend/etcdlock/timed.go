@@ -87,7 +87,7 @@ func (b *Backend) kept(e *entry, ttl time.Duration, has int64) backend.Renewal {
 // also moves where an earlier move, to an etcd lease that was made before, may still arrive: once
 // the entry is written again, that move no longer finds it as it was.
 func (b *Backend) moves(e *entry, ttl time.Duration) bool {
-	return e.Pooled || seconds(ttlOf(e)) != seconds(ttl) || e.Term < b.term.Load() || b.unsure.has(e.id())
+	return e.Pooled || seconds(ttlOf(e)) != seconds(ttl) || e.Term < b.term.Load() || b.movesInDoubt.has(e.id())
 }
 
 func ttlOf(e *entry) time.Duration { return time.Duration(e.TTL) * time.Millisecond }
@@ -173,7 +173,7 @@ func (b *Backend) moveTimed(ctx context.Context, e *entry, ttl time.Duration, sh
 		els:  []clientv3.Op{clientv3.OpGet(e.key)},
 	})
 	if mayHold(err) {
-		b.unsure.add(e.id())
+		b.movesInDoubt.add(e.id())
 	}
 	switch {
 	case leaseGone(err):
@@ -181,13 +181,13 @@ func (b *Backend) moveTimed(ctx context.Context, e *entry, ttl time.Duration, sh
 	case err != nil:
 		return backend.Renewal{Err: err}, nil // the etcd lease is left to expire: the entry may be on it
 	case !resp.Succeeded:
-		b.unsure.drop(e.id())
+		b.movesInDoubt.drop(e.id())
 		if !share {
 			b.revoker.revoke(lease)
 		}
 		return b.overtaken(resp, e)
 	}
-	b.unsure.drop(e.id())
+	b.movesInDoubt.drop(e.id())
 	if e.alone() {
 		b.revoker.revoke(e.lease)
 	}

@@ -275,7 +275,7 @@ func (c *advisoryConn) send(ctx context.Context, w *connlease.Work, done *progre
 
 var errNotHad = errors.New("the connection no longer holds a lock that it had acquired")
 
-var errUnsure = errors.New("whether the connection has a lock once more is not known")
+var errInDoubt = errors.New("whether the connection has a lock once more is not known")
 
 // unlock releases a lock, and counts it.
 func (c *advisoryConn) unlock(q *pgx.Batch, l *backend.AcquireRequest, freed *int) {
@@ -317,7 +317,7 @@ func (c *advisoryConn) takeBack(ctx context.Context, all []*connlease.Try, answe
 		case i < answered && !t.Granted:
 			continue
 		case i == answered && c.has[key]+took[key] > 0:
-			return errUnsure
+			return errInDoubt
 		}
 		if err := c.giveBack(ctx, t.Req); err != nil {
 			return err

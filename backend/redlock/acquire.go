@@ -72,7 +72,7 @@ type verdict struct {
 	kind  outcome
 	grant backend.Grant
 	err   error         // of all but granted
-	again time.Duration // of held, split and unsure: when a retry makes sense
+	again time.Duration // of held, split and inDoubt: when a retry makes sense
 }
 
 type outcome uint8
@@ -81,13 +81,13 @@ const (
 	granted outcome = iota
 	held            // other leases have it
 	split           // no lease can have it: retry
-	unsure          // other leases may have it, because nodes that do not answer may know of more votes
+	inDoubt         // other leases may have it, because nodes that do not answer may know of more votes
 	failed
 )
 
 // try runs rounds until it is known who has the lock, or its retries are used up.
 func (a *acquisition) try(ctx context.Context) (backend.Grant, error) {
-	const mostUnsure = 6
+	const mostInDoubt = 6
 	began, doubts := time.Now(), 0
 	for {
 		v := a.round(ctx)
@@ -95,12 +95,12 @@ func (a *acquisition) try(ctx context.Context) (backend.Grant, error) {
 		case granted:
 			return v.grant, nil
 		case split:
-		case unsure:
+		case inDoubt:
 			doubts++
 		case held, failed:
 			return backend.Grant{}, v.err
 		}
-		if time.Since(began) > trying || doubts > mostUnsure {
+		if time.Since(began) > trying || doubts > mostInDoubt {
 			a.giveUp()
 			return backend.Grant{}, v.err
 		}
@@ -188,7 +188,7 @@ func (a *acquisition) round(ctx context.Context) verdict {
 		a.keeps++
 		v.again = jitter(min(time.Since(began), maxPause))
 		return v
-	case v.kind == split || v.kind == unsure:
+	case v.kind == split || v.kind == inDoubt:
 		a.pause = min(2*max(a.pause, time.Since(began)/2), maxPause)
 		v.again = jitter(a.pause)
 	}
@@ -255,7 +255,7 @@ func (bal *ballot) needs(a *acquisition) need {
 	case bal.lost:
 		return nobody
 	case bal.n+bal.p.left < a.quorum:
-		if a.blocked(bal, bal.p.silent()).kind != unsure {
+		if a.blocked(bal, bal.p.silent()).kind != inDoubt {
 			return nobody
 		}
 	case bal.old: // any node may be needed to find its token
@@ -361,7 +361,7 @@ func (a *acquisition) blocked(bal *ballot, silent int) verdict {
 		return verdict{kind: held, err: a.refusal(sure, bal.most), again: untilEnd(sure)}
 	}
 	if !a.fits(maybe) {
-		return verdict{kind: unsure, err: a.refusal(maybe, bal.most)}
+		return verdict{kind: inDoubt, err: a.refusal(maybe, bal.most)}
 	}
 	return verdict{kind: split, err: errContended}
 }

@@ -106,7 +106,7 @@ func (a *acquisition) wait(ctx context.Context) (backend.Grant, error) {
 				return backend.Grant{}, err
 			}
 			continue
-		case v.kind == unsure:
+		case v.kind == inDoubt:
 			doubt = min(2*doubt, longestDoubt)
 			rest = jitter(doubt)
 		case !listening:

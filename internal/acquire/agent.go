@@ -57,7 +57,7 @@ type Agent struct {
 	work       tally         // calls, settlements and renewals in progress; it grows with Mu held
 	second     limiter       // the second attempts of settlements
 	further    limiter       // the later ones: apart, because many of them may get no answer
-	kick       chan struct{} // wakes the renewer; capacity 1
+	wake       chan struct{} // wakes the renewer; capacity 1
 	kept       chan struct{} // closed when the renewer has ended
 
 	// Guarded by Mu:
@@ -84,7 +84,7 @@ func (a attempts) remove(l *liveness.Lease) { delete(a[l.Session], l) }
 func New(cfg Config) *Agent {
 	a := &Agent{
 		Config: cfg, Clock: clock.New(), caps: cfg.Backend.Capabilities(),
-		kick: make(chan struct{}, 1), kept: make(chan struct{}), second: newLimiter(), further: newLimiter(),
+		wake: make(chan struct{}, 1), kept: make(chan struct{}), second: newLimiter(), further: newLimiter(),
 		open: make(map[*liveness.Session]struct{}), waiting: make(attempts),
 	}
 	a.Live = liveness.New(observer{Observer: cfg.Observer, a: a}, cfg.TTL)

@@ -42,7 +42,7 @@ func (o observer) Ended(s *liveness.Session) {
 // Wake has the renewer do what is due.
 func (a *Agent) Wake() {
 	select {
-	case a.kick <- struct{}{}:
+	case a.wake <- struct{}{}:
 	default:
 	}
 }
@@ -56,7 +56,7 @@ func (a *Agent) keep() {
 		select {
 		case <-a.background.Done():
 			return
-		case <-a.kick:
+		case <-a.wake:
 		case <-timer.C:
 		}
 		timer.Reset(a.turn())

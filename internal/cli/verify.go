@@ -16,7 +16,7 @@ import (
 
 	"github.com/holdfast-io/holdfast/verify"
 	"github.com/holdfast-io/holdfast/verify/history"
-	"github.com/holdfast-io/holdfast/verify/play"
+	"github.com/holdfast-io/holdfast/verify/runner"
 )
 
 // verifyWorkerCommand is the hidden subcommand that runs a worker of verify.
@@ -31,7 +31,7 @@ const (
 
 // verifyWorker runs a worker, in its own process.
 func verifyWorker(ctx context.Context, stdin io.Reader, stdout, stderr io.Writer) int {
-	if err := play.Worker(ctx, stdin, stdout); err != nil {
+	if err := runner.Worker(ctx, stdin, stdout); err != nil {
 		fmt.Fprintln(stderr, err)
 		return exitError1
 	}
@@ -98,11 +98,11 @@ Exit status: 0 pass; 1 violation; 2 inconclusive; 3 could not run; 64 bad usage.
 	f := cmd.Flags()
 	f.DurationVar(&o.long, "for", time.Minute, "how long faults are injected, 1s to 10m")
 	f.Uint64Var(&o.seed, "seed", 0, "seed of the plan (default: random)")
-	f.StringVar(&o.profile, "profile", string(play.Standard), "gentle, standard, torture, or jepsen: only an exclusive lock whose holders are stopped")
+	f.StringVar(&o.profile, "profile", string(runner.Standard), "gentle, standard, torture, or jepsen: only an exclusive lock whose holders are stopped")
 	f.DurationVar(&o.ttl, "ttl", 0, "TTL of the leases (default: 2s, or the minimum of the backend)")
 	f.IntVar(&o.rate, "rate", 0, "maximum number of acquires per second (default: by the profile, 1000 to 12000)")
 	f.StringArrayVar(&o.reports, "report", nil, "write a report to this file; see above")
-	f.StringVar(&o.cluster, "local-cluster", "", "start servers for the run, and also stop, crash and slow them: "+strings.Join(play.Clusters(), ", "))
+	f.StringVar(&o.cluster, "local-cluster", "", "start servers for the run, and also stop, crash and slow them: "+strings.Join(runner.Clusters(), ", "))
 	f.BoolVar(&selfTest, "self-test", false, "test locks that are broken on purpose, each of which must be detected; takes a minute")
 	f.IntVar(&rarity, "rarity", often, "rarity of the faults of --self-test: one grant in this many; 10000 takes a quarter of an hour")
 	f.SortFlags = false
@@ -162,8 +162,8 @@ func (a *app) verify(ctx context.Context, o verifyOptions) error {
 	if err != nil {
 		return &statusError{exitNoRun, err}
 	}
-	err = play.Run(ctx, play.Config{
-		URL: url, Cluster: o.cluster, For: o.long, Seed: o.seed, Profile: play.Profile(o.profile), TTL: o.ttl,
+	err = runner.Run(ctx, runner.Config{
+		URL: url, Cluster: o.cluster, For: o.long, Seed: o.seed, Profile: runner.Profile(o.profile), TTL: o.ttl,
 		Worker: []string{self, verifyWorkerCommand}, Programs: map[string][]string{"holdfast": {self}}, Replay: o.again(url),
 		Rate: o.rate, Record: h.record,
 		Log: func(text string) { a.warn("%s", text) },
@@ -190,7 +190,7 @@ func (a *app) verify(ctx context.Context, o verifyOptions) error {
 func (o *verifyOptions) again(url string) string {
 	on := "--local-cluster " + o.cluster
 	if o.cluster == "" {
-		on = play.Shown(url)
+		on = runner.Shown(url)
 	}
 	s := fmt.Sprintf("holdfast verify %s --for %s --seed %d --profile %s", on, o.long, o.seed, o.profile)
 	if o.ttl > 0 {

@@ -10,7 +10,7 @@ import (
 
 	"github.com/holdfast-io/holdfast/verify"
 	"github.com/holdfast-io/holdfast/verify/history"
-	"github.com/holdfast-io/holdfast/verify/play"
+	"github.com/holdfast-io/holdfast/verify/runner"
 )
 
 const (
@@ -51,7 +51,7 @@ func (a *app) verifySelfTest(ctx context.Context, seed uint64, rarity int) error
 	if rarity < 1 || rarity > maxRarity {
 		return usageError("rarity", "%d: must be 1 to %d", rarity, maxRarity)
 	}
-	broken := append([]play.Broken{{Name: "nothing is broken"}}, play.Faults()...)
+	broken := append([]runner.Broken{{Name: "nothing is broken"}}, runner.Faults()...)
 	trials := make([]trial, len(broken))
 	atOnce, rate := 1, 0 // a rare fault needs the whole capacity of the machine
 	if rarity <= often {
@@ -87,7 +87,7 @@ func (a *app) verifySelfTest(ctx context.Context, seed uint64, rarity int) error
 }
 
 // playTrial runs until the fault is found.
-func playTrial(ctx context.Context, b play.Broken, seed uint64, rarity, rate int) trial {
+func playTrial(ctx context.Context, b runner.Broken, seed uint64, rarity, rate int) trial {
 	t := trial{Name: b.Name, Want: b.Caught}
 	if ctx.Err() != nil {
 		t.Error = context.Cause(ctx).Error()
@@ -116,8 +116,8 @@ func playTrial(ctx context.Context, b play.Broken, seed uint64, rarity, rate int
 			})
 		}
 	})
-	err := play.Run(ctx, play.Config{
-		URL: "memory://", For: long, Seed: seed, Profile: play.Torture, TTL: trialTTL, Break: b.Break, Rarity: rarity, Rate: rate, Found: found,
+	err := runner.Run(ctx, runner.Config{
+		URL: "memory://", For: long, Seed: seed, Profile: runner.Torture, TTL: trialTTL, Break: b.Break, Rarity: rarity, Rate: rate, Found: found,
 		Record: func(e history.Event) error {
 			mu.Lock()
 			switch {

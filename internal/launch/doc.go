@@ -10,6 +10,6 @@
 // # Adding a kind
 //
 // Write the function that prepares the folder and returns the [Server], with its command line and
-// its readiness. Add the kind to the table in kinds.go here, and to that of package play, which says
+// its readiness. Add the kind to the table in kinds.go here, and to that of package runner, which says
 // how its clock may jump.
 package launch

@@ -32,7 +32,7 @@ func TestPolicyFilesCatches(t *testing.T) {
 	large := &fstest.MapFile{Data: make([]byte, largest+1)}
 	faults, err := largeFiles(fstest.MapFS{
 		"bench/peers/peers": large, "bench/peers/main.go": {Data: make([]byte, largest)},
-		"bin/holdfast": large, ".data/db": large, ".git/pack": large, "play.test": large, "a/cpu.prof": large, "a/b.out": large,
+		"bin/holdfast": large, ".data/db": large, ".git/pack": large, "runner.test": large, "a/cpu.prof": large, "a/b.out": large,
 	})
 	if err != nil {
 		t.Fatal(err)

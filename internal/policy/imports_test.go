@@ -62,7 +62,7 @@ func importRules() []importRule {
 		{"examples/...", append(public, "examples/internal/...")},
 		{"verify", []string{"verify/history"}},
 		{"verify/history", nil},
-		{"verify/play", []string{".", "backend", "fence", "open", "internal/chaos", "internal/launch", "internal/retry", "internal/shim", "verify/history"}},
+		{"verify/runner", []string{".", "backend", "fence", "open", "internal/chaos", "internal/launch", "internal/retry", "internal/shim", "verify/history"}},
 		{"bench", []string{".", "backend", "fence"}},
 		{"bench/engines", append(public, "bench", "internal/launch")},
 		{"bench/peers", []string{"backend", "backend/k8slock", "bench", "bench/engines", "internal/cli"}},

@@ -1,0 +1,7 @@
+//go:build unix && !linux
+
+package runner
+
+import "golang.org/x/sys/unix"
+
+const clockID = unix.CLOCK_MONOTONIC

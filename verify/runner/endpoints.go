@@ -1,0 +1,97 @@
+package runner
+
+import (
+	"net"
+	"strings"
+)
+
+// endpoints are the parts of a backend's URL that the address of a relay can replace.
+type endpoints struct {
+	scheme string
+	user   string // including the @; may contain a password
+	hosts  []string
+	rest   string
+}
+
+// defaultPorts returns those of the schemes whose traffic a relay can carry. It cannot carry
+// TLS: the certificate is not the relay's.
+func defaultPorts() map[string]string {
+	return map[string]string{
+		"redis": "6379", "redlock": "6379", "etcd": "2379", "zookeeper": "2181", "holdfast": "7420", "consul": "8500", "postgres": "5432", "postgresql": "5432",
+		"postgres+advisory": "5432", "mysql": "3306", "mysql+getlock": "3306",
+	}
+}
+
+// parseEndpoints reports false for a URL that no relay can carry: another scheme, no host, or
+// parameters that ask for TLS.
+func parseEndpoints(raw string) (endpoints, bool) {
+	scheme, rest, ok := strings.Cut(raw, "://")
+	port, known := defaultPorts()[scheme]
+	if !ok || !known {
+		return endpoints{}, false
+	}
+	if strings.Contains(rest, "sslmode=verify") || strings.HasPrefix(scheme, "mysql") && (strings.Contains(rest, "tls=true") || strings.Contains(rest, "ca=")) {
+		return endpoints{}, false
+	}
+	e := endpoints{scheme: scheme}
+	authority := rest
+	if i := strings.IndexAny(rest, "/?#"); i >= 0 {
+		authority, e.rest = rest[:i], rest[i:]
+	}
+	if i := strings.LastIndexByte(authority, '@'); i >= 0 {
+		e.user, authority = authority[:i+1], authority[i+1:]
+	}
+	for host := range strings.SplitSeq(authority, ",") {
+		if host == "" {
+			return endpoints{}, false
+		}
+		if _, _, err := net.SplitHostPort(host); err != nil {
+			host = net.JoinHostPort(strings.Trim(host, "[]"), port)
+		}
+		e.hosts = append(e.hosts, host)
+	}
+	return e, true
+}
+
+// with returns the URL with other hosts.
+func (e endpoints) with(hosts []string) string {
+	return e.scheme + "://" + e.user + strings.Join(hosts, ",") + e.rest
+}
+
+// Shown returns a URL without possible secrets, for people and for the replay command: it hides
+// the password of a user, and parameters with the name of a secret.
+func Shown(raw string) string {
+	scheme, rest, ok := strings.Cut(raw, "://")
+	if !ok {
+		return "URL"
+	}
+	rest, query, _ := strings.Cut(rest, "?")
+	path := ""
+	if i := strings.IndexByte(rest, '/'); i >= 0 {
+		rest, path = rest[:i], rest[i:]
+	}
+	if i := strings.LastIndexByte(rest, '@'); i >= 0 {
+		user, _, named := strings.Cut(rest[:i], ":")
+		if !named {
+			user = "xxxxx" // it may be a token
+		}
+		rest = user + ":xxxxx" + rest[i:]
+	}
+	var pairs []string
+	for pair := range strings.SplitSeq(query, "&") {
+		name, _, _ := strings.Cut(pair, "=")
+		for _, secret := range []string{"pass", "token", "secret", "key", "auth"} {
+			if strings.Contains(strings.ToLower(name), secret) {
+				pair = name + "=xxxxx"
+			}
+		}
+		pairs = append(pairs, pair)
+	}
+	return strings.TrimSuffix(scheme+"://"+rest+path+"?"+strings.Join(pairs, "&"), "?")
+}
+
+// inProcess reports whether a backend lives in the process that opens it.
+func inProcess(raw string) bool {
+	scheme, _, _ := strings.Cut(raw, ":")
+	return scheme == "memory" || scheme == "embedded"
+}

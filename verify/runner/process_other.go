@@ -1,0 +1,7 @@
+//go:build unix && !linux
+
+package runner
+
+import "syscall"
+
+func sysProcAttr() *syscall.SysProcAttr { return &syscall.SysProcAttr{Setpgid: true} }

@@ -1,0 +1,124 @@
+package runner_test
+
+import (
+	"cmp"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"testing"
+	"time"
+
+	"github.com/holdfast-io/holdfast/internal/testserver"
+	"github.com/holdfast-io/holdfast/verify/runner"
+)
+
+// store is what a soak runs on, with a function that reads its sizes.
+type store struct {
+	url     string          // of a store without faults
+	servers *runner.Servers // servers that have faults
+	look    func(t *testing.T, s sizes)
+}
+
+// start starts a store by the name in BACKEND: servers that the soak keeps, and injects faults
+// into, for all its rounds, or a store that has no server of its own.
+func start(t *testing.T, name string) store {
+	t.Helper()
+	nothing := func(*testing.T, sizes) {}
+	switch name {
+	case "sqlite":
+		return onSQLite(t)
+	case "memory":
+		return store{url: "memory://", look: nothing}
+	case "embedded":
+		return store{url: "embedded://" + testserver.Dir(t), look: nothing}
+	}
+	if !slices.Contains(runner.Clusters(), name) {
+		t.Fatalf("BACKEND is %q", name)
+	}
+	servers, err := runner.StartServers(t.Context(), name, programs(t, name))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := servers.End(); err != nil {
+			t.Error(err)
+		}
+	})
+	return store{servers: servers, look: func(t *testing.T, s sizes) {
+		t.Helper()
+		for _, pid := range servers.Pids() {
+			s.process("server", pid)
+		}
+		look(t, name, servers.URL(), s)
+	}}
+}
+
+func onSQLite(t *testing.T) store {
+	t.Helper()
+	path := filepath.Join(testserver.Dir(t), "locks.db")
+	return store{url: "sqlite://" + path, look: func(t *testing.T, s sizes) {
+		t.Helper()
+		info, err := os.Stat(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		s["file memory"] = info.Size()
+	}}
+}
+
+// TestSoak runs for the time in SOAK on the backend that BACKEND names, with another seed each
+// minute, or as ROUND says, beginning with SEED, in the profile PROFILE, with leases of TTL, or
+// the default TTL: see make soak. The servers are the same for all rounds, and have faults too:
+// see start. It ends at the first violation, and when sizes grew that must not. SOAK_REPORT is
+// a file to which the result is appended. Without these settings it is a short gentle run in
+// this process.
+func TestSoak(t *testing.T) { //nolint:tparallel // one minute after the other
+	t.Parallel()
+	long, err := time.ParseDuration(cmp.Or(os.Getenv("SOAK"), "2s"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	seed, err := strconv.ParseUint(cmp.Or(os.Getenv("SEED"), "1"), 10, 64)
+	if err != nil {
+		t.Fatal(err)
+	}
+	name := cmp.Or(os.Getenv("BACKEND"), "memory")
+	where := start(t, name)
+	profile := runner.Profile(cmp.Or(os.Getenv("PROFILE"), "gentle"))
+	piece, err := time.ParseDuration(cmp.Or(os.Getenv("ROUND"), "1m"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	ttl, err := time.ParseDuration(cmp.Or(os.Getenv("TTL"), "0s"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if profile == runner.Jepsen {
+		piece = 2 * time.Minute // as Jepsen's
+	}
+	sum := soaked{Backend: name, Profile: string(profile), Seed: seed, Begun: time.Now()}
+	for end := time.Now().Add(long); time.Now().Before(end) && !t.Failed(); seed++ {
+		t.Run(fmt.Sprintf("seed-%d", seed), func(t *testing.T) {
+			r := runAndJudge(t, runner.Config{
+				URL: where.url, Servers: where.servers, Worker: workers(), Seed: seed, Profile: profile,
+				For: min(piece, max(2*time.Second, time.Until(end))), TTL: ttl,
+			})
+			sum.add(r)
+			now := make(sizes)
+			now.own()
+			where.look(t, now)
+			sum.Sizes = append(sum.Sizes, now)
+			for _, name := range namesOf([]sizes{now}) {
+				t.Logf("%s: %d", name, now[name])
+			}
+		})
+	}
+	sum.Grown = grown(sum.Sizes)
+	for _, text := range sum.Grown {
+		t.Error(text)
+	}
+	sum.Failed = t.Failed()
+	sum.report(t)
+}
