@@ -42,12 +42,12 @@ func (b *Backend) Acquire(ctx context.Context, req backend.AcquireRequest) (back
 		return backend.Grant{}, backend.ErrSessionLost
 	case err != nil && s.life.Err() != nil && ctx.Err() == nil:
 		return backend.Grant{}, backend.ErrSessionLost
-	case err == nil && s.has(a.key):
-		return g, nil
-	case s.isLost(a.key):
+	case s.isLost(a.key), a.late:
 		s.clear(a.key)
 		return backend.Grant{}, backend.ErrLost
-	case err == nil: // it was abandoned
+	case err == nil && s.has(a.key, a.mine):
+		return g, nil
+	case err == nil: // it was released or abandoned
 		return backend.Grant{}, backend.ErrLost
 	}
 	err = b.fail(ctx, opAcquire, err, true)
@@ -57,8 +57,9 @@ func (b *Backend) Acquire(ctx context.Context, req backend.AcquireRequest) (back
 	return g, err
 }
 
-// join records a caller that requests the lease. ErrLost: it was abandoned, or its loss was
-// reported.
+// join records a caller that requests the lease. ErrLost: it was abandoned, its loss was reported,
+// or its release has not ended yet. A release of unknown outcome counts as a release: the key may be
+// deleted at any time, so the lease must not be granted again.
 func (s *session) join(k leaseKey) (*own, error) {
 	s.b.mu.Lock()
 	defer s.b.mu.Unlock()
@@ -69,18 +70,19 @@ func (s *session) join(k leaseKey) (*own, error) {
 		return nil, backend.ErrLost
 	}
 	o := s.own(k)
-	if o.abandoned {
+	if o.abandoned || o.isGone() {
 		return nil, backend.ErrLost
 	}
 	o.waiters++
 	return o, nil
 }
 
-// has records that the lease is held, unless it was abandoned or reported as lost in the meantime.
-func (s *session) has(k leaseKey) bool {
+// has records that the lease is held, unless it was released, abandoned or reported as lost in the
+// meantime.
+func (s *session) has(k leaseKey, o *own) bool {
 	s.b.mu.Lock()
 	defer s.b.mu.Unlock()
-	if s.told[k.id] || s.own(k).abandoned {
+	if s.told[k.id] || o.isGone() {
 		return false
 	}
 	s.out[k] = struct{}{}
@@ -94,7 +96,7 @@ func (s *session) isLost(k leaseKey) bool {
 	return s.told[k.id]
 }
 
-// clear deletes what exists of a lease whose loss was reported, also if its request arrives later.
+// clear deletes what exists of a lease that must not be granted, also if its request arrives later.
 func (s *session) clear(k leaseKey) {
 	s.b.mu.Lock()
 	o := s.own(k)
@@ -140,6 +142,7 @@ type acquisition struct {
 	asked time.Time
 
 	entered bool // the key was made, and may exist
+	late    bool // the lease was released before the key was made: the release may not have seen it
 }
 
 func (a *acquisition) run(ctx context.Context) (backend.Grant, error) {
@@ -245,7 +248,13 @@ func (a *acquisition) enter(ctx context.Context, more ...*api.KVTxnOp) ([]*api.K
 		{Verb: api.KVLock, Key: a.b.leaseKey(a.key), Value: value, Session: a.s.uuid},
 	}, more...)
 	for failures := 0; ; failures++ {
+		if a.mine.isGone() {
+			return nil, backend.ErrLost
+		}
 		pairs, err := a.b.txn(ctx, ops)
+		if a.late = a.mine.isGone() && !refused(err); a.late {
+			return nil, backend.ErrLost
+		}
 		switch {
 		case err == nil:
 			a.entered = true

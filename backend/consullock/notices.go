@@ -2,7 +2,6 @@ package consullock
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"maps"
 	"net/http/httptrace"
@@ -13,15 +12,8 @@ import (
 
 	"github.com/holdfast-io/holdfast/backend"
 	"github.com/holdfast-io/holdfast/internal/retry"
+	"github.com/holdfast-io/holdfast/internal/seqlock"
 )
-
-// notice is what a break writes for the session of its victim.
-type notice struct {
-	Lease  backend.LeaseID `json:"l"`
-	Reason string          `json:"r,omitempty"`
-	// Cut is set in the first notice if there were older ones, which made room.
-	Cut bool `json:"c,omitempty"`
-}
 
 // listen lets a session hear of its losses immediately, if there is a connection for that. A client
 // has one session; only if many clients share a backend, the last of them learn of losses by their
@@ -75,21 +67,14 @@ func (s *session) read(ctx context.Context, index uint64) (uint64, error) {
 		s.expire(backend.CauseGone)
 		return 0, backend.ErrSessionLost
 	}
-	var notices []notice
-	_ = json.Unmarshal(pair.Value, &notices) // data that is not ours means nothing
-	return meta.LastIndex, s.take(ctx, notices)
+	return meta.LastIndex, s.take(ctx, seqlock.Notices(pair.Value))
 }
 
 // take reports what is in the notices, and checks for breaks whose notices were dropped before they
 // were read.
-func (s *session) take(ctx context.Context, notices []notice) error {
+func (s *session) take(ctx context.Context, notices []seqlock.Notice) error {
 	s.b.mu.Lock()
-	missed := len(notices) > 0 && notices[0].Cut && !s.heard[notices[0].Lease]
-	for _, n := range notices {
-		s.heard[n.Lease] = true
-	}
-	s.missed = s.missed || missed
-	missed = s.missed
+	missed := s.inbox.Read(notices)
 	s.b.mu.Unlock()
 	var broken []leaseKey
 	for _, n := range notices {
@@ -102,13 +87,13 @@ func (s *session) take(ctx context.Context, notices []notice) error {
 		return nil
 	}
 	s.b.mu.Lock()
-	s.missed = false
+	s.inbox.Found()
 	out := slices.Collect(maps.Keys(s.out))
 	s.b.mu.Unlock()
 	for keys := range slices.Chunk(out, maxTxnOps) {
 		if err := s.tellMissing(ctx, keys); err != nil {
 			s.b.mu.Lock()
-			s.missed = true
+			s.inbox.Again()
 			s.b.mu.Unlock()
 			return err
 		}

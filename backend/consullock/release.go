@@ -38,6 +38,9 @@ func (b *Backend) Release(ctx context.Context, req backend.ReleaseRequest) error
 	if isRefused(err, becauseAbsent) {
 		return backend.ErrLost
 	}
+	if s != nil && err != nil && !refused(err) {
+		s.doubt(k)
+	}
 	return b.fail(ctx, opRelease, err, true)
 }
 
@@ -58,37 +61,54 @@ func (b *Backend) giveBack(ctx context.Context, lock, key, heir string) error {
 	return err
 }
 
+// doubt remembers a lease whose release has an unknown outcome, which counts as a release: the key
+// may be deleted at any time, so the lease must not be granted again.
+func (s *session) doubt(k leaseKey) {
+	s.b.mu.Lock()
+	defer s.b.mu.Unlock()
+	o := s.own(k)
+	o.abandoned, o.at = true, time.Now()
+	o.stop()
+}
+
 // leave stops the callers that wait for the lease, and returns its session if that is here.
 func (b *Backend) leave(k leaseKey, req backend.ReleaseRequest) *session {
 	b.mu.Lock()
 	defer b.mu.Unlock()
+	var found *session
 	for _, s := range b.sessions {
+		_, held := s.out[k]
 		delete(s.out, k)
-	}
-	for _, s := range b.sessions {
-		if s.ended || !s.isOpen() {
+		o := s.leases[k]
+		if s.ended || !s.isOpen() || !held && o == nil && (!req.Abandon || s.id != req.Session) {
 			continue
 		}
-		_, ok := s.leases[k]
-		if !ok && (!req.Abandon || s.id != req.Session) {
-			continue
-		}
-		o := s.own(k)
 		if req.Abandon {
+			o = s.own(k)
 			o.abandoned, o.at = true, time.Now()
 		}
-		o.stop()
-		return s
+		if o != nil {
+			o.stop()
+		}
+		found = s
 	}
-	return nil
+	return found
 }
 
 // stop makes the callers that wait for the lease stop. Backend.mu is held.
 func (o *own) stop() {
+	if !o.isGone() {
+		close(o.gone)
+	}
+}
+
+// isGone reports whether the lease was released, abandoned or reported as lost.
+func (o *own) isGone() bool {
 	select {
 	case <-o.gone:
+		return true
 	default:
-		close(o.gone)
+		return false
 	}
 }
 

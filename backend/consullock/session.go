@@ -9,6 +9,7 @@ import (
 	"github.com/hashicorp/consul/api"
 
 	"github.com/holdfast-io/holdfast/backend"
+	"github.com/holdfast-io/holdfast/internal/seqlock"
 )
 
 const (
@@ -56,9 +57,8 @@ type session struct {
 	out      map[leaseKey]struct{}    // what was granted and not released
 	losses   []backend.Loss           // since the last renewal
 	told     map[backend.LeaseID]bool // leases whose loss was reported: they are never granted again
-	heard    map[backend.LeaseID]bool // breaks whose notices were read
-	missed   bool                     // there were notices that were not read
-	renewed  chan struct{}            // capacity 1, never closed: the deadline moved
+	inbox    seqlock.Inbox
+	renewed  chan struct{} // capacity 1, never closed: the deadline moved
 }
 
 type leaseKey struct {
@@ -125,7 +125,7 @@ func (b *Backend) enter(req backend.SessionRequest) (*session, bool, error) {
 	}
 	s := &session{
 		b: b, id: req.ID, ttl: req.TTL, lost: req.Lost, opened: make(chan struct{}),
-		leases: make(map[leaseKey]*own), out: make(map[leaseKey]struct{}), told: make(map[backend.LeaseID]bool), heard: make(map[backend.LeaseID]bool),
+		leases: make(map[leaseKey]*own), out: make(map[leaseKey]struct{}), told: make(map[backend.LeaseID]bool),
 		renewed: make(chan struct{}, 1),
 	}
 	s.life, s.end = context.WithCancel(b.base)

@@ -67,7 +67,8 @@ func (s *session) isLost(k leaseKey) bool {
 }
 
 // join records a caller that requests the lease, and returns what is known of it. ErrLost: it was
-// abandoned, or its loss was reported.
+// abandoned, its loss was reported, or its release has not ended yet. A release of unknown outcome
+// counts as a release: the entry may be deleted at any time, so it must not be granted again.
 func (s *session) join(k leaseKey) (*own, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -82,7 +83,7 @@ func (s *session) join(k leaseKey) (*own, error) {
 		o = newOwn()
 		s.leases[k] = o
 	}
-	if o.abandoned {
+	if o.abandoned || isClosed(o.gone) {
 		return nil, backend.ErrLost
 	}
 	o.callers++
@@ -224,8 +225,9 @@ func (a *acquisition) create(ctx context.Context, done func()) (standing, error)
 	return e, err
 }
 
-// isFinal reports whether the lease must never be granted. The session's mu is held.
-func (a *acquisition) isFinal() bool { return a.mine.abandoned || a.s.told[a.req.Lease] }
+// isFinal reports whether this request must not be granted: the lease was released, abandoned or
+// reported as lost since it began. The session's mu is held.
+func (a *acquisition) isFinal() bool { return isClosed(a.mine.gone) }
 
 // join makes the entry, in one transaction with a write to its lock. The answer reports how many
 // entries there are now, and the ID of the transaction, which is the token: the leader counts them,
@@ -266,7 +268,15 @@ func (a *acquisition) created(path string, err error) {
 	defer a.s.mu.Unlock()
 	switch {
 	case a.isFinal() && !refused(err):
-		a.s.b.work.Go(func() { a.s.clear(a.key, "") })
+		// The release may have read the queue before the entry was made. clear counts as a caller, so
+		// that no other request for the lease makes an entry that would be deleted, too.
+		a.mine.path = path
+		a.mine.callers++
+		a.s.b.work.Go(func() {
+			a.s.clear(a.key, "")
+			a.s.forget(a.mine)
+			a.s.part(a.key, a.mine)
+		})
 	case err == nil:
 		a.mine.path, a.mine.unsure = path, false
 		a.s.place(a.mine, a.req.Mode)
@@ -436,12 +446,12 @@ func (a *acquisition) displaced(ctx context.Context, first entry, path string) e
 	return backend.ErrLost
 }
 
-// forget records that the entry of a lease is gone.
+// forget records that a lease has no entry, and no create under way.
 func (s *session) forget(o *own) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.unplace(o)
-	o.path = ""
+	o.path, o.unsure = "", false
 }
 
 // checkLimit removes the entry if another limit is in force.

@@ -2,16 +2,14 @@ package zklock
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
-	"fmt"
-	"math"
 	"slices"
 
 	"github.com/go-zookeeper/zk"
 
 	"github.com/holdfast-io/holdfast/backend"
 	"github.com/holdfast-io/holdfast/fence"
+	"github.com/holdfast-io/holdfast/internal/seqlock"
 )
 
 const (
@@ -44,94 +42,75 @@ func (b *Backend) Break(ctx context.Context, req backend.BreakRequest) (backend.
 	if err != nil {
 		return backend.BreakResult{}, b.fail(ctx, opBreak, err, false)
 	}
-	br := &breaking{b: b, l: l, req: &req, lock: b.lockPath(req.Name), told: make(map[backend.LeaseID]backend.Holder)}
-	err = br.look(ctx)
-	for err == nil && len(br.rest) > 0 {
-		err = br.part(ctx)
-	}
-	if err != nil && br.begun {
+	br := &breaking{b: b, l: l, req: &req, lock: b.lockPath(req.Name)}
+	res, begun, err := seqlock.Break(ctx, br)
+	switch {
+	case err == nil:
+		return res, nil
+	case begun:
 		return backend.BreakResult{}, backend.PartDone(name, opBreak, b.fail(ctx, opBreak, err, true))
 	}
-	return br.res, b.fail(ctx, opBreak, err, false)
+	return backend.BreakResult{}, b.fail(ctx, opBreak, err, false)
 }
 
-// breaking is a Break in progress.
-type breaking struct {
-	b    *Backend
-	l    *link
-	req  *backend.BreakRequest
-	lock string // path
-	res  backend.BreakResult
-	told map[backend.LeaseID]backend.Holder // the victims, as they are described
+type victim = seqlock.Victim[entry]
 
-	rest     []entry // the victims that may still hold the lock
-	begun    bool    // a transaction has changed something, or may have
+// breaking is a Break in progress. It implements seqlock.Evictor.
+type breaking struct {
+	b        *Backend
+	l        *link
+	req      *backend.BreakRequest
+	lock     string // path
 	refusals int
 }
 
-// look finds the victims. The token is the one after the greatest of theirs: the ensemble counts
-// its transactions, so every later grant has it or a greater one. If there are no holders, a write
-// of its own gives the token, and a lease granted before that write is a victim.
-func (br *breaking) look(ctx context.Context) error {
-	if err := br.find(ctx, math.MaxUint64); err != nil || len(br.rest) > 0 {
-		return err
-	}
+// Stamp returns the ID of a write: the ensemble counts its transactions.
+func (br *breaking) Stamp(ctx context.Context) (fence.Token, error) {
 	stat, err := call(ctx, br.l, func() (*zk.Stat, error) { return br.l.conn.Set(br.b.locksPath(), nil, -1) })
 	if err != nil {
-		return err
+		return 0, err
 	}
-	br.res.Token = fence.Token(stat.Mzxid) //nolint:gosec // it counts up from 0
-	return br.find(ctx, br.res.Token)
+	return fence.Token(stat.Mzxid), nil //nolint:gosec // it counts up from 0
 }
 
-// find selects the holders whose tokens are below the given one as victims. If all of the front
-// left while it was read, other leases hold the lock by now, and it reads again.
-func (br *breaking) find(ctx context.Context, below fence.Token) error {
-	var victims line
-	var info backend.LockInfo
-	for again := true; again; again = len(victims.all) > 0 && len(info.Holders) == 0 {
+// Holders reads the front of the queue. If all of it left while it was read, other leases hold the
+// lock by now, and it reads again.
+func (br *breaking) Holders(ctx context.Context) ([]victim, error) {
+	for {
 		now, err := br.b.look(ctx, br.l, br.lock, true)
 		if err != nil {
-			return err
+			return nil, err
 		}
-		victims = now.holders()
-		if info, err = br.b.describe(ctx, br.l, br.req.Name, victims); err != nil {
-			return err
+		front := now.holders()
+		info, err := br.b.describe(ctx, br.l, br.req.Name, front)
+		if err != nil {
+			return nil, err
 		}
-	}
-	var token fence.Token
-	for _, h := range info.Holders {
-		if h.Token < below {
-			br.told[h.Lease] = h
-			token = max(token, h.Token+1)
+		var all []victim
+		for _, h := range info.Holders { // the others have left
+			all = append(all, victim{Entry: front.all[front.find(h.Lease)], Holder: h})
 		}
-	}
-	for _, e := range victims.all {
-		if _, ok := br.told[e.lease]; ok { // otherwise it has left
-			br.rest = append(br.rest, e)
+		if len(all) > 0 || len(front.all) == 0 {
+			return all, nil
 		}
 	}
-	if token > 0 {
-		br.res.Token = token
-	}
-	return nil
 }
 
-// part deletes the entries of the oldest victims and notifies their sessions, in one transaction.
-func (br *breaking) part(ctx context.Context) error {
-	part := br.next()
+// Evict deletes the entries of the first n victims and notifies their sessions, in one transaction.
+func (br *breaking) Evict(ctx context.Context, victims []victim, n int) ([]victim, seqlock.Outcome, error) {
 	var ops []any
-	fresh := make(map[backend.SessionID][]notice)
-	for _, e := range part {
+	fresh := make(map[backend.SessionID][]seqlock.Notice)
+	for i := range n {
+		e := &victims[i].Entry
 		ops = append(ops, &zk.DeleteRequest{Path: br.lock + "/" + e.node, Version: -1})
-		fresh[e.session] = append(fresh[e.session], notice{Lease: e.lease, Reason: br.req.Reason})
+		fresh[e.session] = append(fresh[e.session], seqlock.Notice{Lease: e.lease, Reason: br.req.Reason})
 	}
 	for id, notices := range fresh {
 		op, err := br.b.notify(ctx, br.l, id, notices)
 		switch {
 		case errors.Is(err, zk.ErrNoNode): // the session is gone, and its entries go by themselves
 		case err != nil:
-			return err
+			return victims, seqlock.Nothing, err
 		default:
 			ops = append(ops, op)
 		}
@@ -139,66 +118,59 @@ func (br *breaking) part(ctx context.Context) error {
 	res, err := call(ctx, br.l, func() ([]zk.MultiResponse, error) { return br.l.conn.Multi(ops...) })
 	switch {
 	case err == nil:
-		br.begun = true
-		br.rest = br.rest[len(part):]
-		for _, e := range part {
-			br.res.Broken = append(br.res.Broken, br.told[e.lease])
-		}
-		return nil
+		return nil, seqlock.Done, nil
 	case errors.Is(err, zk.ErrBadVersion): // another break has notified a session
-		return nil
+		return victims, seqlock.Nothing, nil
 	case errors.Is(err, zk.ErrNoNode): // one of them has left, or a session has ended
-		return br.refused(ctx, res, len(part))
+		victims, err = br.refused(ctx, victims, res, n)
+		return victims, seqlock.Nothing, err
+	case refused(err):
+		return victims, seqlock.Nothing, err
 	}
-	br.begun = br.begun || !refused(err)
-	return err
+	return victims, seqlock.Unknown, err
 }
 
-// next returns the victims that fit into one transaction, with the notices to their sessions.
-func (br *breaking) next() []entry {
+// Fits returns how many victims fit into one transaction, with the notices to their sessions.
+func (br *breaking) Fits(victims []victim) int {
 	size := 0
 	sessions := make(map[backend.SessionID]bool)
-	for i, e := range br.rest {
+	for i := range victims {
+		e := &victims[i].Entry
 		size += opSize + len(br.lock) + len(e.node)
 		if !sessions[e.session] {
 			sessions[e.session] = true
-			size += opSize + len(br.b.noticePath(e.session)) + maxNotified
+			size += opSize + len(br.b.noticePath(e.session)) + seqlock.MaxNoticeBytes
 		}
 		if i > 0 && (size > maxBreak || i+len(sessions) > maxOps) {
-			return br.rest[:i]
+			return i
 		}
 	}
-	return br.rest
+	return len(victims)
 }
 
 // refused drops the victim that has left, whose delete the ensemble refused.
-func (br *breaking) refused(ctx context.Context, res []zk.MultiResponse, deletes int) error {
+func (br *breaking) refused(ctx context.Context, victims []victim, res []zk.MultiResponse, deletes int) ([]victim, error) {
 	i := slices.IndexFunc(res, func(r zk.MultiResponse) bool { return errors.Is(r.Error, zk.ErrNoNode) })
 	if i >= 0 && i < deletes {
-		br.rest = slices.Delete(br.rest, i, i+1)
+		victims = slices.Delete(victims, i, i+1)
 	}
 	if br.refusals++; br.refusals%refusalsToLook != 0 {
-		return nil
+		return victims, nil
 	}
 	now, err := br.b.look(ctx, br.l, br.lock, true)
 	if err != nil {
-		return err
+		return victims, err
 	}
 	there := make(map[string]bool, len(now.all))
 	for _, e := range now.all {
 		there[e.node] = true
 	}
-	br.rest = slices.DeleteFunc(br.rest, func(e entry) bool { return !there[e.node] })
-	return nil
+	return slices.DeleteFunc(victims, func(v victim) bool { return !there[v.Entry.node] }), nil
 }
-
-// maxNotices and maxNotified bound the notices of breaks to a session, in number and in bytes. The
-// newest are kept. The session finds the other breaks by itself.
-const maxNotices, maxNotified = 100, 8 << 10
 
 // notify returns the operation that adds to the notices of a session. zk.ErrNoNode: the session is
 // gone.
-func (b *Backend) notify(ctx context.Context, l *link, id backend.SessionID, fresh []notice) (*zk.SetDataRequest, error) {
+func (b *Backend) notify(ctx context.Context, l *link, id backend.SessionID, fresh []seqlock.Notice) (*zk.SetDataRequest, error) {
 	type found struct {
 		data    []byte
 		version int32
@@ -214,20 +186,9 @@ func (b *Backend) notify(ctx context.Context, l *link, id backend.SessionID, fre
 	if err != nil {
 		return nil, err
 	}
-	var all []notice
-	_ = json.Unmarshal(old.data, &all)
-	all = append(all, fresh...)
-	for most := maxNotices; ; most /= 2 {
-		if len(all) > most {
-			all = all[len(all)-most:]
-			all[0].Cut = true
-		}
-		data, err := json.Marshal(all)
-		if err != nil {
-			return nil, fmt.Errorf("encode notices: %w", err)
-		}
-		if len(data) <= maxNotified || most == 1 {
-			return &zk.SetDataRequest{Path: path, Data: data, Version: old.version}, nil
-		}
+	data, err := seqlock.AddNotices(old.data, fresh, 1)
+	if err != nil {
+		return nil, err
 	}
+	return &zk.SetDataRequest{Path: path, Data: data, Version: old.version}, nil
 }

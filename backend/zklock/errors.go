@@ -23,7 +23,7 @@ func (b *Backend) fail(ctx context.Context, op string, err error, changes bool) 
 		return backend.ErrClosed
 	case errors.As(err, &own), isKind(err):
 		return err
-	case errors.Is(err, zk.ErrSessionExpired), errors.Is(err, zk.ErrSessionMoved):
+	case needsSession(op) && (errors.Is(err, zk.ErrSessionExpired) || errors.Is(err, zk.ErrSessionMoved)):
 		return backend.ErrSessionLost
 	}
 	if ctx.Err() != nil {
@@ -35,6 +35,11 @@ func (b *Backend) fail(ctx context.Context, op string, err error, changes bool) 
 	}
 	return &backend.UnavailableError{Backend: name, Op: op, MayHold: changes && !refused(err), Err: err}
 }
+
+// needsSession reports whether the operation is done for a session of the contract, so that the end
+// of the ZooKeeper session is the loss of that. The others may use the link of no session, and the
+// outcome of a release is not known when its link ends.
+func needsSession(op string) bool { return op == opOpen || op == opRenew || op == opAcquire }
 
 // isKind reports whether err is one of the errors of package backend.
 func isKind(err error) bool {

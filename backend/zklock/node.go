@@ -122,11 +122,3 @@ func (c content) encode() []byte {
 	}
 	return b
 }
-
-// notice is what a break writes for the session of its victim.
-type notice struct {
-	Lease  backend.LeaseID `json:"l"`
-	Reason string          `json:"r,omitempty"`
-	// Cut is set in the first notice if there were older ones, which made room.
-	Cut bool `json:"c,omitempty"`
-}

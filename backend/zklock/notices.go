@@ -1,33 +1,26 @@
 package zklock
 
 import (
-	"encoding/json"
 	"errors"
 	"time"
 
 	"github.com/go-zookeeper/zk"
 
 	"github.com/holdfast-io/holdfast/backend"
+	"github.com/holdfast-io/holdfast/internal/seqlock"
 )
 
 // hear reports the losses that are written to the session's notices.
 func (s *session) hear() {
-	// read are the leases whose notices were read. Other leases may have been reported as missing
-	// while the break that took them was in progress, and so do not show that the notices before
-	// theirs were read.
-	read := make(map[backend.LeaseID]bool)
-	missed := false // there were notices that were not read
+	var inbox seqlock.Inbox
 	for {
 		data, _, events, err := s.link.conn.GetW(s.b.noticePath(s.id))
 		if err == nil {
-			notices := s.tellBroken(data)
-			missed = missed || len(notices) > 0 && notices[0].Cut && !read[notices[0].Lease]
-			for _, n := range notices {
-				read[n.Lease] = true
-			}
-			if missed {
-				err = s.tellMissing()
-				missed = err != nil
+			if inbox.Read(s.tellBroken(data)) {
+				inbox.Found()
+				if err = s.tellMissing(); err != nil {
+					inbox.Again()
+				}
 			}
 		}
 		if errors.Is(err, zk.ErrNoNode) && !isClosed(s.over) && !isClosed(s.link.over) {
@@ -54,9 +47,8 @@ func (s *session) hear() {
 }
 
 // tellBroken reports the leases that the notices name, and returns the notices.
-func (s *session) tellBroken(data []byte) []notice {
-	var notices []notice
-	_ = json.Unmarshal(data, &notices) // data that is not ours means nothing
+func (s *session) tellBroken(data []byte) []seqlock.Notice {
+	notices := seqlock.Notices(data)
 	for _, n := range notices {
 		s.tell(backend.Loss{Session: s.id, Lease: n.Lease, Cause: backend.CauseBroken, Reason: n.Reason})
 	}

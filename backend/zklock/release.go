@@ -45,7 +45,7 @@ func (b *Backend) Release(ctx context.Context, req backend.ReleaseRequest) error
 		found, err = b.removeLease(ctx, l, req)
 	}
 	if s != nil && (err == nil || errors.Is(err, zk.ErrSessionExpired)) {
-		s.settle(key, req.Abandon)
+		s.settle(key)
 	}
 	switch {
 	case s != nil && (errors.Is(err, zk.ErrSessionExpired) || isClosed(s.over)) && ctx.Err() == nil:
@@ -137,6 +137,7 @@ func (s *session) leave(k leaseKey, abandon bool) (*own, string, *own, string) {
 	}
 	if abandon {
 		o.abandoned, o.at = true, time.Now()
+		s.abandoned = append(s.abandoned, k)
 	}
 	if !isClosed(o.gone) {
 		close(o.gone)
@@ -150,21 +151,32 @@ func (s *session) leave(k leaseKey, abandon bool) (*own, string, *own, string) {
 	return o, o.path, nil, ""
 }
 
-// settle forgets a lease that is known to be gone. A lease that was abandoned is remembered for as
-// long as a late request can live.
-func (s *session) settle(k leaseKey, abandoned bool) {
+// settle records that a lease was released and has no entry. If a create of it is under way, the
+// lease stays known until that has ended: see created.
+func (s *session) settle(k leaseKey) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if o, ok := s.leases[k]; ok {
 		s.unplace(o)
-		if !abandoned && !o.abandoned {
-			delete(s.leases, k)
-		}
+		o.path = ""
+		o.unsure = o.unsure && len(o.turn) > 0
+		s.drop(k, o)
 	}
-	for k, o := range s.leases {
-		if o.abandoned && time.Since(o.at) > rememberDead {
+	s.forgetAbandoned()
+}
+
+// forgetAbandoned forgets leases that were abandoned so long ago that no request for them can be on
+// its way any more. The session's mu is held.
+func (s *session) forgetAbandoned() {
+	for len(s.abandoned) > 0 {
+		k := s.abandoned[0]
+		if o, ok := s.leases[k]; ok && o.abandoned {
+			if time.Since(o.at) <= rememberDead {
+				return
+			}
 			delete(s.leases, k)
 		}
+		s.abandoned = s.abandoned[1:]
 	}
 }
 

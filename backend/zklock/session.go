@@ -29,16 +29,17 @@ type session struct {
 	over   chan struct{} // closed when the session has ended
 	grave  *grave
 
-	mu       sync.Mutex // guards the fields below
-	deadline time.Time  // when it ends unless it is renewed; by the local clock
-	contact  contact
-	ended    bool
-	leases   map[leaseKey]*own
-	entries  map[spot]*own            // of exclusive leases
-	losses   []backend.Loss           // since the last renewal
-	checks   []leaseKey               // held leases whose entries have yet to be checked in this round
-	told     map[backend.LeaseID]bool // leases whose loss was reported: they are never granted again
-	renewed  chan struct{}            // capacity 1, never closed: the deadline moved
+	mu        sync.Mutex // guards the fields below
+	deadline  time.Time  // when it ends unless it is renewed; by the local clock
+	contact   contact
+	ended     bool
+	leases    map[leaseKey]*own
+	abandoned []leaseKey               // in the order in which they were abandoned
+	entries   map[spot]*own            // of exclusive leases
+	losses    []backend.Loss           // since the last renewal
+	checks    []leaseKey               // held leases whose entries have yet to be checked in this round
+	told      map[backend.LeaseID]bool // leases whose loss was reported: they are never granted again
+	renewed   chan struct{}            // capacity 1, never closed: the deadline moved
 }
 
 type leaseKey struct {

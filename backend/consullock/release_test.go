@@ -1,0 +1,43 @@
+package consullock_test
+
+import (
+	"net/http"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+
+	"github.com/holdfast-io/holdfast/backend"
+	"github.com/holdfast-io/holdfast/internal/leasetest"
+	"github.com/holdfast-io/holdfast/internal/testserver"
+)
+
+// TestReleasedDuringTheCreate: the key that is made after the release is deleted.
+func TestReleasedDuringTheCreate(t *testing.T) {
+	t.Parallel()
+	server := testserver.StartConsul(t, 1)[0]
+	b, x := tapped(t, server.Addr())
+	leasetest.ReleasedDuringTheCreate(t, b, closing(t, server.Addr()), func(backend.SessionID) (func() bool, func()) {
+		var delayed atomic.Bool
+		passed := make(chan struct{})
+		on := func(r *http.Request) *http.Response {
+			if strings.HasSuffix(r.URL.Path, "/txn") && delayed.CompareAndSwap(false, true) {
+				<-passed
+			}
+			return nil
+		}
+		x.on.Store(&on)
+		return delayed.Load, sync.OnceFunc(func() { close(passed) })
+	})
+}
+
+// TestUnknownRelease: a release without an answer may have deleted the key, or may still do so.
+func TestUnknownRelease(t *testing.T) {
+	t.Parallel()
+	server := testserver.StartConsul(t, 1)[0]
+	b, x := tapped(t, server.Addr())
+	down := func(*http.Request) *http.Response {
+		return &http.Response{StatusCode: http.StatusBadGateway, Header: make(http.Header), Body: http.NoBody}
+	}
+	leasetest.UnknownRelease(t, b, closing(t, server.Addr()), func() { x.on.Store(&down) }, func() { x.on.Store(nil) })
+}

@@ -1,0 +1,35 @@
+package zklock
+
+import (
+	"errors"
+	"testing"
+
+	"github.com/go-zookeeper/zk"
+
+	"github.com/holdfast-io/holdfast/backend"
+)
+
+// TestEndOfTheLink: the end of a ZooKeeper session is the loss of a session only for an operation of
+// that session. For a release the outcome is unknown.
+func TestEndOfTheLink(t *testing.T) {
+	t.Parallel()
+	b, err := New(Config{Servers: []string{"127.0.0.1"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = b.Close() })
+	for op, want := range map[string]error{
+		opAcquire: backend.ErrSessionLost, opRenew: backend.ErrSessionLost, opOpen: backend.ErrSessionLost,
+		opRelease: backend.ErrUnavailable, opInspect: backend.ErrUnavailable, opList: backend.ErrUnavailable, opBreak: backend.ErrUnavailable,
+	} {
+		for _, cause := range []error{zk.ErrSessionExpired, zk.ErrSessionMoved} {
+			err := b.fail(t.Context(), op, cause, true)
+			if !errors.Is(err, want) {
+				t.Errorf("%s: %v is %v; want %v", op, cause, err, want)
+			}
+			if away, ok := errors.AsType[*backend.UnavailableError](err); ok && !away.MayHold {
+				t.Errorf("%s: %v with MayHold false", op, cause)
+			}
+		}
+	}
+}

@@ -1,0 +1,71 @@
+package leasetest
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/holdfast-io/holdfast/backend"
+)
+
+// ReleasedDuringTheCreate (C5, C7): a lease is released while the request that makes its entry is
+// under way, so the release finds nothing. The acquire does not succeed, and the entry does not keep
+// the lock. hold delays the next entry of b; it returns a function that reports whether a request is
+// delayed, and one that lets it pass.
+func ReleasedDuringTheCreate(t *testing.T, b, other backend.Backend, hold func(backend.SessionID) (func() bool, func())) {
+	t.Helper()
+	id := Session(t, b, time.Minute, nil)
+	req := Ask("n", id)
+	delayed, pass := hold(id)
+	got := Start(t, b, req)
+	Eventually(t, "the create is under way", delayed)
+	give := backend.ReleaseRequest{Name: req.Name, Lease: req.Lease, Session: id}
+	if err := b.Release(Within(t), give); !errors.Is(err, backend.ErrLost) {
+		t.Errorf("a release before the entry exists: %v; want ErrLost", err)
+	}
+	if _, err := b.Acquire(Within(t), req); !errors.Is(err, backend.ErrLost) {
+		t.Errorf("an acquire after the release: %v; want ErrLost", err)
+	}
+	pass()
+	if a := <-got; !errors.Is(a.Err, backend.ErrLost) {
+		t.Errorf("%+v; want ErrLost", a)
+	}
+	isFree(t, other, "n")
+}
+
+// UnknownRelease (C5, C6, C12): the store is unreachable when a lease is released. The error says so,
+// the lease is not granted again, and a later release deletes its entry. cut makes the store
+// unreachable for b, and mend reachable again.
+func UnknownRelease(t *testing.T, b, other backend.Backend, cut, mend func()) {
+	t.Helper()
+	id := Session(t, b, time.Minute, nil)
+	req := Ask("n", id)
+	Take(t, b, req)
+	give := backend.ReleaseRequest{Name: req.Name, Lease: req.Lease, Session: id}
+	cut()
+	ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+	defer cancel()
+	err := b.Release(ctx, give)
+	if away, ok := errors.AsType[*backend.UnavailableError](err); !ok || !away.MayHold {
+		t.Errorf("a release without an answer: %v; want an UnavailableError with MayHold", err)
+	}
+	mend()
+	if g, err := b.Acquire(Within(t), req); !errors.Is(err, backend.ErrLost) {
+		t.Errorf("an acquire after the release: %+v, %v; want ErrLost", g, err)
+	}
+	if err := InsistOn(t, func(ctx context.Context) error { return b.Release(ctx, give) }); err != nil && !errors.Is(err, backend.ErrLost) {
+		t.Errorf("the second release: %v", err)
+	}
+	isFree(t, other, "n")
+}
+
+// isFree acquires the lock well before the session of an earlier test step ends by itself.
+func isFree(t *testing.T, b backend.Backend, name string) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), 15*time.Second)
+	defer cancel()
+	if _, err := b.Acquire(ctx, Ask(name, Session(t, b, time.Minute, nil))); err != nil {
+		t.Errorf("the lock is not free: %v", err)
+	}
+}

@@ -1,0 +1,99 @@
+package seqlock
+
+import (
+	"context"
+	"math"
+
+	"github.com/holdfast-io/holdfast/backend"
+	"github.com/holdfast-io/holdfast/fence"
+)
+
+// Victim is a holder as the first read found it, with its entry in the store.
+type Victim[E any] struct {
+	Entry  E
+	Holder backend.Holder
+}
+
+// Outcome is what an attempt to evict victims has done.
+type Outcome int
+
+// The outcomes of an attempt.
+const (
+	// Nothing: the store has changed nothing.
+	Nothing Outcome = iota
+	// Done: the store has deleted the entries of all victims of the attempt.
+	Done
+	// Unknown: the store may have done it.
+	Unknown
+)
+
+// Evictor is a store from which holders of one lock are evicted.
+type Evictor[E any] interface {
+	// Holders reads the present holders.
+	Holders(ctx context.Context) ([]Victim[E], error)
+	// Stamp makes a write that changes no lock. It returns a token that is greater than those of all
+	// earlier grants, and not greater than those of all later ones.
+	Stamp(ctx context.Context) (fence.Token, error)
+	// Fits returns how many of the first victims fit into one transaction: at least one.
+	Fits(victims []Victim[E]) int
+	// Evict deletes the entries of the first n victims and notifies their sessions, in one
+	// transaction. If the outcome is Nothing, it returns the victims that may still hold the lock; a
+	// nil error means that another attempt may succeed.
+	Evict(ctx context.Context, victims []Victim[E], n int) ([]Victim[E], Outcome, error)
+}
+
+// Break takes the lock from all its holders. The first read fixes the victims: a lease granted later
+// is not among them. The token is the one after the greatest of theirs, because the store counts its
+// changes, and every later grant has that token or a greater one. If there are no holders, a write of
+// its own returns the token, and a lease granted before that write is a victim.
+//
+// If the victims do not fit into one transaction, they lose the lock in several, the oldest first.
+// Each transaction keeps out the waiters that cannot share the lock with the rest. Break returns
+// true with an error if a transaction has changed something, or may have. It is never retried then: a
+// retry could evict a later holder.
+func Break[E any](ctx context.Context, store Evictor[E]) (backend.BreakResult, bool, error) {
+	var res backend.BreakResult
+	rest, err := victims(ctx, store, math.MaxUint64)
+	if err == nil && len(rest) == 0 {
+		if res.Token, err = store.Stamp(ctx); err == nil {
+			rest, err = victims(ctx, store, res.Token)
+		}
+	}
+	if len(rest) > 0 {
+		res.Token = 0 // the next grant may be to a waiter that is older than the write
+	}
+	for _, v := range rest {
+		res.Token = max(res.Token, v.Holder.Token+1)
+	}
+	begun := false
+	for err == nil && len(rest) > 0 {
+		n := store.Fits(rest)
+		var left []Victim[E]
+		var done Outcome
+		left, done, err = store.Evict(ctx, rest, n)
+		begun = begun || done != Nothing
+		if done == Done {
+			for _, v := range rest[:n] {
+				res.Broken = append(res.Broken, v.Holder)
+			}
+			left = rest[n:]
+		}
+		rest = left
+	}
+	return res, begun, err
+}
+
+// victims reads the holders whose tokens are below the given one.
+func victims[E any](ctx context.Context, store Evictor[E], below fence.Token) ([]Victim[E], error) {
+	all, err := store.Holders(ctx)
+	if err != nil {
+		return nil, err
+	}
+	var some []Victim[E]
+	for _, v := range all {
+		if v.Holder.Token < below {
+			some = append(some, v)
+		}
+	}
+	return some, nil
+}

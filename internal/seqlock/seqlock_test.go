@@ -1,0 +1,153 @@
+package seqlock_test
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/holdfast-io/holdfast/backend"
+	"github.com/holdfast-io/holdfast/fence"
+	"github.com/holdfast-io/holdfast/internal/seqlock"
+)
+
+var errDown = errors.New("down")
+
+// store is a lock in memory. Its entries are tokens, of which most fit into a transaction.
+type store struct {
+	held     []fence.Token
+	joins    []fence.Token // what is held at the second read
+	stamp    fence.Token
+	most     int
+	attempts []seqlock.Outcome // of the attempts in order; when there are no more: Done
+	err      error             // of an attempt that is not Done
+}
+
+func (s *store) Holders(context.Context) ([]seqlock.Victim[fence.Token], error) {
+	var all []seqlock.Victim[fence.Token]
+	for _, token := range s.held {
+		all = append(all, seqlock.Victim[fence.Token]{Entry: token, Holder: backend.Holder{Token: token}})
+	}
+	s.held = append(s.held, s.joins...)
+	return all, nil
+}
+
+func (s *store) Stamp(context.Context) (fence.Token, error) { return s.stamp, nil }
+
+func (s *store) Fits(v []seqlock.Victim[fence.Token]) int { return min(len(v), s.most) }
+
+func (s *store) Evict(_ context.Context, v []seqlock.Victim[fence.Token], _ int) ([]seqlock.Victim[fence.Token], seqlock.Outcome, error) {
+	if len(s.attempts) == 0 {
+		return nil, seqlock.Done, nil
+	}
+	done := s.attempts[0]
+	s.attempts = s.attempts[1:]
+	if done == seqlock.Done {
+		return nil, done, nil
+	}
+	return v[1:], done, s.err // the first has left
+}
+
+func TestBreak(t *testing.T) {
+	t.Parallel()
+	for name, test := range map[string]struct {
+		store  store
+		broken []fence.Token
+		token  fence.Token
+		begun  bool
+		fails  bool
+	}{
+		"one":                          {store: store{held: []fence.Token{5}, most: 1}, broken: []fence.Token{5}, token: 6, begun: true},
+		"in several transactions":      {store: store{held: []fence.Token{5, 7, 9}, most: 2}, broken: []fence.Token{5, 7, 9}, token: 10, begun: true},
+		"nobody":                       {store: store{stamp: 20, most: 1}, token: 20},
+		"one that came before a write": {store: store{joins: []fence.Token{15}, stamp: 20, most: 1}, broken: []fence.Token{15}, token: 16, begun: true},
+		"one that came after a write":  {store: store{joins: []fence.Token{25}, stamp: 20, most: 1}, token: 20},
+		"one has left": {
+			store:  store{held: []fence.Token{5, 7}, most: 2, attempts: []seqlock.Outcome{seqlock.Nothing}},
+			broken: []fence.Token{7}, token: 8, begun: true,
+		},
+		"refused": {store: store{held: []fence.Token{5}, most: 1, attempts: []seqlock.Outcome{seqlock.Nothing}, err: errDown}, fails: true},
+		"no answer": {
+			store: store{held: []fence.Token{5}, most: 1, attempts: []seqlock.Outcome{seqlock.Unknown}, err: errDown}, begun: true, fails: true,
+		},
+		"refused halfway": {
+			store: store{held: []fence.Token{5, 7}, most: 1, attempts: []seqlock.Outcome{seqlock.Done, seqlock.Nothing}, err: errDown},
+			begun: true, fails: true,
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			res, begun, err := seqlock.Break(t.Context(), &test.store)
+			if begun != test.begun || (err != nil) != test.fails {
+				t.Fatalf("begun %t, %v", begun, err)
+			}
+			if err != nil {
+				return
+			}
+			var broken []fence.Token
+			for _, h := range res.Broken {
+				broken = append(broken, h.Token)
+			}
+			if !slices.Equal(broken, test.broken) || res.Token != test.token {
+				t.Errorf("broken %v, token %d; want %v, %d", broken, res.Token, test.broken, test.token)
+			}
+		})
+	}
+}
+
+func notice(i, size int) seqlock.Notice {
+	return seqlock.Notice{Lease: backend.LeaseID(strconv.Itoa(i)), Reason: strings.Repeat("r", size)}
+}
+
+// TestNoticesAreBounded: the newest notices are kept, and the first says that there were others.
+func TestNoticesAreBounded(t *testing.T) {
+	t.Parallel()
+	var data []byte
+	var err error
+	for i := range 3 * seqlock.MaxNotices {
+		if data, err = seqlock.AddNotices(data, []seqlock.Notice{notice(i, i%500)}, 1); err != nil {
+			t.Fatal(err)
+		}
+		all := seqlock.Notices(data)
+		if len(data) > seqlock.MaxNoticeBytes || len(all) > seqlock.MaxNotices || all[len(all)-1].Lease != notice(i, 0).Lease {
+			t.Fatalf("%d bytes, %d notices, the last %v", len(data), len(all), all[len(all)-1])
+		}
+		if all[0].Cut != (all[0].Lease != "0") {
+			t.Fatalf("the first of %d notices: %+v", len(all), all[0])
+		}
+	}
+	fresh := []seqlock.Notice{notice(1, seqlock.MaxNoticeBytes), notice(2, seqlock.MaxNoticeBytes)}
+	if data, err = seqlock.AddNotices(data, fresh, 2); err != nil || len(seqlock.Notices(data)) != 2 {
+		t.Errorf("%d notices, %v; want 2", len(seqlock.Notices(data)), err)
+	}
+	if data, err = seqlock.AddNotices([]byte("not ours"), fresh[:1], 1); err != nil || len(seqlock.Notices(data)) != 1 {
+		t.Errorf("%d notices, %v; want 1", len(seqlock.Notices(data)), err)
+	}
+}
+
+// TestInbox: a session that has read the notice before those that it sees has missed none.
+func TestInbox(t *testing.T) {
+	t.Parallel()
+	var x seqlock.Inbox
+	cut := func(i int) []seqlock.Notice {
+		n := notice(i, 0)
+		n.Cut = true
+		return []seqlock.Notice{n, notice(i+1, 0)}
+	}
+	if x.Read(nil) || x.Read([]seqlock.Notice{notice(1, 0)}) || x.Read(cut(1)) || x.Read(cut(2)) {
+		t.Error("notices were missed; want none")
+	}
+	if !x.Read(cut(9)) || !x.Read(nil) {
+		t.Error("no notice was missed; want some, until they are found")
+	}
+	x.Found()
+	if x.Read(nil) || x.Read(cut(9)) {
+		t.Error("notices are missed that were found")
+	}
+	x.Again()
+	if !x.Read(nil) {
+		t.Error("a check that failed is forgotten")
+	}
+}
