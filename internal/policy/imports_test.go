@@ -65,6 +65,7 @@ func importRules() []importRule {
 		{"verify/history", nil},
 		{"verify/runner", []string{".", "backend", "fence", "open", "internal/chaos", "internal/launch", "internal/retry", "internal/shim", "verify/history"}},
 		{"bench", []string{".", "backend", "fence"}},
+		{"bench/compare", []string{"bench"}},
 		{"bench/engines", append(public, "bench", "internal/launch")},
 		{"bench/peers", []string{"backend", "backend/k8slock", "bench", "bench/engines", "internal/cli"}},
 		// whatever comes: the API and the contract, and no backend by name.
