@@ -56,6 +56,7 @@ func importRules() []importRule {
 		{"internal/launch/...", []string{"internal/shim"}},
 		{"internal/testserver", []string{"internal/launch", "internal/shim"}},
 		{"internal/connlease", []string{"backend", "fence", "internal/lockstate"}},
+		{"internal/leasetest", []string{"backend", "backend/backendtest", "fence"}},
 		{"internal/lockstate", []string{"backend", "fence"}},
 		{"internal/seqlock", []string{"backend", "fence"}},
 		{"internal/sqllease", []string{"backend", "fence", "internal/lockstate", "internal/retry", "internal/waiters"}},
