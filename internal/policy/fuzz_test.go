@@ -64,9 +64,9 @@ func fuzzed() map[string]string {
 		"server.parseRelease":                   "FuzzRequest",
 		"verify/history.ParseLine":              "FuzzRead",
 		"verify/history.Read":                   "FuzzRead",
-		"verify/runner.Shown":                     "FuzzEndpoints",
-		"verify/runner.decodeRecord":              "FuzzRecord",
-		"verify/runner.parseEndpoints":            "FuzzEndpoints",
+		"verify/runner.Shown":                   "FuzzEndpoints",
+		"verify/runner.decodeRecord":            "FuzzRecord",
+		"verify/runner.parseEndpoints":          "FuzzEndpoints",
 	}
 }
 
