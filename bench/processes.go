@@ -158,7 +158,7 @@ func startProcess(ctx context.Context, command []string, o *order) (*process, er
 	}
 	if err := json.NewEncoder(in).Encode(o); err != nil {
 		c.end()
-		return nil, fmt.Errorf("tell a process what to do: %w", err)
+		return nil, fmt.Errorf("send a process its task: %w", err)
 	}
 	return c, nil
 }
@@ -205,11 +205,11 @@ func Work(ctx context.Context, in io.Reader, out io.Writer, find func(ctx contex
 	lines := bufio.NewReader(in)
 	text, err := lines.ReadString('\n')
 	if err != nil {
-		return fmt.Errorf("read what to do: %w", err)
+		return fmt.Errorf("read the task: %w", err)
 	}
 	var o order
 	if err := json.Unmarshal([]byte(text), &o); err != nil {
-		return fmt.Errorf("read what to do: %w", err)
+		return fmt.Errorf("read the task: %w", err)
 	}
 	e, err := find(ctx, o.URL, o.Beside)
 	if err != nil {
@@ -220,7 +220,7 @@ func Work(ctx context.Context, in io.Reader, out io.Writer, find func(ctx contex
 		n = &notes{Failed: err.Error()}
 	}
 	if err := json.NewEncoder(out).Encode(n); err != nil {
-		return fmt.Errorf("say what was noted: %w", err)
+		return fmt.Errorf("report the notes: %w", err)
 	}
 	return nil
 }

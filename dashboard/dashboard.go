@@ -2,7 +2,7 @@
 // The page reads the HTTP API of the server that serves it (/v1/locks and /v1/events) from the
 // browser. It changes nothing, and loads nothing from any other host.
 //
-// The names of locks, owners and notes are chosen by any client that can take a lock. The page
+// The names of locks, owners and notes are chosen by any client that can acquire a lock. The page
 // shows them as text only (textContent), never as markup, and its Content Security Policy lets
 // no script run but its own file.
 package dashboard

@@ -1,7 +1,7 @@
 "use strict";
-// The page keeps no state of its own: an event says that something changed, and the
-// list is asked for again, at most a few times a second. What other people chose
-// (names, owners, notes) goes into the page as text only.
+// The page keeps no state of its own: an event says that something changed, and the page
+// then reads the list again, at most a few times a second. What clients chose (names,
+// owners, notes) goes into the page as text only.
 
 const byId = (id) => document.getElementById(id);
 const page = {
@@ -11,8 +11,8 @@ const page = {
 const mostLocks = 2000; // on the page
 const mostWaiters = 20; // of one lock
 const mostHolders = 20; // of one lock
-const refreshEvery = 250; // ms, at most so often
-const refreshAnyway = 10000; // ms, for what no event tells (notes, renewals)
+const refreshEvery = 250; // ms, the shortest time between two reads after events
+const refreshAnyway = 10000; // ms, for changes without an event (notes, renewals)
 
 let locks = [];
 let truncated = false;
@@ -43,7 +43,7 @@ const now = () => Date.now() + skew;
 // Tokens can be above 2^53: they are taken from the text as they stand.
 const parse = (text) => JSON.parse(text.replace(/"token":\s*(\d+)/g, '"token":"$1"'));
 
-// Long texts are cut by the style sheet; the whole is told by the tooltip.
+// The style sheet cuts long texts; the tooltip has the whole text.
 const text = (tag, className, value) => {
   const e = element(tag, className, value);
   e.title = value;
@@ -52,7 +52,7 @@ const text = (tag, className, value) => {
 
 const who = (x, limit) => {
   const e = element("div", "who");
-  e.append(x.owner ? text("span", "owner", x.owner) : element("span", "nobody", "no owner given"));
+  e.append(x.owner ? text("span", "owner", x.owner) : element("span", "nobody", "no owner"));
   if (x.shared) e.append(element("span", "tag", limit > 1 ? x.permits + " of " + limit : "shared"));
   if (x.note) e.append(text("span", "note", x.note));
   return e;
@@ -66,7 +66,7 @@ const cell = (className, ...content) => {
 
 const leftOf = (h) => {
   const ms = Date.parse(h.expires_at) - now();
-  const e = element("span", ms <= 0 ? "over" : ms < 5000 ? "soon" : "", ms <= 0 ? "over" : span(ms));
+  const e = element("span", ms <= 0 ? "over" : ms < 5000 ? "soon" : "", ms <= 0 ? "expired" : span(ms));
   e.dataset.until = h.expires_at;
   return e;
 };
@@ -78,7 +78,7 @@ const heldFor = (h) => {
 };
 
 const waiting = (lock) => {
-  if (lock.waiters.length === 0) return cell("", element("span", "nobody", "nobody"));
+  if (lock.waiters.length === 0) return cell("", element("span", "nobody", "none"));
   const list = element("ol");
   for (const w of lock.waiters.slice(0, mostWaiters)) {
     const item = element("li");
@@ -102,19 +102,19 @@ const holder = (h, limit) => [
   cell("num", leftOf(h)),
 ];
 
-// A lock is one row for each holder; its name and its line span them all.
+// A lock is one row for each holder; its name and its queue span them all.
 const rows = (lock) => {
   const lines = lock.holders.slice(0, mostHolders).map((h) => holder(h, lock.limit));
-  if (lines.length === 0) lines.push([cell("", element("span", "nobody", "nobody")), cell(), cell(), cell()]);
+  if (lines.length === 0) lines.push([cell("", element("span", "nobody", "none")), cell(), cell(), cell()]);
   if (lock.holders.length > mostHolders) {
     lines.push([cell("nobody", "and " + (lock.holders.length - mostHolders) + " more"), cell(), cell(), cell()]);
   }
   const name = cell("", text("span", "name", lock.name));
-  const line = waiting(lock);
-  name.rowSpan = line.rowSpan = lines.length;
+  const queue = waiting(lock);
+  name.rowSpan = queue.rowSpan = lines.length;
   return lines.map((cells, i) => {
     const tr = element("tr", i === 0 ? "first" : "");
-    tr.append(...(i === 0 ? [name, ...cells, line] : cells));
+    tr.append(...(i === 0 ? [name, ...cells, queue] : cells));
     return tr;
   });
 };
@@ -131,21 +131,21 @@ const draw = () => {
   page.table.hidden = shown.length === 0;
   page.empty.hidden = !known || shown.length > 0;
   const filtered = locks.length > 0;
-  byId("empty-title").textContent = filtered ? "No lock matches the filter" : "No locks are held";
+  byId("empty-title").textContent = filtered ? "No lock matches the filter" : "No lock is held or has waiters";
   byId("empty-text").textContent = filtered
-    ? locks.length + " locks are held or waited for; none of them matches."
-    : "Nobody holds or waits for a lock. They appear here as they are taken.";
+    ? locks.length + (locks.length === 1 ? " lock is" : " locks are") + " held or waited for, and none matches."
+    : "Locks appear here when they are acquired.";
   byId("empty-try").hidden = filtered;
   const held = locks.filter((l) => l.holders.length > 0).length;
   const queued = locks.reduce((n, l) => n + l.waiters.length, 0);
   page.counts.textContent = known ? held + " held, " + queued + " waiting" + (truncated ? " (the first " + mostLocks + " locks)" : "") : "";
 };
 
-// Times run on between two lists.
+// Times are updated between two reads of the list.
 const tick = () => {
   for (const e of document.querySelectorAll("[data-until]")) {
     const ms = Date.parse(e.dataset.until) - now();
-    e.textContent = ms <= 0 ? "over" : span(ms);
+    e.textContent = ms <= 0 ? "expired" : span(ms);
     e.className = ms <= 0 ? "over" : ms < 5000 ? "soon" : "";
   }
   for (const e of document.querySelectorAll("[data-since]")) e.textContent = span(now() - Date.parse(e.dataset.since));
@@ -215,7 +215,7 @@ const listen = () => {
   events.addEventListener("error", (e) => {
     if (e.data) {
       link("lost", "The server ended the stream");
-      return; // the browser comes back by itself
+      return; // the browser reconnects by itself
     }
     const refused = events.readyState === EventSource.CLOSED;
     link("lost", refused ? "No live updates" : "Disconnected, trying again…");

@@ -41,7 +41,7 @@ func (s *Server) acquire(w http.ResponseWriter, r *request) {
 			s.metrics.QuotaRejected(observe.QuotaWaiters)
 			s.fail(w, r, &overloadError{
 				status: http.StatusTooManyRequests,
-				what:   fmt.Sprintf("at most %d may wait here for one lock", s.cfg.Limits.WaitersPerLock),
+				what:   fmt.Sprintf("at most %d requests can wait for one lock on this server", s.cfg.Limits.WaitersPerLock),
 			})
 			return
 		}
@@ -84,7 +84,7 @@ func (s *Server) checkAsk(a *ask) error {
 	limits := s.cfg.Limits
 	switch {
 	case a.Wait < 0 || a.Wait > wire.Duration(limits.Wait):
-		return invalid("wait", a.Wait.String(), fmt.Sprintf("0s to %s; ask again to wait longer", limits.Wait))
+		return invalid("wait", a.Wait.String(), fmt.Sprintf("0s to %s; to wait longer, repeat the request", limits.Wait))
 	case a.Limit < 0 || a.Limit > backend.MaxLimit:
 		return invalid("limit", strconv.Itoa(a.Limit), fmt.Sprintf("1 to %d", backend.MaxLimit))
 	case a.Permits < 1 || a.Permits > max(1, a.Limit):
@@ -269,7 +269,7 @@ func (s *Server) tellTheirs(ctx context.Context, w http.ResponseWriter, r *reque
 func (s *Server) lookAgain(ctx context.Context, a ask, held *backend.HeldError) (*claim, error) {
 	if len(held.Holders) == 0 {
 		return nil, &backend.UnavailableError{
-			Backend: s.caps.Name, Op: "acquire", MayHold: true, Err: errors.New("the wait ended as the queue moved, or the backend did not answer"),
+			Backend: s.caps.Name, Op: "acquire", MayHold: true, Err: errors.New("the wait ended while the queue moved, or the backend did not answer"),
 		}
 	}
 	all := held.Count <= len(held.Holders) // one of many holders may not be named

@@ -18,7 +18,7 @@ import (
 )
 
 // errStopping is why waiting requests end when the server stops.
-var errStopping = errors.New("the server stops")
+var errStopping = errors.New("the server is stopping")
 
 // refusal is an error answer of the guard.
 type refusal struct {

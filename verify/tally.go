@@ -90,7 +90,7 @@ func (t *tally) report(h history.Header, start, end int64, complete bool, late i
 	t.model.Summary = fmt.Sprintf("%d calls on %d locks, each lock by itself; %d without an order or without an answer", t.ordered, n.Locks, t.model.Found)
 	w := t.waits.sum()
 	w.Idle, w.Fairness = t.longest, fairness(t.grants)
-	t.liveness.Summary = fmt.Sprintf("longest wait for a free lock %.0f ms; waits %.1f ms in the middle, %.0f ms at most; fairness %.2f",
+	t.liveness.Summary = fmt.Sprintf("longest wait for a free lock %.0f ms; median wait %.1f ms, longest wait %.0f ms; fairness %.2f",
 		float64(w.Idle)/1e6, float64(w.Median)/1e6, float64(w.Max)/1e6, w.Fairness)
 	t.loss.Summary = fmt.Sprintf("%d losses, %d told by the backend; at most %.1f ms after the deadline", t.lost, t.told, float64(t.latest)/1e6)
 	t.rest.Summary = fmt.Sprintf("%d workers ended in order, %d things left", t.ended, t.rest.Found)

@@ -28,7 +28,7 @@ func (c *client) neverGranted(r backend.AcquireRequest) {
 	for _, wait := range []bool{false, true} {
 		r.Wait = wait
 		if g, err := c.acquire(r); !errors.Is(err, backend.ErrLost) {
-			c.e.Fatalf("Acquire of %s, which was abandoned, gave (%+v, %v); it has to be ErrLost", describe(r), g, err)
+			c.e.Fatalf("Acquire of %s, which was abandoned, returned (%+v, %v); it has to be ErrLost", describe(r), g, err)
 		}
 	}
 }
@@ -209,7 +209,7 @@ func manyGiveUp(e *env) {
 	})
 	info := e.inspect(name)
 	if len(info.Waiters) > 0 {
-		e.Fatalf("all waiters were abandoned; Inspect tells %+v", info.Waiters)
+		e.Fatalf("all waiters were abandoned; Inspect reports %+v", info.Waiters)
 	}
 	e.holds(name, l)
 	clients[0].give(l)

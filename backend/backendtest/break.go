@@ -28,14 +28,14 @@ func victimTold(e *env) {
 	name, other := e.name(), e.name()
 	l, k := a.take(a.ask(name, owner("w7"))), a.take(a.ask(other))
 	if res := a.keep(); len(res.Lost) > 0 {
-		e.Errorf("nothing was lost; Renew tells %+v", res.Lost)
+		e.Errorf("nothing was lost; Renew reports %+v", res.Lost)
 	}
 	res := e.breakLock(name, reason)
 	if len(res.Broken) != 1 || res.Broken[0].Lease != l.Lease || res.Broken[0].Token != l.Token || res.Broken[0].Owner != "w7" {
-		e.Fatalf("Break tells the victims %+v; it is lease %s with token %d", res.Broken, l.Lease, l.Token)
+		e.Fatalf("Break reports the victims %+v; it is lease %s with token %d", res.Broken, l.Lease, l.Token)
 	}
 	if res.Token <= l.Token || !res.Token.Valid() {
-		e.Fatalf("Break gave token %d; the victim had %d", res.Token, l.Token)
+		e.Fatalf("Break returned token %d; the victim had %d", res.Token, l.Token)
 	}
 	e.free(name)
 	e.pushed(a, l, reason)
@@ -43,17 +43,17 @@ func victimTold(e *env) {
 	if !slices.ContainsFunc(lost, func(x backend.Loss) bool {
 		return x.Lease == l.Lease && x.Cause == backend.CauseBroken && x.Reason == reason
 	}) {
-		e.Errorf("Renew tells the losses %+v; lease %s was broken, reason %q", lost, l.Lease, reason)
+		e.Errorf("Renew reports the losses %+v; lease %s was broken, reason %q", lost, l.Lease, reason)
 	}
 	if slices.ContainsFunc(lost, func(x backend.Loss) bool { return x.Lease != l.Lease }) {
-		e.Errorf("Renew tells the losses %+v; only %s was lost", lost, l.Lease)
+		e.Errorf("Renew reports the losses %+v; only %s was lost", lost, l.Lease)
 	}
 	if err := a.release(l.AcquireRequest); !errors.Is(err, backend.ErrLost) {
 		e.Errorf("Release of a broken lease: %v; it has to be ErrLost", err)
 	}
 	e.holds(other, k)
 	if next := a.take(a.ask(name)); next.Token < res.Token {
-		e.Errorf("token %d after a break that gave %d", next.Token, res.Token)
+		e.Errorf("token %d after a break that returned %d", next.Token, res.Token)
 	}
 }
 
@@ -95,10 +95,10 @@ func timedVictim(e *env) {
 	l := a.take(a.ask(name, e.timed(e.long())))
 	res := e.breakLock(name, "")
 	if len(res.Broken) != 1 || res.Broken[0].Lease != l.Lease || res.Token <= l.Token {
-		e.Fatalf("Break gave %+v; the victim is %s with token %d", res, l.Lease, l.Token)
+		e.Fatalf("Break returned %+v; the victim is %s with token %d", res, l.Lease, l.Token)
 	}
 	if r := a.renewLease(l.AcquireRequest, e.long()); !errors.Is(r.Err, backend.ErrLost) {
-		e.Errorf("Renew of a broken lease gave %+v; it has to be ErrLost", r)
+		e.Errorf("Renew of a broken lease returned %+v; it has to be ErrLost", r)
 	}
 	next := b.take(b.ask(name))
 	if err := a.release(l.AcquireRequest); !errors.Is(err, backend.ErrLost) {
@@ -119,7 +119,7 @@ func allBroken(e *env) {
 		return h.Lease == l.Lease && h.Token == l.Token && h.Permits == l.Permits
 	})
 	if !broken || res.Token <= three.Token {
-		e.Fatalf("Break gave %+v; three were out, with tokens %d, %d, %d", res, one.Token, two.Token, three.Token)
+		e.Fatalf("Break returned %+v; three were held, with tokens %d, %d, %d", res, one.Token, two.Token, three.Token)
 	}
 	var next lease
 	if e.caps.FIFO {
@@ -176,7 +176,7 @@ func nobodyToBreak(e *env) {
 	}
 	e.free(name)
 	if next := a.take(a.ask(name)); next.Token <= l.Token || next.Token < res.Token {
-		e.Errorf("token %d after token %d and a break that gave %d", next.Token, l.Token, res.Token)
+		e.Errorf("token %d after token %d and a break that returned %d", next.Token, l.Token, res.Token)
 	}
 }
 
@@ -220,10 +220,10 @@ func lostSessionTold(e *env) {
 	b.take(b.ask(name))
 	a.start(a.ask(name)).freed(b.opened, e.ttl())
 	if res := b.renew(backend.RenewRequest{Session: b.sess}); !res.SessionLost {
-		e.Fatalf("Renew of a session that has expired does not tell it: %+v", res)
+		e.Fatalf("Renew of a session that has expired does not report it: %+v", res)
 	}
 	if res := a.renew(backend.RenewRequest{Session: a.sess}); res.SessionLost || len(res.Lost) > 0 {
-		e.Errorf("Renew of a session that lives and lost nothing tells %+v", res)
+		e.Errorf("Renew of a session that lives and lost nothing reports %+v", res)
 	}
 	if !e.caps.LossPush && len(b.losses) > 0 {
 		e.Errorf("Lost was called; the backend does not claim LossPush")

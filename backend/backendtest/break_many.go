@@ -170,11 +170,11 @@ func breakBesideOne(e *env) {
 		broken += len(victims)
 		switch {
 		case stays && l.Token < res.Token:
-			e.Fatalf("the grant beside a break has token %d, and was not broken; the break gave %d", l.Token, res.Token)
+			e.Fatalf("the grant beside a break has token %d, and was not broken; the break returned %d", l.Token, res.Token)
 		case stays:
 			c.give(l)
 		case l.Token >= res.Token:
-			e.Fatalf("the victim was granted %d; the break gave %d", l.Token, res.Token)
+			e.Fatalf("the victim was granted %d; the break returned %d", l.Token, res.Token)
 		}
 	}
 	e.Logf("%d were broken", broken)
@@ -333,7 +333,7 @@ func (c *sharers) checkCut(err error, exclusive *waiter) {
 		e.Errorf("Break returned %v (%s); it took the lock from %d holders, so MayHold has to be set", err, mayHold(away), len(c.holders)-rest)
 	}
 	if c.limit > 0 && used > c.limit {
-		e.Errorf("%d permits of %d are out", used, c.limit)
+		e.Errorf("%d permits of %d are held", used, c.limit)
 	}
 	if rest > 0 && out[exclusive.req.Lease] {
 		e.Errorf("the exclusive waiter has the lock beside %d holders", rest)
@@ -367,7 +367,7 @@ func (c *sharers) finish(sharing []*waiter, exclusive, last *waiter) {
 			continue
 		}
 		if broken != before[l.Lease] {
-			e.Errorf("holder %s was out before the second break: %t; it is named as broken: %t", l.Lease, before[l.Lease], broken)
+			e.Errorf("holder %s held the lock before the second break: %t; it is named as broken: %t", l.Lease, before[l.Lease], broken)
 		}
 	}
 	ends := func(w *waiter) {

@@ -41,7 +41,7 @@ func waitDeadline(e *env) {
 	g, err := b.b.Acquire(ctx, r)
 	took := time.Since(from)
 	if err == nil || !errors.Is(err, context.DeadlineExceeded) && !errors.Is(err, backend.ErrUnavailable) {
-		e.Errorf("Acquire gave (%+v, %v); it has to be the cause of its context", g, err)
+		e.Errorf("Acquire returned (%+v, %v); it has to be the cause of its context", g, err)
 	}
 	if took < patience || took > patience+e.soon() {
 		e.Errorf("Acquire returned after %s; it was to wait for %s", took, patience)

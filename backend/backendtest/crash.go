@@ -200,7 +200,7 @@ func (c *crowd) granted(req *backend.AcquireRequest, g backend.Grant, floor fenc
 		c.e.Errorf("token %d was reported to the leases %s and %s", g.Token, other, req.Lease)
 	}
 	if g.Token <= floor {
-		c.e.Errorf("token %d was reported to %s, which asked after token %d was reported", g.Token, req.Lease, floor)
+		c.e.Errorf("token %d was reported to %s, which was requested after token %d was reported", g.Token, req.Lease, floor)
 	}
 	// Where sessions survive, and none of them expires here, each holder releases what it was
 	// granted before it is granted to another.

@@ -337,7 +337,7 @@ func (e *env) busy(err error) {
 // checkGrant checks what holds for every grant.
 func (e *env) checkGrant(l lease) {
 	if !l.Token.Valid() {
-		e.Fatalf("Acquire of %s gave token %d; it has to be above 0 and below 2^63", describe(l.AcquireRequest), l.Token)
+		e.Fatalf("Acquire of %s returned token %d; it has to be above 0 and below 2^63", describe(l.AcquireRequest), l.Token)
 	}
 	if l.Asked.Before(l.asked.from) || l.Asked.After(l.asked.to) {
 		e.Fatalf("Grant.Asked is %s after the call began, which took %s; it is a reading of the local clock during the call",
@@ -414,7 +414,7 @@ func (c *client) renew(req backend.RenewRequest) backend.RenewResult {
 		c.e.Fatalf("Renew: %v; the error has to be nil when the backend answered", err)
 	}
 	if len(res.Leases) != len(req.Leases) {
-		c.e.Fatalf("Renew of %d timed leases gave %d results", len(req.Leases), len(res.Leases))
+		c.e.Fatalf("Renew of %d timed leases returned %d results", len(req.Leases), len(res.Leases))
 	}
 	return res
 }
@@ -424,7 +424,7 @@ func (c *client) keep() backend.RenewResult {
 	res := c.renew(backend.RenewRequest{Session: c.sess})
 	if res.SessionLost {
 		c.excuse(backend.AcquireRequest{}, time.Now(), backend.ErrSessionLost)
-		c.e.Fatalf("Renew tells that the session is lost, %s after it was renewed; its TTL is %s", time.Since(c.opened.from), c.ttl)
+		c.e.Fatalf("Renew reports that the session is lost, %s after it was renewed; its TTL is %s", time.Since(c.opened.from), c.ttl)
 	}
 	return res
 }
@@ -463,7 +463,7 @@ func (e *env) holds(name string, want ...lease) {
 		for _, l := range want {
 			text = append(text, fmt.Sprintf("%s (token %d)", l.Lease, l.Token))
 		}
-		e.Fatalf("Inspect tells these holders: %+v; they have to be: %s", info.Holders, strings.Join(text, ", "))
+		e.Fatalf("Inspect reports these holders: %+v; they have to be: %s", info.Holders, strings.Join(text, ", "))
 	}
 }
 

@@ -196,10 +196,10 @@ func namesNeverCollide(e *env) {
 			e.Fatalf("Acquire of %q again: %v; it is held", n, err)
 		}
 		if refused.Name != n {
-			e.Errorf("HeldError names %q; asked was %q", refused.Name, n)
+			e.Errorf("HeldError names %q; the request named %q", refused.Name, n)
 		}
 		if info := e.inspect(n); info.Name != n || len(info.Holders) != 1 || info.Holders[0].Token != l.Token {
-			e.Errorf("Inspect of %q tells %+v; it is held with token %d", n, info, l.Token)
+			e.Errorf("Inspect of %q reports %+v; it is held with token %d", n, info, l.Token)
 		}
 	}
 }

@@ -21,7 +21,7 @@ func expiryCases() []Case {
 		{ID: "C4", Name: "renewal-shortens", Rule: "a TTL shorter than what is left shortens a timed lease", Needs: needsTimed, run: renewalShortens},
 		{ID: "C4", Name: "opening-again-extends", Rule: "a session ends TTL after the newest OpenSession or Renew of it", Needs: needsSessions, run: openingExtends},
 		{ID: "C4", Name: "timed-lease-outlives-its-session", Rule: "a timed lease outlives the session and the process that took it", Needs: func(c caps) bool { return c.Sessions && c.Timed }, run: timedOutlives},
-		{ID: "C9", Name: "left-is-all-there-is", Rule: "a grant of a timed lease tells all the time that it has", Needs: needsTimed, run: leftIsAll},
+		{ID: "C9", Name: "left-is-all-there-is", Rule: "a grant of a timed lease reports all the time that it has", Needs: needsTimed, run: leftIsAll},
 		{ID: "C9", Name: "left-is-never-too-much", Rule: c9, Needs: needsTimed, run: leftNeverTooMuch},
 	}
 }
@@ -109,7 +109,7 @@ func renewalCounts(e *env) {
 		e.Fatalf("Renew of %s: %v", describe(l.AcquireRequest), r.Err)
 	}
 	if r.Token != l.Token {
-		e.Fatalf("Renew tells token %d; the lease has token %d", r.Token, l.Token)
+		e.Fatalf("Renew reports token %d; the lease has token %d", r.Token, l.Token)
 	}
 	w.freed(span{from, time.Now()}, e.ttl())
 }
@@ -155,7 +155,7 @@ func renewalShortens(e *env) {
 	from := time.Now()
 	r := b.renewLease(l.AcquireRequest, e.ttl())
 	if r.Err != nil || r.Left > e.ttl() {
-		e.Fatalf("Renew of %s for %s gave %+v", describe(l.AcquireRequest), e.ttl(), r)
+		e.Fatalf("Renew of %s for %s returned %+v", describe(l.AcquireRequest), e.ttl(), r)
 	}
 	w.freed(span{from, time.Now()}, e.ttl())
 }
@@ -192,7 +192,7 @@ func timedOutlives(e *env) {
 	e.holds(name, l)
 	e.holds(waited, m)
 	if r := a.renewLease(l.AcquireRequest, e.long()); r.Err != nil || r.Token != l.Token {
-		e.Fatalf("Renew of %s by another process gave %+v", describe(l.AcquireRequest), r)
+		e.Fatalf("Renew of %s by another process returned %+v", describe(l.AcquireRequest), r)
 	}
 	a.give(l)
 	a.give(m)
@@ -281,10 +281,10 @@ func leftNeverTooMuch(e *env) {
 		switch {
 		case over && (errors.Is(err, backend.ErrLost) || again.Token > l.Token): // the machine was slow
 		case err != nil:
-			e.Errorf("Acquire asked twice: %v", err)
+			e.Errorf("the repeated Acquire: %v", err)
 		case over && again.Left <= time.Millisecond: // or in the last second of a store that counts those
 		case again.Asked.Add(again.Left).After(l.asked.to.Add(ttl + ttl/20)):
-			e.Errorf("Acquire asked twice gave %s from its second call on, and the lease had run for a quarter of its %s", again.Left, ttl)
+			e.Errorf("the repeated Acquire returned %s from its second call on, and a quarter of the %s of the lease had elapsed", again.Left, ttl)
 		}
 	}, func() {
 		a, b := e.client(), e.client()
@@ -295,7 +295,7 @@ func leftNeverTooMuch(e *env) {
 		r := b.renewLease(l.AcquireRequest, e.ttl())
 		if r.Err != nil || r.Left <= 0 || r.Left > e.ttl() {
 			b.excuse(l.AcquireRequest, l.asked.from, r.Err)
-			e.Fatalf("Renew of %s for %s gave %+v", describe(l.AcquireRequest), e.ttl(), r)
+			e.Fatalf("Renew of %s for %s returned %+v", describe(l.AcquireRequest), e.ttl(), r)
 		}
 		notBefore(e, w, from.Add(r.Left), "Renewal")
 	})

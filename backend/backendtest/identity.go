@@ -77,7 +77,7 @@ func staleRelease(e *env) {
 	b, stale, from := e.brief(name)
 	l := a.start(a.ask(name)).freed(from, e.ttl())
 	if err := b.release(stale.AcquireRequest); !errors.Is(err, backend.ErrLost) {
-		e.Errorf("Release of a lease that ran out: %v; it has to be ErrLost", err)
+		e.Errorf("Release of a lease that expired: %v; it has to be ErrLost", err)
 	}
 	e.holds(name, l)
 	b.abandon(stale.AcquireRequest)
@@ -88,7 +88,7 @@ func staleRelease(e *env) {
 		return
 	}
 	if x := b.renewLease(stale.AcquireRequest, e.long()); !errors.Is(x.Err, backend.ErrLost) {
-		e.Errorf("Renew of a lease that ran out gave %+v; it has to be ErrLost", x)
+		e.Errorf("Renew of a lease that expired returned %+v; it has to be ErrLost", x)
 	}
 	e.holds(name, l)
 }
@@ -129,7 +129,7 @@ func renewalAfterTheEnd(e *env) {
 	x := a.take(a.ask(e.name(), e.timed(e.ttl())))
 	e.until(x.asked.to.Add(e.ttl() + e.caps.ExpiryLag))
 	if res := a.renewLease(x.AcquireRequest, e.long()); !errors.Is(res.Err, backend.ErrLost) {
-		e.Fatalf("Renew of %s, %s after its end, gave %+v; it has to be ErrLost", describe(x.AcquireRequest), time.Since(x.asked.to.Add(e.ttl())), res)
+		e.Fatalf("Renew of %s, %s after its end, returned %+v; it has to be ErrLost", describe(x.AcquireRequest), time.Since(x.asked.to.Add(e.ttl())), res)
 	}
 	e.free(x.Name)
 }
@@ -139,7 +139,7 @@ func renewalCreates(e *env) {
 	name := e.name()
 	r := a.ask(name, e.timed(e.long()))
 	if x := a.renewLease(r, e.long()); !errors.Is(x.Err, backend.ErrLost) {
-		e.Fatalf("Renew of a lease that never was gave %+v; it has to be ErrLost", x)
+		e.Fatalf("Renew of a lease that never existed returned %+v; it has to be ErrLost", x)
 	}
 	e.free(name)
 	a.give(a.take(a.ask(name)))
@@ -165,7 +165,7 @@ func renewalsInOrder(e *env) {
 		ttl := req.Leases[i].TTL
 		switch {
 		case want[i].Token == 0 && !errors.Is(r.Err, backend.ErrLost):
-			e.Errorf("result %d, of a lease that never was, is %+v", i, r)
+			e.Errorf("result %d, of a lease that never existed, is %+v", i, r)
 		case want[i].Token != 0 && (r.Err != nil || r.Token != want[i].Token || r.Left <= 0 || r.Left > ttl):
 			e.Errorf("result %d is %+v; the lease has token %d and was renewed for %s", i, r, want[i].Token, ttl)
 		}
@@ -179,7 +179,7 @@ func onlyTimedRenewed(e *env) {
 	w := b.join(b.ask(name, e.timed(e.long())))
 	for _, r := range []backend.AcquireRequest{l.AcquireRequest, w.req} {
 		if x := b.renewLease(r, e.long()); !errors.Is(x.Err, backend.ErrLost) {
-			e.Errorf("Renew of %s gave %+v; it has to be ErrLost", describe(r), x)
+			e.Errorf("Renew of %s returned %+v; it has to be ErrLost", describe(r), x)
 		}
 	}
 	e.holds(name, l)
@@ -207,7 +207,7 @@ func expiredSession(e *env) {
 func (c *client) dead(name string) {
 	e := c.e
 	if res := c.renew(backend.RenewRequest{Session: c.sess}); !res.SessionLost {
-		e.Errorf("Renew of a dead session does not tell that it is lost")
+		e.Errorf("Renew of a dead session does not report that it is lost")
 	}
 	if err := c.open(); !errors.Is(err, backend.ErrSessionLost) {
 		e.Errorf("OpenSession of a dead session: %v; it has to be ErrSessionLost", err)
@@ -216,12 +216,12 @@ func (c *client) dead(name string) {
 		r := c.ask(name)
 		r.Wait = wait
 		if g, err := c.acquire(r); !errors.Is(err, backend.ErrSessionLost) {
-			e.Errorf("Acquire under a dead session gave (%+v, %v); it has to be ErrSessionLost", g, err)
+			e.Errorf("Acquire under a dead session returned (%+v, %v); it has to be ErrSessionLost", g, err)
 		}
 		r = c.ask(name, e.timed(e.long()))
 		r.Wait = wait
 		if g, err := c.acquire(r); !errors.Is(err, backend.ErrSessionLost) {
-			e.Errorf("Acquire of a timed lease under a dead session gave (%+v, %v); it has to be ErrSessionLost", g, err)
+			e.Errorf("Acquire of a timed lease under a dead session returned (%+v, %v); it has to be ErrSessionLost", g, err)
 		}
 	}
 	e.free(name)
@@ -259,12 +259,12 @@ func unknownSession(e *env) {
 			r := x.ask(name, opts...)
 			r.Wait = wait
 			if g, err := x.acquire(r); !errors.Is(err, backend.ErrSessionLost) {
-				e.Errorf("Acquire of %s under an unknown session gave (%+v, %v); it has to be ErrSessionLost", describe(r), g, err)
+				e.Errorf("Acquire of %s under an unknown session returned (%+v, %v); it has to be ErrSessionLost", describe(r), g, err)
 			}
 		}
 	}
 	if res := x.renew(backend.RenewRequest{Session: x.sess}); !res.SessionLost {
-		e.Errorf("Renew of an unknown session does not tell that it is lost")
+		e.Errorf("Renew of an unknown session does not report that it is lost")
 	}
 	x.end() // success
 	e.free(name)

@@ -35,7 +35,7 @@ func (e *env) unchanged(name string, f func()) {
 	before := still()
 	f()
 	if after := still(); !reflect.DeepEqual(before, after) {
-		e.Errorf("Inspect told %+v before and %+v after", before, after)
+		e.Errorf("Inspect reported %+v before and %+v after", before, after)
 	}
 }
 
@@ -250,15 +250,15 @@ func boundsInclusive(e *env) {
 	}
 	e.holds(name, l)
 	if h := e.inspect(name).Holders[0]; h.Owner != r.Owner || h.Note != r.Note {
-		e.Errorf("Inspect tells owner %q and note %q", h.Owner, h.Note)
+		e.Errorf("Inspect reports owner %q and note %q", h.Owner, h.Note)
 	}
 	a.give(l)
 	if e.caps.Timed {
 		r = a.ask(e.name(), timed(e.caps.MinTTL))
 		if g, err := a.acquire(r); err != nil && !errors.Is(err, backend.ErrLost) {
-			e.Errorf("Acquire with the least TTL: %v", err)
+			e.Errorf("Acquire with the shortest TTL: %v", err)
 		} else if err == nil && (g.Left <= 0 || g.Left > e.caps.MinTTL) {
-			e.Errorf("Grant.Left is %s for the least TTL, %s", g.Left, e.caps.MinTTL)
+			e.Errorf("Grant.Left is %s for the shortest TTL, %s", g.Left, e.caps.MinTTL)
 		}
 	}
 	if e.caps.Permits {
@@ -267,7 +267,7 @@ func boundsInclusive(e *env) {
 	}
 	res := e.breakLock(name, strings.Repeat("r", backend.MaxNoteLen))
 	if len(res.Broken) > 0 {
-		e.Errorf("Break of a free lock tells %+v", res)
+		e.Errorf("Break of a free lock reports %+v", res)
 	}
 }
 
@@ -280,10 +280,10 @@ func (c *client) otherLimit(r backend.AcquireRequest, inForce int) {
 			g, err := c.acquire(r)
 			var bad *backend.LimitError
 			if !errors.As(err, &bad) || !errors.Is(err, backend.ErrLimit) || !errors.Is(err, backend.ErrInvalid) {
-				e.Fatalf("Acquire of %s where limit %d is in force gave (%+v, %v); it has to be a *LimitError", describe(r), inForce, g, err)
+				e.Fatalf("Acquire of %s where limit %d is in force returned (%+v, %v); it has to be a *LimitError", describe(r), inForce, g, err)
 			}
 			if bad.Name != r.Name || bad.Asked != r.Limit || bad.InForce != inForce {
-				e.Errorf("the error tells %+v; asked was %d, in force is %d", bad, r.Limit, inForce)
+				e.Errorf("the error reports %+v; the request had %d, and %d is in force", bad, r.Limit, inForce)
 			}
 		}
 	})

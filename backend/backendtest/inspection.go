@@ -16,8 +16,8 @@ func inspectionCases() []Case {
 		{ID: "C1", Name: "a-refusal-tells-who-holds", Rule: told, run: refusalTells},
 		{ID: "C1", Name: "a-refusal-by-many-is-small", Rule: "A HeldError names at most MaxHeldHolders of those who hold the lock, and counts all", Needs: needsShared, run: refusalByMany},
 		{ID: "C1", Name: "a-refusal-by-all-permits-is-small", Rule: "A HeldError names at most MaxHeldHolders of those who hold the lock, and counts all", Needs: needsPermits, run: refusalByPermits},
-		{ID: "C1", Name: "list-is-sorted-and-paged", Rule: "List tells the locks that are held or waited for, in order of their names, page by page", run: listPaged},
-		{ID: "C1", Name: "a-prefix-is-taken-as-it-is", Rule: "List tells the locks whose names start with the prefix, byte by byte", run: prefixAsIs},
+		{ID: "C1", Name: "list-is-sorted-and-paged", Rule: "List reports the locks that are held or waited for, in order of their names, page by page", run: listPaged},
+		{ID: "C1", Name: "a-prefix-is-taken-as-it-is", Rule: "List reports the locks whose names start with the prefix, byte by byte", run: prefixAsIs},
 	}
 }
 
@@ -60,7 +60,7 @@ func (e *env) checkHolder(name string, l lease) {
 		Token: l.Token, Since: h.Since, Left: h.Left,
 	}
 	if h != want {
-		e.Errorf("Inspect tells the holder %+v; it is %+v", h, want)
+		e.Errorf("Inspect reports the holder %+v; it is %+v", h, want)
 	}
 	if !e.leftTold(h.Left) || h.Left > ttl {
 		e.Errorf("Holder.Left is %s; the TTL is %s", h.Left, ttl)
@@ -81,11 +81,11 @@ func sharedHoldersTold(e *env) {
 	e.holds(name, one, two)
 	info := e.inspect(name)
 	if info.Limit != limit || info.Token != 0 && info.Token != two.Token {
-		e.Errorf("the limit is %d and the newest token %d; Inspect tells %+v", limit, two.Token, info)
+		e.Errorf("the limit is %d and the newest token %d; Inspect reports %+v", limit, two.Token, info)
 	}
 	for i, l := range []lease{one, two} {
 		if h := info.Holders[i]; h.Mode != backend.Shared || h.Permits != l.Permits || h.Owner != l.Owner || h.Session != "" && h.Session != l.Session {
-			e.Errorf("Inspect tells the holder %+v; it is %+v", h, l.AcquireRequest)
+			e.Errorf("Inspect reports the holder %+v; it is %+v", h, l.AcquireRequest)
 		}
 	}
 }
@@ -104,7 +104,7 @@ func queueTold(e *env) {
 	}
 	info := e.inspect(name)
 	if len(info.Waiters) != len(queue) {
-		e.Fatalf("%d wait in the queue; Inspect tells %+v", len(queue), info.Waiters)
+		e.Fatalf("%d wait in the queue; Inspect reports %+v", len(queue), info.Waiters)
 	}
 	for i, w := range queue {
 		x := info.Waiters[i]
@@ -112,7 +112,7 @@ func queueTold(e *env) {
 			Lease: w.req.Lease, Session: b.sess, Owner: w.req.Owner, Note: w.req.Note, Mode: w.req.Mode, Permits: 1, Since: x.Since,
 		}
 		if x != want {
-			e.Errorf("Inspect tells the waiter %+v; it is %+v", x, want)
+			e.Errorf("Inspect reports the waiter %+v; it is %+v", x, want)
 		}
 		if apart := time.Since(x.Since).Abs(); apart > clockApart {
 			e.Errorf("Waiter.Since is %s, %s from now", x.Since, apart)
@@ -133,7 +133,7 @@ func refusalTells(e *env) {
 		e.Fatalf("%q has one holder and no waiter; HeldError is %+v", name, held)
 	}
 	if h := held.Holders[0]; h.Owner != "the owner" || h.Token != l.Token || !e.leftTold(h.Left) || h.Mode != backend.Exclusive || h.Since.IsZero() {
-		e.Errorf("HeldError tells the holder %+v; it has token %d, and an owner, a time that is left and one since when", h, l.Token)
+		e.Errorf("HeldError reports the holder %+v; it has token %d, and an owner, a remaining time and the time of its grant", h, l.Token)
 	}
 	if !e.caps.FIFO {
 		return
@@ -209,7 +209,7 @@ func (e *env) checkMany(held *backend.HeldError, out []lease, ahead int) {
 	}
 	for _, h := range held.Holders {
 		if !slices.ContainsFunc(out, func(l lease) bool { return l.Lease == h.Lease && l.Token == h.Token }) {
-			e.Errorf("HeldError names the holder %+v, which is not out", h)
+			e.Errorf("HeldError names the holder %+v, which does not hold the lock", h)
 		}
 	}
 }
@@ -242,13 +242,13 @@ func listPaged(e *env) {
 			}
 		}
 		if !slices.Equal(got, names) {
-			e.Fatalf("List with limit %d tells %q; they are %q", limit, got, names)
+			e.Fatalf("List with limit %d reports %q; it has to report %q", limit, got, names)
 		}
 	}
 	rest := e.list(backend.ListRequest{Prefix: prefix, After: prefix + "aa"}) // not the name of any
 	i, _ := slices.BinarySearch(names, prefix+"aa")
 	if len(rest.Locks) != len(names)-i || rest.Locks[0].Name != names[i] {
-		e.Fatalf("List after %q tells %d locks; %d follow", prefix+"aa", len(rest.Locks), len(names)-i)
+		e.Fatalf("List after %q reports %d locks; %d follow", prefix+"aa", len(rest.Locks), len(names)-i)
 	}
 }
 
@@ -272,10 +272,10 @@ func prefixAsIs(e *env) {
 			got = append(got, l.Name)
 		}
 		if !slices.Equal(got, want) {
-			e.Errorf("List with prefix %q tells %q; they are %q", base+p, got, want)
+			e.Errorf("List with prefix %q reports %q; it has to report %q", base+p, got, want)
 		}
 	}
 	if page := e.list(backend.ListRequest{Prefix: base + "nothing"}); len(page.Locks) > 0 || page.Next != "" {
-		e.Errorf("List with a prefix that no lock has tells %+v", page)
+		e.Errorf("List with a prefix that no lock has reports %+v", page)
 	}
 }

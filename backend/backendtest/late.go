@@ -31,11 +31,11 @@ func expiredNotGranted(e *env) {
 		g, err := a.acquire(r)
 		switch {
 		case err == nil && !free:
-			e.Fatalf("Acquire of a lease that ran out gave %+v while another held the lock", g)
+			e.Fatalf("Acquire of a lease that expired returned %+v while another held the lock", g)
 		case err == nil && g.Token <= next.Token:
-			e.Fatalf("Acquire of a lease that ran out gave token %d; it had %d, and the one after it %d", g.Token, l.Token, next.Token)
+			e.Fatalf("Acquire of a lease that expired returned token %d; it had %d, and the one after it %d", g.Token, l.Token, next.Token)
 		case err != nil && !errors.Is(err, backend.ErrLost) && !errors.Is(err, backend.ErrHeld):
-			e.Fatalf("Acquire of a lease that ran out: %v", err)
+			e.Fatalf("Acquire of a lease that expired: %v", err)
 		}
 	}
 }
@@ -47,7 +47,7 @@ func deadSessionNotGranted(e *env) {
 	next := a.start(a.ask(name)).freed(b.opened, e.ttl())
 	for range 2 {
 		if g, err := b.acquire(l.AcquireRequest); !errors.Is(err, backend.ErrSessionLost) && !errors.Is(err, backend.ErrLost) {
-			e.Fatalf("Acquire of a lease whose session is dead gave (%+v, %v); it has to be ErrSessionLost", g, err)
+			e.Fatalf("Acquire of a lease whose session is dead returned (%+v, %v); it has to be ErrSessionLost", g, err)
 		}
 		if next.Token != 0 {
 			e.holds(name, next)

@@ -98,7 +98,7 @@ func (h *underLoad) hold() {
 	h.last = time.Now()
 	h.holder = e.onTelling(e.open(), h.ttl, func(l backend.Loss) {
 		if !h.over.Load() {
-			e.Errorf("the holder is told of a loss under load, %+v; nothing was taken from it", l)
+			e.Errorf("the holder was notified of a loss under load, %+v; nothing was taken from it", l)
 		}
 	})
 	if e.caps.Sessions {

@@ -46,7 +46,7 @@ func queueUp(e *env, clients []*client, n int) {
 	info := e.inspect(name)
 	for i, w := range queue {
 		if len(info.Waiters) != n || info.Waiters[i].Lease != w.req.Lease {
-			e.Fatalf("Inspect does not tell the %d waiters in the order in which they came: %+v", n, info.Waiters)
+			e.Fatalf("Inspect does not report the %d waiters in the order in which they arrived: %+v", n, info.Waiters)
 		}
 	}
 	for i, w := range queue {

@@ -90,12 +90,12 @@ func acquireInQueue(e *env) {
 	behind := a.join(a.ask(name))
 	two := b.join(r)
 	if info := e.inspect(name); len(info.Waiters) != 2 || info.Waiters[0].Lease != r.Lease {
-		e.Fatalf("the same Acquire asked twice has to have one place in the queue, its first; Inspect tells %+v", info.Waiters)
+		e.Fatalf("a repeated Acquire has to keep its first place in the queue; Inspect reports %+v", info.Waiters)
 	}
 	a.give(first)
 	l1, l2 := one.granted(), two.granted()
 	if l1.Token != l2.Token {
-		e.Fatalf("the same Acquire asked twice has the tokens %d and %d", l1.Token, l2.Token)
+		e.Fatalf("a repeated Acquire returned the tokens %d and %d", l1.Token, l2.Token)
 	}
 	e.holds(name, l1)
 	behind.waits()
@@ -156,7 +156,7 @@ func adoptPlace(e *env) {
 			info := e.inspect(name)
 			return len(info.Waiters) == 2 && info.Waiters[0].Lease == r.Lease && info.Waiters[0].Session == c.sess
 		}) {
-			e.Fatalf("the place in the queue is not that of the new session; Inspect tells %+v", e.inspect(name).Waiters)
+			e.Fatalf("the place in the queue is not that of the new session; Inspect reports %+v", e.inspect(name).Waiters)
 		}
 		old.cancel(errGaveUp)
 		old.returns(e.soon())
@@ -213,7 +213,7 @@ func adoptedBy(b, c *client, name string) (*waiter, *waiter) {
 		info := e.inspect(name)
 		return len(info.Waiters) == 1 && info.Waiters[0].Session == c.sess
 	}) {
-		e.Fatalf("the place in the queue is not that of the new session; Inspect tells %+v", e.inspect(name).Waiters)
+		e.Fatalf("the place in the queue is not that of the new session; Inspect reports %+v", e.inspect(name).Waiters)
 	}
 	return old, adopted
 }
@@ -226,7 +226,7 @@ func adoptNoLease(e *env) {
 		r := l.AcquireRequest
 		r.Session, r.Wait = b.sess, wait
 		if g, err := b.acquire(r); !errors.Is(err, backend.ErrLost) {
-			e.Fatalf("Acquire of a lease that is out under another session gave (%+v, %v); it has to be ErrLost", g, err)
+			e.Fatalf("Acquire of a lease that is held under another session returned (%+v, %v); it has to be ErrLost", g, err)
 		}
 	}
 	e.holds(name, l)
@@ -323,7 +323,7 @@ func openOtherTTL(e *env) {
 		e.holds(name, l)
 		res, err := a.b.Renew(ctx, backend.RenewRequest{Session: a.sess})
 		if err != nil || res.SessionLost {
-			e.Errorf("Renew of the session gave %+v, %v; it has to live", res, err)
+			e.Errorf("Renew of the session returned %+v, %v; it has to live", res, err)
 		}
 	}
 	if again := a.take(l.AcquireRequest); again.Token != l.Token {
@@ -349,11 +349,11 @@ func renewTwice(e *env) {
 	}
 	res, err := a.b.Renew(ctx, backend.RenewRequest{Leases: ask})
 	if err != nil || len(res.Leases) != len(ask) {
-		e.Fatalf("Renew of %d leases, one of them three times, gave %+v, %v", len(ask), res, err)
+		e.Fatalf("Renew of %d leases, one of them three times, returned %+v, %v", len(ask), res, err)
 	}
 	for i, r := range res.Leases {
 		if r.Err != nil || r.Left <= 0 || r.Left > e.long() {
-			e.Errorf("renewal %d of %s gave %+v", i, ask[i].TTL, r)
+			e.Errorf("renewal %d of %s returned %+v", i, ask[i].TTL, r)
 		}
 	}
 	e.holds(one, l)

@@ -122,10 +122,10 @@ func leasesSurvive(e *env) {
 		e.holds(sharedName, reader, writer)
 	}
 	if h := e.inspect(name).Holders[0]; h.Owner != "w7" || h.Note != "why" {
-		e.Errorf("Inspect tells the holder %+v after a restart", h)
+		e.Errorf("Inspect reports the holder %+v after a restart", h)
 	}
 	if g, err := b.insist(b.ask(name)); !errors.Is(err, backend.ErrHeld) {
-		e.Fatalf("Acquire of a lock that was held before the restart gave (%+v, %v)", g, err)
+		e.Fatalf("Acquire of a lock that was held before the restart returned (%+v, %v)", g, err)
 	}
 	if again := a.get(l.AcquireRequest); again.Token != l.Token {
 		e.Fatalf("the same Acquire has token %d after a restart; it had %d", again.Token, l.Token)
@@ -135,7 +135,7 @@ func leasesSurvive(e *env) {
 	}
 	if e.caps.Timed {
 		if r := a.renewLease(k.AcquireRequest, e.long()); r.Err != nil || r.Token != k.Token {
-			e.Fatalf("Renew of a timed lease after a restart gave %+v", r)
+			e.Fatalf("Renew of a timed lease after a restart returned %+v", r)
 		}
 	}
 	a.give(l)
@@ -204,7 +204,7 @@ func deadAfterRestart(e *env) {
 	e.free(name)
 	if e.caps.Timed {
 		if x := a.renewLease(released.AcquireRequest, e.long()); !errors.Is(x.Err, backend.ErrLost) {
-			e.Errorf("Renew of a lease that was released before the restart gave %+v", x)
+			e.Errorf("Renew of a lease that was released before the restart returned %+v", x)
 		}
 	}
 	if e.caps.Sessions {
@@ -235,7 +235,7 @@ func waitersOverRestart(e *env) {
 		go wait(e.forgetful())
 	}
 	if e.caps.FIFO && !e.poll(e.soon(), func() bool { return len(e.inspect(name).Waiters) == n }) {
-		e.Fatalf("%d wait; Inspect tells %+v", n, e.inspect(name).Waiters)
+		e.Fatalf("%d wait; Inspect reports %+v", n, e.inspect(name).Waiters)
 	}
 	e.restart()
 	tokens := rising{e: e}

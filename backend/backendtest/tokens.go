@@ -50,7 +50,7 @@ func tokensRise(e *env) {
 		l := c.take(c.ask(name, opts...))
 		tokens.next("the grant", l.Token)
 		if h := e.inspect(name).Holders; len(h) != 1 || h[0].Token != l.Token {
-			e.Fatalf("Inspect tells the holders %+v; the grant had token %d", h, l.Token)
+			e.Fatalf("Inspect reports the holders %+v; the grant had token %d", h, l.Token)
 		}
 		c.give(l)
 	}
@@ -125,14 +125,14 @@ func tokensAfterBreak(e *env) {
 		e.free(name)
 		after := a.take(a.ask(name))
 		if after.Token < res.Token {
-			e.Fatalf("the grant after a break has token %d; the break gave %d", after.Token, res.Token)
+			e.Fatalf("the grant after a break has token %d; the break returned %d", after.Token, res.Token)
 		}
 		tokens.last = max(tokens.last, after.Token)
 		a.give(after)
 	}
 	res := e.breakLock(name, "the lock is free")
 	if l := a.take(a.ask(name)); l.Token < res.Token || l.Token <= tokens.last {
-		e.Fatalf("token %d after a break that gave %d and a grant that had %d", l.Token, res.Token, tokens.last)
+		e.Fatalf("token %d after a break that returned %d and a grant that had %d", l.Token, res.Token, tokens.last)
 	}
 }
 
@@ -154,7 +154,7 @@ func tokensUnique(e *env) {
 		told = append(told, h.Token)
 	}
 	if !slices.Equal(told, tokens) {
-		e.Fatalf("Inspect tells the tokens %v; the holders, in the order of their grants, have %v", told, tokens)
+		e.Fatalf("Inspect reports the tokens %v; the holders, in the order of their grants, have %v", told, tokens)
 	}
 }
 

@@ -72,7 +72,7 @@ func (w *waiter) queueUp() {
 		return w.inQueue(e.inspect(w.req.Name))
 	}
 	if !e.poll(e.soon(), inQueue) {
-		e.Fatalf("Acquire of %s is not in the queue after %s; Inspect tells %+v", describe(w.req), e.soon(), e.inspect(w.req.Name))
+		e.Fatalf("Acquire of %s is not in the queue after %s; Inspect reports %+v", describe(w.req), e.soon(), e.inspect(w.req.Name))
 	}
 }
 
@@ -85,7 +85,7 @@ func (w *waiter) waits() {
 	e := w.c.e
 	if e.caps.FIFO {
 		if info := e.inspect(w.req.Name); !w.inQueue(info) {
-			e.Fatalf("%s has to wait in the queue; Inspect tells %+v", describe(w.req), info)
+			e.Fatalf("%s has to wait in the queue; Inspect reports %+v", describe(w.req), info)
 		}
 	}
 	select {
@@ -99,7 +99,7 @@ func (w *waiter) waits() {
 func (w *waiter) returns(within time.Duration) {
 	e := w.c.e
 	if !w.over(within) {
-		e.Fatalf("Acquire of %s still waits after %s; Inspect tells %+v", describe(w.req), within, e.inspect(w.req.Name))
+		e.Fatalf("Acquire of %s still waits after %s; Inspect reports %+v", describe(w.req), within, e.inspect(w.req.Name))
 	}
 }
 
@@ -220,10 +220,10 @@ func (t *tracker) got(r backend.AcquireRequest, g backend.Grant) {
 	defer t.mu.Unlock()
 	c, token := r.Claim(), uint64(g.Token)
 	if !c.Fits(t.out) {
-		t.e.Errorf("%s was granted with token %d while these were out: %+v", describe(r), token, t.out)
+		t.e.Errorf("%s was granted with token %d while these were held: %+v", describe(r), token, t.out)
 	}
 	if t.tokens[token] {
-		t.e.Errorf("token %d was given twice", token)
+		t.e.Errorf("token %d was granted twice", token)
 	}
 	// Of shared leases that are held together the later may be seen first.
 	if least := t.exclusive; c.Mode == backend.Shared && token <= least || c.Mode == backend.Exclusive && token <= t.greatest {

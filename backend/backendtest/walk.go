@@ -93,7 +93,7 @@ func (w *walker) step(c *client) {
 		w.refusals.Add(1)
 	case ctx.Err() != nil && (errors.Is(err, context.DeadlineExceeded) || errors.Is(err, backend.ErrUnavailable)):
 		if patience == w.e.soon() {
-			w.e.Fatalf("Acquire of %s waited for %s; Inspect tells %+v", describe(r), patience, w.e.inspect(w.name))
+			w.e.Fatalf("Acquire of %s waited for %s; Inspect reports %+v", describe(r), patience, w.e.inspect(w.name))
 		}
 		w.gaveUp.Add(1)
 		c.abandon(r)
@@ -137,7 +137,7 @@ func (w *walker) hold(c *client, r backend.AcquireRequest, g backend.Grant) {
 	}
 	if rand.IntN(4) == 0 && r.Timed {
 		if x := c.renewLease(r, r.TTL); x.Err != nil || x.Token != g.Token {
-			w.e.Errorf("Renew of %s with token %d gave %+v", describe(r), g.Token, x)
+			w.e.Errorf("Renew of %s with token %d returned %+v", describe(r), g.Token, x)
 		}
 	}
 	w.track.gone(r)
@@ -189,11 +189,11 @@ func breakWalk(e *env) {
 			}
 			answered = true
 			if uint64(res.Token) <= before && len(res.Broken) > 0 {
-				e.Fatalf("Break gave token %d after token %d was seen", res.Token, before)
+				e.Fatalf("Break returned token %d after token %d was seen", res.Token, before)
 			}
 			for _, h := range res.Broken {
 				if h.Token >= res.Token {
-					e.Fatalf("Break gave token %d, and a victim has %d", res.Token, h.Token)
+					e.Fatalf("Break returned token %d, and a victim has %d", res.Token, h.Token)
 				}
 			}
 			tokens.sees(uint64(res.Token) - 1) // a later grant may have the token of the break
@@ -220,9 +220,9 @@ func breakStep(c *client, name string, tokens *seen) {
 	case errors.Is(err, backend.ErrLost): // broken before it was ours
 		return
 	case err != nil:
-		e.Fatalf("Acquire of %s: %v; Inspect tells %+v", describe(r), err, e.inspect(name))
+		e.Fatalf("Acquire of %s: %v; Inspect reports %+v", describe(r), err, e.inspect(name))
 	case uint64(g.Token) <= before:
-		e.Fatalf("%s was granted with token %d; token %d had been seen before it asked", describe(r), g.Token, before)
+		e.Fatalf("%s was granted with token %d; token %d had been seen before it was requested", describe(r), g.Token, before)
 	}
 	tokens.sees(uint64(g.Token))
 	if rand.IntN(2) == 0 {

@@ -29,7 +29,7 @@ func (b *Backend) Examine(ctx context.Context) ([]string, error) {
 		return append(out, "alarms of etcd were not looked at: the user may not see them"), nil
 	}
 	for _, a := range alarms.Alarms {
-		out = append(out, fmt.Sprintf("member %x has raised the alarm %s: nothing may be granted", a.MemberID, a.Alarm))
+		out = append(out, fmt.Sprintf("member %x has raised the alarm %s: no lock can be granted", a.MemberID, a.Alarm))
 	}
 	return out, nil
 }

@@ -22,7 +22,7 @@ const (
 	auditEvery = 512
 )
 
-var errShortAnswer = errors.New("the answer does not fit the question")
+var errShortAnswer = errors.New("the answer does not match the request")
 
 // Renew extends the session and the timed leases, with one keep-alive stream for all of them. Then
 // it reads the state of the session: losses that the watch did not report are in the result.

@@ -185,7 +185,7 @@ func (r *restAPI) one(ctx context.Context, method, path string, in *object) (*ob
 		return nil, err
 	}
 	if o.version() == 0 {
-		return nil, fmt.Errorf("the API server gave resource version %q, which is no number", o.Metadata.ResourceVersion)
+		return nil, fmt.Errorf("the API server returned the resource version %q, which is not a number", o.Metadata.ResourceVersion)
 	}
 	return &o, nil
 }

@@ -147,7 +147,7 @@ func (b *Backend) listen(version string) (string, error) {
 	}
 }
 
-var errStuck = errors.New("the watch did not tell of a write in time")
+var errStuck = errors.New("the watch did not report a write in time")
 
 // heard processes one event and returns its version, or an empty one if a list must be read again.
 func (b *Backend) heard(kind string, raw json.RawMessage) (string, error) {
@@ -188,7 +188,7 @@ func (b *Backend) relist() (string, error) {
 	}
 	at, err := strconv.ParseUint(version, 10, 64)
 	if err != nil {
-		return "", fmt.Errorf("the API server gave resource version %q, which is no number", version)
+		return "", fmt.Errorf("the API server returned the resource version %q, which is not a number", version)
 	}
 	there := make(map[string]bool, len(all))
 	for _, o := range all {

@@ -22,7 +22,7 @@ const (
 	maxLine = 64 << 10
 )
 
-var errSilent = errors.New("the event stream fell silent")
+var errSilent = errors.New("the event stream was silent for too long")
 
 // Watch calls deliver with the events of the locks whose names start with req.Prefix
 // until ctx ends.

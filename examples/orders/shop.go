@@ -18,7 +18,7 @@ var (
 	// ErrOrderBusy: another request, at this or another instance, works on the order.
 	ErrOrderBusy = errors.New("the order is being processed")
 	// ErrStockBusy: the lock of the product's stock was not granted within StockWait.
-	ErrStockBusy = errors.New("too many wait for the product")
+	ErrStockBusy = errors.New("too many callers wait for the product")
 )
 
 // Authorize asks the payment provider whether an order can be charged. That sometimes takes

@@ -204,7 +204,7 @@ func (s *Store) Reserve(ctx context.Context, product int64, quantity int, reques
 			r.Remaining, err = readStock(ctx, tx, product)
 			return err
 		case !errors.Is(err, sql.ErrNoRows):
-			return fmt.Errorf("look for request %q: %w", request, err)
+			return fmt.Errorf("find request %q: %w", request, err)
 		}
 		if r.Remaining, err = take(ctx, tx, product, quantity); err != nil {
 			return err

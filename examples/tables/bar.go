@@ -164,7 +164,7 @@ func check(ctx context.Context, tx *sql.Tx, r Reservation) error {
 	err := tx.QueryRowContext(ctx, ask, r.Guest, r.Table, r.From.Time, r.To.Time).Scan(&known, &taken)
 	switch {
 	case err != nil:
-		return fmt.Errorf("look for guest and reservations: %w", rowlock.Explain(err))
+		return fmt.Errorf("find the guest and the reservations: %w", rowlock.Explain(err))
 	case !known:
 		return ErrNoGuest
 	case taken:

@@ -146,10 +146,10 @@ func (a *app) root() *cobra.Command {
 	root := &cobra.Command{
 		Use:   "holdfast",
 		Short: "Distributed locks from a shell, over HTTP and from Go",
-		Long: `Holdfast provides locks for many processes and machines: exclusive, shared, or with n
-permits; first come, first served; each with a fencing token.
+		Long: `Holdfast provides distributed locks: exclusive, shared, or with n permits. Every grant has
+a fencing token, and most backends grant locks first come, first served.
 
-The backend is where the locks live. It is --backend or HOLDFAST_BACKEND, a URL:
+A backend keeps the locks. --backend or HOLDFAST_BACKEND is its URL:
   sqlite:///path                 one file, for the processes of one host (the default)
   redis://host:6379              one Redis; rediss:// for TLS, redis+unix:// for a socket
   redis+cluster://host1,host2    a Redis Cluster; redis+sentinel://host1,host2/name

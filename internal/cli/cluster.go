@@ -38,23 +38,23 @@ A node that runs with --anonymous is managed from its own host only.`,
 	}
 	cmd.AddCommand(
 		a.clusterStatusCommand(),
-		a.clusterChangeCommand("init", "init", "Form a new cluster, once in its life, on one node that waits",
-			`Have one node that waits with an empty folder form a cluster of itself. The other nodes on
-its --cluster list join it by themselves.
+		a.clusterChangeCommand("init", "init", "Form a new cluster: once, on one node that waits",
+			`Form a cluster of one node, which waits with an empty folder. The other nodes on its
+--cluster list then join by themselves.
 
-It is refused unless every other node on the list answers and has an empty folder as well:
-a second cluster beside one that is only unreachable would grant its locks again.`),
-		a.clusterChangeCommand("add NAME=PEER-URL", "add", "Let in a node that is not on the --cluster list of the others",
-			`Make a member of a node that the others do not have on their --cluster list. Start it
-afterwards, with an empty folder and a list that names one of the others. It has no vote
-until it has all the data.`),
-		a.clusterChangeCommand("remove NAME", "remove", "Take a node out of the cluster for good",
-			`Take a node out of the cluster. Its data is refused from then on; with an empty folder it
-can join again, as a new member. It is refused where the nodes that are left and reachable
-are no majority: see reclaim.`),
-		a.clusterChangeCommand("promote NAME", "promote", "Give a node its vote that has caught up",
-			`Give a node that has joined its vote. That happens by itself, when the node has caught up:
-the command says why it does not.`),
+The node refuses unless every other node on the list answers and has an empty folder as
+well: a second cluster beside one that is only unreachable would grant its locks again.`),
+		a.clusterChangeCommand("add NAME=PEER-URL", "add", "Add a node that is not on the --cluster list of the other nodes",
+			`Add a node that is not on the --cluster list of the other nodes. Then start the node, with
+an empty folder and a list that names one of the others. The node has no vote until it has
+all the data.`),
+		a.clusterChangeCommand("remove NAME", "remove", "Remove a node from the cluster for good",
+			`Remove a node from the cluster. The other nodes then refuse its data; with an empty folder
+it can join again, as a new member. The command fails if the remaining nodes that are
+reachable are not a majority: see reclaim.`),
+		a.clusterChangeCommand("promote NAME", "promote", "Give its vote to a node that has caught up",
+			`Give a node that has joined its vote. This happens by itself when the node has caught up;
+the command reports why it has not happened.`),
 		a.clusterSnapshotCommand(), a.clusterRestoreCommand(), a.clusterReclaimCommand(),
 	)
 	return cmd

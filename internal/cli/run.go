@@ -51,7 +51,7 @@ usage, 126 and 127 if the command cannot be run or does not exist.`,
   holdfast run --try backup -- rsync -a /srv /backup      # not if it runs already
   holdfast run --wait 1m --limit 3 downloads -- ./fetch.sh   # at most three at the same time
   holdfast run --shared dataset -- ./read.sh               # together with other readers
-  holdfast run --at-least 50s cron-job -- ./job.sh         # once in the fleet, clocks apart`,
+  holdfast run --at-least 50s cron-job -- ./job.sh         # once in the fleet, although clocks differ`,
 		Args: func(cmd *cobra.Command, args []string) error {
 			if dash := cmd.ArgsLenAtDash(); dash != 1 || len(args) < 2 {
 				return usageError("run", "want NAME -- COMMAND [ARG...]")
@@ -71,7 +71,7 @@ usage, 126 and 127 if the command cannot be run or does not exist.`,
 
 // addGrace adds the flag --grace.
 func addGrace(cmd *cobra.Command, grace, ttl *time.Duration) {
-	cmd.Flags().DurationVar(grace, "grace", -1, "time between SIGTERM and SIGKILL when the lease cannot be kept (default: a quarter of the TTL, at most 5s)")
+	cmd.Flags().DurationVar(grace, "grace", 0, "time between SIGTERM and SIGKILL when the lease cannot be kept (default: a quarter of the TTL, at most 5s)")
 	cmd.PreRunE = func(cmd *cobra.Command, _ []string) error {
 		if !cmd.Flags().Changed("grace") {
 			*grace = min(*ttl/4, 5*time.Second)

@@ -64,7 +64,7 @@ that shows the locks as they change.`,
 	}
 	f := cmd.Flags()
 	f.StringVar(&o.listen, "listen", "127.0.0.1:7420", "address to listen on")
-	f.StringVar(&o.dataDir, "data-dir", "", "folder of the embedded etcd (default: serve in the state folder of the user)")
+	f.StringVar(&o.dataDir, "data-dir", "", "folder of the embedded etcd (default: holdfast/serve in the user's state folder)")
 	cmd.Annotations = map[string]string{ownSignals: "a signal drains the server"}
 	f.StringVar(&o.name, "name", "", "name of this node in the cluster")
 	f.StringSliceVar(&o.cluster, "cluster", nil, "all nodes of the cluster, including this one, as NAME=PEER-URL, separated by commas")

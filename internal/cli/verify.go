@@ -55,7 +55,7 @@ func (a *app) verifyCommand() *cobra.Command {
 	var rarity int
 	cmd := &cobra.Command{
 		Use:   "verify [URL]",
-		Short: "Torture a backend and check its guarantees",
+		Short: "Inject faults while workers use a backend, and check its guarantees",
 		Long: `Let worker processes compete for locks on a backend while they are stopped and killed and
 their network is cut, and judge the recorded history: whether two workers held conflicting
 locks at the same time, whether tokens increased, whether a resource that checks tokens

@@ -29,7 +29,8 @@ func TestMeasuredTable(t *testing.T) {
 	}
 	generated(t, "../../docs/choosing.md", "measured", measuredTable(runs, english()))
 	generated(t, "../../docs/choosing.pt-BR.md", "measured", measuredTable(runs, portuguese()))
-	generated(t, "../../README.md", "ratios", ratioTable(runs))
+	generated(t, "../../README.md", "ratios", ratioTable(runs, "redis", "etcd", "postgres", "mysql", "kubernetes"))
+	generated(t, "../../docs/performance/README.md", "ratios", ratioTable(runs))
 }
 
 // generated compares a part of a document with what it is made from, or writes it.
@@ -170,16 +171,20 @@ func portuguese() language {
 	}
 }
 
-// ratioTable compares us with the bare commands and with another lock of each store.
-func ratioTable(runs []measured) string {
+// ratioTable compares us with the bare commands and with another lock of each store: of those named,
+// or of all.
+func ratioTable(runs []measured, only ...string) string {
 	peers := map[string]string{
 		"redis": "bsm/redislock", "redlock": "redsync", "etcd": "etcd concurrency", "zookeeper": "go-zookeeper", "consul": "consul/api",
 		"postgres": "cirello pglock", "kubernetes": "client-go", "holdfast": "etcd v3lock",
 	}
 	var b strings.Builder
-	b.WriteString("| store | one caller: bare commands | another lock | 64 callers, own locks: bare commands | another lock | which lock |\n")
+	b.WriteString("| store | one caller: Holdfast / bare commands | Holdfast / another lock | 64 callers, a lock each: Holdfast / bare commands | Holdfast / another lock | the other lock |\n")
 	b.WriteString("| --- | --- | --- | --- | --- | --- |\n")
 	for _, m := range runs {
+		if len(only) > 0 && !slices.Contains(only, m.engine) {
+			continue
+		}
 		fmt.Fprintf(&b, "| %s |", m.engine)
 		for _, scenario := range []string{"own/1", "own/64"} {
 			fmt.Fprintf(&b, " %s | %s |", m.ratio(scenario, "raw"), m.ratio(scenario, peers[m.engine]))

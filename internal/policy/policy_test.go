@@ -60,6 +60,7 @@ type policyRule struct {
 func policyRules() []policyRule {
 	return []policyRule{
 		{"imports", "the tree has layers: a program that imports a package compiles only what that package needs, and a backend can be replaced; see ARCHITECTURE.md", checkImports},
+		{"layers", "a reader learns the tree from the bottom up, and a change of a package concerns only the layers above it: ARCHITECTURE.md has the picture", checkLayers},
 		{"one-client", "a backend maps one client library, so that its users get the dependencies of one", checkOneClient},
 		{"weight", "a program that uses one backend does not compile the clients of the others", checkWeight},
 		{"modules", "a program that imports one package gets the requirements of one: our modules form a tree above a root that requires nothing; see docs/adr/0010-a-module-for-each-store.md", checkModules},
@@ -84,7 +85,7 @@ type moduleSources struct {
 	names   map[string]bool
 	mods    map[string]*goMod                       // by folder
 	work    string                                  // go.work
-	pages   map[string]string                       // examples/README.md, and those below it
+	pages   map[string]string                       // ARCHITECTURE.md; examples/README.md, and those below it
 	list    func(packages []string) ([]byte, error) // go list -deps -json
 }
 
@@ -117,7 +118,7 @@ func parseModule(fsys fs.FS) (*moduleSources, error) {
 			return m.parse(fsys, name)
 		case slices.Contains([]string{"go.mod", "go.sum", "go.work"}, path.Base(name)):
 			return m.readModules(fsys, name)
-		case path.Base(name) == "README.md" && strings.HasPrefix(name, "examples/"):
+		case name == "ARCHITECTURE.md", path.Base(name) == "README.md" && strings.HasPrefix(name, "examples/"):
 			text, err := fs.ReadFile(fsys, name)
 			m.pages[name] = string(text)
 			return err

@@ -391,7 +391,7 @@ func TestOtherFolder(t *testing.T) {
 				t.Error(err)
 			}
 			c.Name, c.DataDir = "b", f.folder("b")
-		}, "or was put back from one"},
+		}, "or was restored from one"},
 	} {
 		if err := change("a", c.change); !errors.Is(err, embedded.ErrRefused) || !strings.Contains(err.Error(), c.says) {
 			t.Errorf("%s: %v; want %q", c.what, err, c.says)

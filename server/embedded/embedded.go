@@ -201,7 +201,7 @@ func (e *Etcd) Reclaim(ctx context.Context) error {
 		return fmt.Errorf("embedded: defragment: %w", err)
 	}
 	if _, err := e.client.AlarmDisarm(ctx, &clientv3.AlarmMember{}); err != nil {
-		return fmt.Errorf("embedded: take the alarm back: %w", err)
+		return fmt.Errorf("embedded: clear the alarm: %w", err)
 	}
 	return nil
 }

@@ -105,7 +105,7 @@ func (r *record) checkPlaces(dir string) error {
 	}
 	for part, was := range r.Places {
 		if is := now[part]; is != was {
-			return fmt.Errorf("%s is a copy of the data of %s, or was put back from one (%s is not the folder that was written): "+
+			return fmt.Errorf("%s is a copy of the data of %s, or was restored from one (%s is not the folder that was written): "+
 				"a copy can have forgotten what %s has said since. Where other nodes are left: \"holdfast cluster remove %s\", then start it with an empty folder; "+
 				"where this is all that is left: \"holdfast cluster reclaim\": %w", dir, r.Name, part, r.Name, r.Name, ErrRefused)
 		}

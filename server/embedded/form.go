@@ -73,7 +73,7 @@ func (e *Etcd) checkRecord(rec *record) error {
 	for _, m := range rec.Members {
 		for _, p := range e.cfg.Cluster {
 			if m.ID != rec.Member && (m.Name == p.Name && m.URL != p.URL || m.URL == p.URL && m.Name != p.Name && m.Name != "") {
-				return fmt.Errorf("--cluster says %s=%s, and the cluster says %s=%s: %w", p.Name, p.URL, m.Name, m.URL, ErrRefused)
+				return fmt.Errorf("--cluster has %s=%s, and the cluster has %s=%s: %w", p.Name, p.URL, m.Name, m.URL, ErrRefused)
 			}
 		}
 	}
@@ -360,7 +360,7 @@ func (e *Etcd) init(ctx context.Context) error {
 		case h.info.Cluster != "":
 			return fmt.Errorf("embedded: %s is in a cluster already (%s): %s joins that: %w", h.peer.Name, h.info.Cluster, e.cfg.Name, ErrRefused)
 		case h.info.State != nodeWaiting:
-			return fmt.Errorf("embedded: %s is forming a cluster in this moment: %w", h.peer.Name, ErrRefused)
+			return fmt.Errorf("embedded: %s is forming a cluster at this moment: %w", h.peer.Name, ErrRefused)
 		}
 	}
 	// The loop of startEmpty reads the record, and starts.

@@ -120,7 +120,7 @@ func (c *Config) ttl(caps backend.Capabilities) (time.Duration, error) {
 		return max(2*time.Second, caps.MinTTL), nil
 	}
 	if c.TTL < caps.MinTTL || caps.MaxTTL > 0 && c.TTL > caps.MaxTTL {
-		return 0, &backend.InvalidError{Field: "ttl", Value: c.TTL.String(), Bound: fmt.Sprintf("what the %s backend takes: %s to %s", caps.Name, caps.MinTTL, caps.MaxTTL)}
+		return 0, &backend.InvalidError{Field: "ttl", Value: c.TTL.String(), Bound: fmt.Sprintf("within the bounds of the %s backend, %s to %s", caps.Name, caps.MinTTL, caps.MaxTTL)}
 	}
 	return c.TTL, nil
 }

@@ -57,7 +57,7 @@ type shims struct {
 }
 
 // errNoLog is for servers whose logs the slow disk does not recognise.
-var errNoLog = errors.New("the servers did not write a log that is known")
+var errNoLog = errors.New("the servers wrote no known log file")
 
 // errOwnClock is for servers that do not follow the clock.
 var errOwnClock = errors.New("the servers do not take their time from the C library")

@@ -26,7 +26,7 @@ const maxRecord = 1 << 20
 // maxNames bounds the names that a codec remembers.
 const maxNames = 10_000
 
-var errRecord = errors.New("verify: a worker wrote what is no record")
+var errRecord = errors.New("verify: a worker wrote something other than a record")
 
 // shortKinds are the kinds that have a short form; the number of a kind is its index.
 func shortKinds() []history.Kind {
