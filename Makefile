@@ -77,6 +77,10 @@ bench-results: deps bench-build ## the same, kept under bench/results with today
 	@mkdir -p bench/results
 	bin/holdfast bench --peers $(BENCHFLAGS) $(foreach form,txt json html,--out bench/results/$(shell date -u +%Y-%m-%d)$(SUFFIX).$(form))
 
+.PHONY: bench-compare
+bench-compare: deps bench-build ## another build and this one, in turns: BEFORE='/tmp/old bench' ENGINE=redis,etcd BENCHFLAGS="--only 'own/*'"
+	$(GO) run ./bench/compare -before '$(BEFORE)' -engine '$(or $(ENGINE),memory)' -- $(BENCHFLAGS)
+
 .PHONY: bench-go
 bench-go: deps ## Go benchmarks of the packages (BENCH= a pattern, BENCHTIME=)
 	$(GO) test -run '^$$' -bench '$(BENCH)' -benchtime $(BENCHTIME) -benchmem -timeout 60m work

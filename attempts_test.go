@@ -73,6 +73,44 @@ func TestWaitOutlivesItsSession(t *testing.T) {
 	})
 }
 
+// C7: a wait for a timed lease is granted, its answer is lost, and its session ends on this side. The lease
+// outlives the session, so it is released: otherwise it would keep the lock from every client, and from this
+// one, until its TTL has elapsed.
+func TestTimedGrantOutlivesItsSession(t *testing.T) {
+	t.Parallel()
+	cutShort := func(ctx context.Context) error { return context.Cause(ctx) }
+	for name, answer := range map[string]func(context.Context) error{
+		"the cause": cutShort,
+		"unavailable": func(ctx context.Context) error {
+			return &backend.UnavailableError{Backend: "memory", Op: "acquire", MayHold: true, Err: cutShort(ctx)}
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				f, _ := newFaults(t)
+				c := newClient(t, f, holdfast.Config{TTL: 10 * time.Second})
+				drop := func(ctx context.Context, call func() (backend.Grant, error)) (backend.Grant, error) {
+					f.acquire.Store(nil)
+					f.hangRenew()
+					if _, err := call(); err != nil {
+						t.Error(err)
+					}
+					<-ctx.Done()
+					f.renew.Store(nil)
+					return backend.Grant{}, answer(ctx)
+				}
+				f.acquire.Store(&drop)
+				begun := time.Now()
+				lock := mustAcquire(t, c, "n", holdfast.TTL(time.Hour))
+				if took := time.Since(begun); took > 11*time.Second || lock.Err() != nil {
+					t.Errorf("after %s: %v", took, lock.Err())
+				}
+			})
+		})
+	}
+}
+
 // C10, C7: an attempt is granted, its answer is lost, and the lease is broken before the next
 // attempt, which is granted again. Renewals report the loss once more: the new grant must not stay
 // with the session without a holder.

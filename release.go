@@ -145,7 +145,7 @@ func (c *Client) leaveAlone(ctx context.Context, h *hold) error {
 	switch {
 	case err == nil:
 		return nil
-	case errors.Is(err, ErrLost):
+	case errors.Is(err, ErrLost) && !acquire.IsCutShort(ctx, err):
 		return &LostError{Name: h.live.Name, Token: h.token, Cause: CauseGone}
 	}
 	return c.goOn(ctx, h, err, leave)

@@ -68,6 +68,8 @@ func Targets() []Target {
 		target("postgres", "own/64", PairsPerSecond, "cirello pglock", 3, "ahead of the lock library for PostgreSQL"),
 		atMost(target("postgres", "one/50", WaitP99, "cirello pglock", 0.05, "20 times better than those who ask again and again")),
 		atMost(target("postgres", "one/50", WaitP99, "advisory loop", 0.2, "push, not polling")),
+		target("sqlite", "own/1", PairsPerSecond, "raw", 0.9, "alone, nearly as fast as the two bare statements"),
+		target("sqlite", "own/64", PairsPerSecond, "raw", 0.9, "many locks in one transaction, with a queue and a token"),
 		target("holdfast", "own/64", PairsPerSecond, "etcd v3lock", 1, "HTTP no slower than etcd's lock service over gRPC"),
 	)
 }

@@ -3,7 +3,6 @@ package etcdlock
 import (
 	"context"
 	"errors"
-	"fmt"
 	"slices"
 	"strings"
 
@@ -13,6 +12,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/holdfast-io/holdfast/backend"
+	"github.com/holdfast-io/holdfast/internal/storeerr"
 )
 
 // errStream is the cause of an *UnavailableError of Watch when etcd closed the stream without a
@@ -25,41 +25,20 @@ var errStream = errors.New("the watch stream ended")
 // Errors: ErrClosed if the backend was closed in the meantime; an error that is already of package
 // backend as it is; otherwise *UnavailableError, with ctx's cause if ctx has ended.
 func fail(ctx context.Context, op string, err error, changes bool) error {
-	var own *backend.UnavailableError
 	switch {
 	case err == nil:
 		return nil
 	case errors.Is(context.Cause(ctx), backend.ErrClosed):
 		return backend.ErrClosed
-	case errors.As(err, &own), isKind(err):
+	case storeerr.IsKind(err):
 		return err
 	}
-	cause := err
-	if ctx.Err() != nil {
-		cause = context.Cause(ctx)
-		if !errors.Is(cause, ctx.Err()) {
-			cause = fmt.Errorf("%w (%w)", cause, ctx.Err())
-		}
-	}
-	return &backend.UnavailableError{Backend: name, Op: op, MayHold: changes && !refused(err), Err: plain(cause)}
-}
-
-// isKind reports whether err is one of the errors of package backend.
-func isKind(err error) bool {
-	for _, kind := range []error{
-		backend.ErrHeld, backend.ErrLost, backend.ErrSessionLost, backend.ErrInvalid,
-		backend.ErrUnsupported, backend.ErrClosed, backend.ErrUnavailable,
-	} {
-		if errors.Is(err, kind) {
-			return true
-		}
-	}
-	return false
+	return &backend.UnavailableError{Backend: name, Op: op, MayHold: changes && !refused(err), Err: plain(storeerr.Cause(ctx, err))}
 }
 
 // final reports whether err is an answer that a retry would not change. A nil error is final too.
 func final(err error) bool {
-	return err == nil || isKind(err) && !errors.Is(err, backend.ErrUnavailable)
+	return err == nil || storeerr.IsKind(err) && !errors.Is(err, backend.ErrUnavailable)
 }
 
 // errUnsent marks a request that was never sent.

@@ -4,7 +4,6 @@ import (
 	"context"
 	"database/sql/driver"
 	"fmt"
-	"net"
 	"time"
 
 	"github.com/go-sql-driver/mysql"
@@ -47,20 +46,7 @@ func configure(from *mysql.Config, life context.Context, open *conns.Set) (drive
 	c.ClientFoundRows = false // ROW_COUNT() has to tell a row that was there from one that was made
 	// It would cut off the server's report that it is a replica, and retry elsewhere.
 	c.RejectReadOnly = false
-	dial := c.DialFunc
-	if dial == nil {
-		dial = new(net.Dialer).DialContext
-	}
-	c.DialFunc = func(ctx context.Context, network, addr string) (net.Conn, error) {
-		conn, err := dial(ctx, network, addr)
-		if err != nil {
-			return nil, err
-		}
-		if tcp, ok := conn.(*net.TCPConn); ok {
-			_ = tcp.SetKeepAliveConfig(net.KeepAliveConfig{Enable: true, Idle: dialTime, Interval: 2 * time.Second, Count: 3}) //nolint:mnd // noticed after 11 s
-		}
-		return open.Add(conn)
-	}
+	c.DialFunc = open.Watch(c.DialFunc)
 	if _, err := mysql.NewConnector(c); err != nil { // to report what is wrong before the first connection
 		return nil, fmt.Errorf("connector: %w", err)
 	}

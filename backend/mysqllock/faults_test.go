@@ -17,15 +17,7 @@ import (
 func open(t *testing.T, url string) *mysqllock.Backend {
 	t.Helper()
 	b, err := mysqllock.Open(t.Context(), url, mysqllock.Config{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := b.Close(); err != nil {
-			t.Errorf("close: %v", err)
-		}
-	})
-	return b
+	return leasetest.Opened(t, b, err)
 }
 
 // B: the reply to the commit is lost.

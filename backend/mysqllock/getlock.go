@@ -1,6 +1,7 @@
 package mysqllock
 
 import (
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"database/sql"
@@ -94,17 +95,11 @@ func OpenUserLocks(ctx context.Context, rawURL string, cfg UserLocksConfig) (*Us
 //
 // Errors: *backend.InvalidError for a field that is out of bounds.
 func NewUserLocks(cfg UserLocksConfig) (*UserLocks, error) {
-	if cfg.Prefix == "" {
-		cfg.Prefix = getlockPrefix
-	}
-	same := Config{Conn: cfg.Conn, Prefix: cfg.Prefix, Logger: cfg.Logger}
+	same := Config{Conn: cfg.Conn, Prefix: cmp.Or(cfg.Prefix, getlockPrefix), Logger: cfg.Logger}
 	if err := same.withDefaults(); err != nil {
 		return nil, err
 	}
-	b := &UserLocks{
-		conf: cfg.Conn, log: same.Logger, prefix: cfg.Prefix,
-		names: words(cfg.Prefix),
-	}
+	b := &UserLocks{conf: same.Conn, log: same.Logger, prefix: same.Prefix, names: words(same.Prefix)}
 	b.leases = connlease.New(connlease.Config{Store: getlockStore{b}, Caps: b.Capabilities(), Pause: getlockPause, LookEvery: lookEvery})
 	c, err := configure(cfg.Conn, b.leases.Life(), &b.open)
 	if err != nil {

@@ -193,7 +193,7 @@ func (c *getlockConn) Do(ctx context.Context, w *connlease.Work) error {
 	if err != nil {
 		return err
 	}
-	return c.undo(ctx, w.Try)
+	return w.UndoForeign(func(l *backend.AcquireRequest) error { return c.giveBack(ctx, l) })
 }
 
 // note writes the rows for what was done.
@@ -311,18 +311,10 @@ func (c *getlockConn) add(q *batch, t *connlease.Try) {
 	}, c.b.sql(addedLease))
 }
 
-// undo releases locks whose lease has a row already: it was granted before.
-func (c *getlockConn) undo(ctx context.Context, all []*connlease.Try) error {
-	for _, t := range all {
-		if !t.Granted || t.Token != 0 {
-			continue
-		}
-		if _, err := c.conn.ExecContext(ctx, "DO "+fmt.Sprintf(releaseLock, c.b.lockName(t.Req.Name))); err != nil {
-			return err //nolint:wrapcheck // the session has ended
-		}
-		t.Granted, t.Foreign = false, true
-	}
-	return nil
+// giveBack releases a lock by itself.
+func (c *getlockConn) giveBack(ctx context.Context, l *backend.AcquireRequest) error {
+	_, err := c.conn.ExecContext(ctx, "DO "+fmt.Sprintf(releaseLock, c.b.lockName(l.Name)))
+	return err //nolint:wrapcheck // the session has ended
 }
 
 // Wait waits until the server closes the connection or ctx ends: it sends nothing else

@@ -48,7 +48,7 @@ type getlockStore struct{ b *UserLocks }
 var _ connlease.Store = getlockStore{}
 
 // Setup makes sure that the tables exist.
-func (s getlockStore) Setup(ctx context.Context) error { return s.b.setup(ctx, "setup") }
+func (s getlockStore) Setup(ctx context.Context) error { return s.b.setup(ctx) }
 
 // Connect establishes the connection of a session. The server sends nothing by itself.
 func (s getlockStore) Connect(ctx context.Context, id backend.SessionID, ttl time.Duration, _ func(connlease.Note)) (connlease.Conn, error) {
@@ -192,37 +192,21 @@ func (s getlockStore) mark(ctx context.Context, m connlease.Mark, x *connlease.M
 	}
 }
 
-// Out returns those of the leases of one lock that are still held.
-func (s getlockStore) Out(ctx context.Context, all []connlease.Marked) ([]connlease.Marked, error) {
-	if len(all) == 0 {
-		return nil, nil
-	}
-	still := make(map[[2]string]bool)
+// Out returns the holder of the lock.
+func (s getlockStore) Out(ctx context.Context, name string, _ []backend.LeaseID) (map[connlease.Holding]bool, error) {
+	out := make(map[connlease.Holding]bool)
 	q := new(batch)
 	q.query(func(r *sql.Rows) error {
-		var k [2]string
-		err := r.Scan(&k[0], &k[1])
-		still[k] = true
+		var h connlease.Holding
+		err := r.Scan(&h.Lease, &h.Conn)
+		out[h] = true
 		return err //nolint:wrapcheck // see unavailable
-	}, s.b.sql(stillOut), all[0].Key.Name)
-	if err := q.run(ctx, s.b.db); err != nil {
-		return nil, err
-	}
-	var rest []connlease.Marked
-	for _, m := range all {
-		if still[[2]string{string(m.Key.ID), m.Conn}] {
-			rest = append(rest, m)
-		}
-	}
-	return rest, nil
+	}, s.b.sql(stillOut), name)
+	return out, q.run(ctx, s.b.db)
 }
 
-// Terminate ends the connections that hold the leases.
-func (s getlockStore) Terminate(ctx context.Context, all []connlease.Marked) error {
-	var conns []string
-	for _, m := range all {
-		conns = append(conns, m.Conn)
-	}
+// Terminate ends those of the connections that have locks.
+func (s getlockStore) Terminate(ctx context.Context, conns []string) error {
 	var ids []int64
 	q := new(batch)
 	q.query(func(r *sql.Rows) error {
@@ -252,71 +236,22 @@ func (s getlockStore) Terminate(ctx context.Context, all []connlease.Marked) err
 // ErrClosed; ctx's cause.
 func (b *UserLocks) Migrate(ctx context.Context) error { return b.leases.Ready(ctx, "migrate") }
 
-func (b *UserLocks) setup(ctx context.Context, op string) error {
-	err := b.check(ctx)
-	if code(err) == codeNoTable || errors.Is(err, sql.ErrNoRows) {
-		if err = b.create(ctx); err == nil {
-			err = b.check(ctx)
-		}
+func (b *UserLocks) setup(ctx context.Context) error {
+	t := tables{
+		db: b.db, backend: getlockName, version: getlockVersion, read: getMeta, meta: putMeta,
+		sql: b.sql, create: b.tables, again: func(error, int) bool { return false },
 	}
-	if denied(err) {
-		err = fmt.Errorf("%w: %w", ErrNoSchema, err)
-	}
-	if err != nil {
-		return unavailableAt(getlockName, op, false, err)
+	if err := t.ensure(ctx); err != nil {
+		return unavailableAt(getlockName, "setup", false, err)
 	}
 	return nil
 }
 
-// check checks that the server can grant locks, and that the tables can be used. It first checks
-// whether the server is a node of a cluster: nothing is created there.
-func (b *UserLocks) check(ctx context.Context) error {
-	var version, flush int
-	var readOnly bool
-	var galera string
-	q := new(batch)
-	q.query(func(r *sql.Rows) error { return r.Scan(new(string), &galera) }, readGalera)
-	if err := q.run(ctx, b.db); err != nil {
-		return err
-	}
-	if galera == "ON" {
-		return fmt.Errorf("%s: %w: %w", getlockName, ErrGalera, backend.ErrUnsupported)
-	}
-	found := false
-	q = new(batch)
-	q.query(func(r *sql.Rows) error { found = true; return r.Scan(&version, &readOnly, &flush) }, b.sql(getMeta))
-	if err := q.run(ctx, b.db); err != nil {
-		return err
-	}
-	unsupported := func(err error) error { return fmt.Errorf("%s: %w: %w", getlockName, err, backend.ErrUnsupported) }
-	switch {
-	case !found:
-		return sql.ErrNoRows
-	case flush == 0:
-		return unsupported(ErrForgetful)
-	case readOnly:
-		return ErrReadOnly
-	case version > getlockVersion:
-		return unsupported(fmt.Errorf("version %d, this program knows %d: %w", version, getlockVersion, ErrNewer))
-	}
-	return nil
-}
-
-// create creates the tables. Several clients may do so concurrently. The row of meta, which comes
-// last, means that everything exists.
-func (b *UserLocks) create(ctx context.Context) error {
+// tables returns the statements that create the tables, with the first token.
+func (b *UserLocks) tables(ctx context.Context) (string, error) {
 	var start int64
 	q := new(batch)
 	q.query(func(r *sql.Rows) error { return r.Scan(&start) }, b.sql(readStart))
-	if err := q.run(ctx, b.db); err != nil {
-		return err
-	}
-	q = new(batch)
-	for statement := range strings.SplitSeq(strings.ReplaceAll(getlockTables, "$START", strconv.FormatInt(start, 10)), ";\n") {
-		if strings.Contains(statement, "CREATE") {
-			q.exec(b.sql(statement))
-		}
-	}
-	q.exec(b.sql(putMeta), getlockVersion)
-	return q.run(ctx, b.db)
+	err := q.run(ctx, b.db)
+	return strings.ReplaceAll(getlockTables, "$START", strconv.FormatInt(start, 10)), err
 }

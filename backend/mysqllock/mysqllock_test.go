@@ -1,6 +1,7 @@
 package mysqllock_test
 
 import (
+	"context"
 	"testing"
 
 	"github.com/holdfast-io/holdfast/backend"
@@ -16,16 +17,9 @@ func TestMain(m *testing.M) { leaktest.Main(m) }
 func TestConformance(t *testing.T) {
 	t.Parallel()
 	s, disk := testserver.WithSlowDisk(t, testserver.MariaDB(t))
-	backendtest.Run(t, backendtest.Harness{
-		Open: func(t backendtest.T) backend.Backend {
-			b, err := mysqllock.Open(t.Context(), s.URL(), mysqllock.Config{})
-			if err != nil {
-				t.Fatalf("open: %v", err)
-			}
-			return b
-		},
-		Restart:  func(backendtest.T) { s.Kill(); disk.Without(s.Start) },
-		SlowDisk: func(backendtest.T) func() { disk.Slow(testserver.SlowSync); return disk.Fast },
-		Holders:  leasetest.Holders(500), // each transaction reads all of them
+	h := leasetest.Harness(s, disk, testserver.SlowSync, func(ctx context.Context) (backend.Backend, error) {
+		return mysqllock.Open(ctx, s.URL(), mysqllock.Config{})
 	})
+	h.Holders = leasetest.Holders(500) // each transaction reads all of them
+	backendtest.Run(t, h)
 }

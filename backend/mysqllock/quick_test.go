@@ -10,12 +10,21 @@ import (
 
 	"github.com/holdfast-io/holdfast/backend"
 	"github.com/holdfast-io/holdfast/backend/mysqllock"
-	"github.com/holdfast-io/holdfast/fence"
 	"github.com/holdfast-io/holdfast/internal/chaos"
 	"github.com/holdfast-io/holdfast/internal/leasetest"
 	"github.com/holdfast-io/holdfast/internal/sqllease"
 	"github.com/holdfast-io/holdfast/internal/testserver"
 )
+
+// database returns what the tests of the quick statements need of a server.
+func database(s *testserver.MariaDBServer) leasetest.Database {
+	const now = "TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))"
+	return leasetest.Database{
+		Exec:    func(q string) { s.Exec(q) },
+		Int:     func(q string) int64 { return s.Int(q) },
+		Dialect: strings.NewReplacer("@", "test.holdfast_", "$FUTURE", now+" + 3600000000", "$PAST", now+" - 3600000000", "$FLOOR", "last_floor", "$ADDR", ""),
+	}
+}
 
 // Where the conditions of the quick statements do not hold, that is found, and the long way
 // taken.
@@ -24,13 +33,7 @@ func TestQuickConditions(t *testing.T) {
 	s := testserver.MariaDB(t)
 	b := open(t, s.URL())
 	b.KeepFromSweeping()
-	const now = "TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))"
-	leasetest.QuickConditions(t, b, leasetest.Database{
-		Exec: func(q string) { s.Exec(q) },
-		Int:  func(q string) int64 { return s.Int(q) },
-		Dialect: strings.NewReplacer("@", "test.holdfast_", "$FUTURE", now+" + 3600000000", "$PAST", now+" - 3600000000",
-			"$FLOOR", "last_floor", "$ADDR", ""),
-	})
+	leasetest.QuickConditions(t, b, database(s))
 }
 
 // B12: an uncontended lock takes one round trip each way: numbers of its row are taken once, for
@@ -72,25 +75,10 @@ func TestOneRoundTripForFreeLocks(t *testing.T) {
 	}
 }
 
-// C2: the row of the lock was deleted, and created again by a transaction that did not see yet
-// that the floor rose.
 func TestQuickTokenAboveFloor(t *testing.T) {
 	t.Parallel()
 	s := testserver.MariaDB(t)
-	b := open(t, s.URL())
-	id := leasetest.Session(t, b, time.Hour, nil)
-	var last fence.Token
-	for range 3 {
-		req := leasetest.Ask("n", id)
-		token := leasetest.Take(t, b, req)
-		floor := s.Int("SELECT last_floor FROM test.holdfast_meta")
-		if token <= last || token <= fence.Token(floor) {
-			t.Errorf("token %d after %d; the floor is %d", token, last, floor)
-		}
-		last = token
-		leasetest.Give(t, b, req)
-		s.Exec("UPDATE test.holdfast_meta SET last_floor = (SELECT last + 1000 FROM test.holdfast_locks WHERE name = 'n')")
-	}
+	leasetest.QuickTokenAboveFloor(t, open(t, s.URL()), database(s))
 }
 
 // A lease that is held is not granted once more, also by a value that knows nothing of it. A

@@ -17,12 +17,25 @@ var schema string
 const schemaVersion = 1
 
 const (
-	readVersion = `SELECT version, last_floor, $READONLY, @@global.innodb_flush_log_at_trx_commit FROM @meta WHERE id = 1`
 	readGalera  = `SHOW GLOBAL VARIABLES LIKE 'wsrep_on'`
+	readVersion = `SELECT version, $READONLY, @@global.innodb_flush_log_at_trx_commit, last_floor FROM @meta WHERE id = 1`
 	// Numbers begin at the microseconds of the server's clock, so that they grow also when the
 	// tables are dropped and created again.
 	makeMeta = `INSERT INTO @meta (id, version, last_floor) VALUES (1, ?, $NOW) ON DUPLICATE KEY UPDATE id = id`
 )
+
+// tables are the tables of a backend, and the server that has them.
+type tables struct {
+	db      *sql.DB
+	backend string // its name, for errors
+	version int
+	read    string // the query for the version, whether the server is read-only, its flushing of logs, and more
+	more    []any  // where the rest of its columns goes
+	meta    string // the statement that writes the row of meta
+	sql     func(query string) string
+	create  func(ctx context.Context) (string, error) // returns the statements that create the tables
+	again   func(err error, try int) bool             // reports whether to retry
+}
 
 // Migrate creates the tables where they do not exist. A user without that privilege needs another
 // user to create them, and to grant it: SELECT, INSERT, UPDATE and DELETE. Migrate does nothing
@@ -32,75 +45,110 @@ const (
 // with ErrReadOnly; ErrNewer, ErrGalera and ErrForgetful, which are backend.ErrUnsupported;
 // ErrClosed; ctx's cause.
 func (b *Backend) Migrate(ctx context.Context) error {
+	var floor int64
+	t := tables{
+		db: b.db, backend: backendName, version: schemaVersion, read: readVersion, more: []any{&floor}, meta: makeMeta,
+		sql:    func(query string) string { return b.sql(query) },
+		create: func(context.Context) (string, error) { return schema, nil },
+		again:  func(err error, try int) bool { return b.leases.Again(err, try, true) },
+	}
 	return b.leases.Setup(ctx, "migrate", func(ctx context.Context) error {
-		err := b.check(ctx)
-		if code(err) == codeNoTable || errors.Is(err, sql.ErrNoRows) {
-			if err = b.create(ctx); err == nil {
-				err = b.check(ctx)
-			}
-		}
-		if denied(err) {
-			err = fmt.Errorf("%w: %w", ErrNoSchema, err)
+		err := t.ensure(ctx)
+		if err == nil {
+			b.floor.Store(floor)
 		}
 		return err
 	})
 }
 
-// check checks that the tables exist and can be used.
-func (b *Backend) check(ctx context.Context) error {
-	var version, flush int
-	var floor int64
-	var readOnly bool
-	unsupported := func(err error) error { return fmt.Errorf("%s: %w: %w", backendName, err, backend.ErrUnsupported) }
+// ensure makes sure that the tables exist, and that the server can grant locks.
+func (t *tables) ensure(ctx context.Context) error {
+	err := t.check(ctx)
+	if code(err) == codeNoTable || errors.Is(err, sql.ErrNoRows) {
+		if err = t.make(ctx); err == nil {
+			err = t.check(ctx)
+		}
+	}
+	if denied(err) {
+		err = fmt.Errorf("%w: %w", ErrNoSchema, err)
+	}
+	return err
+}
+
+// state is what was read of a server and its tables.
+type state struct {
+	galera         string
+	found          bool // there is a row of meta
+	version, flush int
+	readOnly       bool
+}
+
+// check checks that the server can grant locks, and that the tables can be used.
+func (t *tables) check(ctx context.Context) error {
+	var is state
 	for try := 1; ; try++ {
-		// Before anything else: nothing is created on a node of a cluster.
-		galera := ""
-		q := new(batch)
-		q.query(func(r *sql.Rows) error { return r.Scan(new(string), &galera) }, readGalera)
-		err := q.run(ctx, b.db)
-		if galera == "ON" {
-			return unsupported(ErrGalera)
-		}
+		err := t.look(ctx, &is)
 		if err == nil {
-			found := false
-			q = new(batch)
-			q.query(func(r *sql.Rows) error { found = true; return r.Scan(&version, &floor, &readOnly, &flush) }, b.sql(readVersion))
-			if err = q.run(ctx, b.db); err == nil && found {
-				break
-			}
-			if err == nil {
-				err = sql.ErrNoRows
-			}
+			break
 		}
-		if errors.Is(err, sql.ErrNoRows) || !b.leases.Again(err, try, true) {
+		if !t.again(err, try) {
 			return err
 		}
 	}
-	b.floor.Store(floor)
+	unsupported := func(err error) error { return fmt.Errorf("%s: %w: %w", t.backend, err, backend.ErrUnsupported) }
 	switch {
-	case flush == 0:
+	case is.galera == "ON":
+		return unsupported(ErrGalera)
+	case !is.found:
+		return sql.ErrNoRows
+	case is.flush == 0:
 		return unsupported(ErrForgetful)
-	case readOnly:
+	case is.readOnly:
 		return ErrReadOnly
-	case version > schemaVersion:
-		return unsupported(fmt.Errorf("version %d, this program knows %d: %w", version, schemaVersion, ErrNewer))
+	case is.version > t.version:
+		return unsupported(fmt.Errorf("version %d, this program knows %d: %w", is.version, t.version, ErrNewer))
 	}
 	return nil
 }
 
-// create creates the tables. Several clients may do so concurrently. The row of meta, which comes
+// look first reads whether the server is a node of a cluster: nothing is created there.
+func (t *tables) look(ctx context.Context, is *state) error {
+	*is = state{}
+	q := new(batch)
+	q.query(func(r *sql.Rows) error { return r.Scan(new(string), &is.galera) }, readGalera)
+	if err := q.run(ctx, t.db); err != nil || is.galera == "ON" {
+		return err
+	}
+	q = new(batch)
+	q.query(func(r *sql.Rows) error {
+		is.found = true
+		return r.Scan(append([]any{&is.version, &is.readOnly, &is.flush}, t.more...)...)
+	}, t.sql(t.read))
+	return q.run(ctx, t.db)
+}
+
+// make creates the tables. Several clients may do so concurrently. The row of meta, which comes
 // last, means that everything exists.
-func (b *Backend) create(ctx context.Context) error {
+func (t *tables) make(ctx context.Context) error {
 	for try := 1; ; try++ {
-		q := new(batch)
-		for statement := range strings.SplitSeq(schema, ";\n") {
-			if strings.Contains(statement, "CREATE") {
-				q.exec(b.sql(statement))
-			}
-		}
-		q.exec(b.sql(makeMeta), schemaVersion)
-		if err := q.run(ctx, b.db); err == nil || !b.leases.Again(err, try, true) {
+		err := t.makeOnce(ctx)
+		if err == nil || !t.again(err, try) {
 			return err
 		}
 	}
+}
+
+func (t *tables) makeOnce(ctx context.Context) error {
+	statements, err := t.create(ctx)
+	if err != nil {
+		return err
+	}
+	q := new(batch)
+	for statement := range strings.SplitSeq(statements, ";\n") {
+		if strings.Contains(statement, "CREATE") {
+			q.exec(t.sql(statement))
+		}
+	}
+	q.exec(t.sql(t.meta), t.version)
+	return q.run(ctx, t.db)
 }

@@ -37,7 +37,7 @@ func parameters() []string {
 	return []string{"ca", "connect_timeout", "max_conns", "prefix", "socket", "tls"}
 }
 
-// parseURL never returns the password in an error: errors of the library may hold a part of it.
+// parseURL reads the parameters in the order of known. It never returns the password in an error: errors of the library may hold a part of it.
 func parseURL(raw string, cfg Config, scheme string, known ...string) (Config, error) {
 	urlForm := scheme + "://user:password@host:port/database?parameters"
 	u, err := url.Parse(raw)
@@ -60,38 +60,23 @@ func parseURL(raw string, cfg Config, scheme string, known ...string) (Config, e
 	c.User = u.User.Username()
 	c.Passwd, _ = u.User.Password()
 	cfg.Conn = c
-	values, err := url.ParseQuery(u.RawQuery)
+	values, err := storeurl.Params(u.RawQuery, known...)
 	if err != nil {
-		return cfg, storeurl.Error("?…", "with parameters as name=value, percent-encoded")
-	}
-	return cfg, cfg.take(values, known)
-}
-
-// take reads the parameters.
-func (c *Config) take(values url.Values, known []string) error {
-	for name, vs := range values {
-		if !slices.Contains(known, name) {
-			return storeurl.Error(name, "one of the parameters "+strings.Join(known, ", "))
-		}
-		if len(vs) != 1 {
-			return storeurl.Error(name, "given once")
-		}
+		return cfg, err
 	}
 	for _, name := range known {
 		if !values.Has(name) {
 			continue
 		}
-		if err := c.set(name, values.Get(name)); err != nil {
-			return err
+		if err := cfg.set(name, values.Get(name)); err != nil {
+			return cfg, err
 		}
 	}
-	return nil
+	return cfg, nil
 }
 
 func (c *Config) set(name, value string) error {
-	bad := func(bound string) error {
-		return &backend.InvalidError{Field: name, Value: strconv.QuoteToGraphic(value), Bound: bound}
-	}
+	bad := func(bound string) error { return storeurl.ParamError(name, value, bound) }
 	switch name {
 	case "tls":
 		modes := []string{"preferred", "true", "false", "skip-verify"}
@@ -117,9 +102,6 @@ func (c *Config) set(name, value string) error {
 		}
 		c.Conn.Net, c.Conn.Addr, c.Conn.TLSConfig = "unix", value, "false"
 	case "prefix":
-		if value == "" {
-			return bad("not empty")
-		}
 		c.Prefix = value
 	default: // a number
 		const longest = 3600

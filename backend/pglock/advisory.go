@@ -1,6 +1,7 @@
 package pglock
 
 import (
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"encoding/binary"
@@ -65,8 +66,9 @@ type Advisory struct {
 	pool   *pgxpool.Pool   // for everything else
 	conns  conns.Set
 	log    *slog.Logger
-	name   string // of the schema
-	quoted *strings.Replacer
+	name   string            // of the schema
+	schema string            // the same, quoted
+	words  *strings.Replacer // @ and $HELD in statements
 	key    func(name string) int64
 
 	leases  *connlease.Leases
@@ -97,21 +99,14 @@ func OpenAdvisory(ctx context.Context, rawURL string, cfg AdvisoryConfig) (*Advi
 //
 // Errors: *backend.InvalidError for a field that is out of bounds.
 func NewAdvisory(cfg AdvisoryConfig) (*Advisory, error) {
-	if cfg.Conn == nil {
-		return nil, &backend.InvalidError{Field: "conn", Value: "nil", Bound: "given"}
-	}
-	if cfg.Schema == "" {
-		cfg.Schema = advisorySchema
-	}
-	if err := validateSchema(cfg.Schema); err != nil {
+	same := Config{Conn: cfg.Conn, Schema: cmp.Or(cfg.Schema, advisorySchema), Logger: cfg.Logger}
+	if err := same.withDefaults(); err != nil {
 		return nil, err
 	}
-	if cfg.Logger == nil {
-		cfg.Logger = slog.New(slog.DiscardHandler)
-	}
+	quoted := pgx.Identifier{same.Schema}.Sanitize()
 	b := &Advisory{
-		log: cfg.Logger, name: cfg.Schema,
-		quoted: strings.NewReplacer("@", pgx.Identifier{cfg.Schema}.Sanitize()+".", "$HELD", heldLocks),
+		log: same.Logger, name: same.Schema, schema: quoted,
+		words: strings.NewReplacer("@", quoted+".", "$HELD", heldLocks),
 	}
 	b.key = b.hashed
 	b.leases = connlease.New(connlease.Config{Store: advisoryStore{b}, Caps: b.Capabilities(), Wakes: true, Pause: advisoryPause})
@@ -143,7 +138,7 @@ func (b *Advisory) hashed(name string) int64 {
 }
 
 // sql returns a query for the schema in use.
-func (b *Advisory) sql(query string) string { return b.quoted.Replace(query) }
+func (b *Advisory) sql(query string) string { return b.words.Replace(query) }
 
 // Capabilities returns the capabilities of advisory locks.
 func (b *Advisory) Capabilities() backend.Capabilities {

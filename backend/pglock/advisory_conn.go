@@ -84,16 +84,7 @@ const (
 
 // configure returns the configuration of this value's connections.
 func (b *Advisory) configure(from *pgx.ConnConfig) *pgx.ConnConfig {
-	c := from.Copy()
-	if c.ConnectTimeout == 0 {
-		c.ConnectTimeout = dialTime
-	}
-	if c.ValidateConnect == nil { // a standby has locks of its own
-		c.ValidateConnect = pgconn.ValidateConnectTargetSessionAttrsReadWrite
-	}
-	if c.RuntimeParams["application_name"] == "" {
-		c.RuntimeParams["application_name"] = "holdfast"
-	}
+	c := primary(from, b.leases.Life(), &b.conns)
 	maps.Copy(c.RuntimeParams, map[string]string{
 		settingIdle:                     millis(time.Minute),
 		settingCheck:                    millis(time.Second), // also while a statement runs
@@ -101,7 +92,6 @@ func (b *Advisory) configure(from *pgx.ConnConfig) *pgx.ConnConfig {
 		"synchronous_commit":            "on", // tokens must not repeat
 		"statement_timeout":             "0", "lock_timeout": "0", "jit": "off", "plan_cache_mode": "force_generic_plan",
 	})
-	c.DialFunc = dial(c.DialFunc, b.leases.Life(), &b.conns)
 	return c
 }
 
@@ -211,7 +201,7 @@ func (c *advisoryConn) Do(ctx context.Context, w *connlease.Work) error {
 			return err
 		}
 	}
-	if err := c.undo(ctx, w.Try); err != nil {
+	if err := w.UndoForeign(func(l *backend.AcquireRequest) error { return c.giveBack(ctx, l) }); err != nil {
 		return err
 	}
 	c.count(w)
@@ -380,19 +370,4 @@ func (c *advisoryConn) try(q *pgx.Batch, t *connlease.Try, answered *int) {
 			*answered++
 			return nil
 		})
-}
-
-// undo releases what was acquired while another connection, which was faster, wrote the row of
-// the same lease.
-func (c *advisoryConn) undo(ctx context.Context, all []*connlease.Try) error {
-	for _, t := range all {
-		if !t.Granted || t.Token != 0 {
-			continue
-		}
-		if err := c.giveBack(ctx, t.Req); err != nil {
-			return err
-		}
-		t.Granted, t.Foreign = false, true
-	}
-	return nil
 }

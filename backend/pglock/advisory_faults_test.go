@@ -1,7 +1,6 @@
 package pglock_test
 
 import (
-	"bytes"
 	"errors"
 	"strings"
 	"testing"
@@ -15,24 +14,6 @@ import (
 	"github.com/holdfast-io/holdfast/internal/leasetest"
 	"github.com/holdfast-io/holdfast/internal/testserver"
 )
-
-// sessionsOf counts the connections with locks of this application name.
-func sessionsOf(s *testserver.PostgresServer, application string) int64 {
-	return s.Int(`SELECT count(DISTINCT l.pid) FROM pg_locks l JOIN pg_stat_activity a USING (pid)
-		WHERE l.locktype = 'advisory' AND a.application_name = $1`, application)
-}
-
-// heard waits for a loss.
-func heard(t *testing.T, lost <-chan backend.Loss) backend.Loss {
-	t.Helper()
-	select {
-	case x := <-lost:
-		return x
-	case <-time.After(leasetest.Patience):
-		t.Fatal("the loss was not told")
-		return backend.Loss{}
-	}
-}
 
 // C1: the server grants a lock to the connection that has it as often as that tries. A request of
 // the same session waits all the same, and the release of a lease does not release the others of
@@ -74,37 +55,6 @@ func TestAdvisoryLocksAreNotReentrant(t *testing.T) {
 	refused(other, reader(theirs))
 	leasetest.Give(t, b, w)
 	leasetest.Take(t, other, writer(theirs))
-}
-
-// C6, C7: the lock was acquired, and the reply is lost. Nothing is held when the session has
-// ended, because the connection ends with it immediately.
-func TestAdvisoryLostReply(t *testing.T) {
-	t.Parallel()
-	s := testserver.Postgres(t)
-	proxy := chaos.Start(t, s.Addr())
-	b, other := openAdvisory(t, advisoryURL(s, "postgres", proxy.Addr())), openAdvisory(t, advisoryURL(s, "postgres", s.Addr()))
-	lost := make(chan backend.Loss, 1)
-	id := leasetest.Session(t, b, time.Hour, func(x backend.Loss) { lost <- x })
-	leasetest.Give(t, b, func() backend.AcquireRequest { r := leasetest.Ask("warm", id); leasetest.Take(t, b, r); return r }())
-	done := proxy.LoseReply(func(piece []byte) bool { return bytes.Contains(piece, []byte("the-lease-that-is-tried")) })
-	req := leasetest.Ask("n", id)
-	req.Lease = "the-lease-that-is-tried"
-	got := leasetest.Start(t, b, req)
-	<-done
-	leasetest.Eventually(t, "it is had", func() bool {
-		info, err := other.Inspect(leasetest.Within(t), "n")
-		return err == nil && len(info.Holders) == 1 && info.Holders[0].Lease == req.Lease
-	})
-	theirs := leasetest.Start(t, other, leasetest.Ask("n", leasetest.Session(t, other, time.Hour, nil)))
-	leasetest.InQueue(t, other, "n", 1)
-	proxy.Reset()
-	if g := <-got; !errors.Is(g.Err, backend.ErrSessionLost) {
-		t.Errorf("the acquire: %+v", g)
-	}
-	heard(t, lost)
-	if g := <-theirs; g.Err != nil {
-		t.Error(g.Err)
-	}
 }
 
 // C12: the server is gone.
@@ -223,93 +173,4 @@ func TestAdvisoryReadOnlyIsRefused(t *testing.T) {
 	if !errors.Is(err, backend.ErrUnavailable) {
 		t.Error(err)
 	}
-}
-
-// C13: the next session removes the rows of a client that died, and until then its leases are not
-// reported.
-func TestAdvisoryDeadRows(t *testing.T) {
-	t.Parallel()
-	s := testserver.Postgres(t)
-	b := openAdvisory(t, advisoryURL(s, "postgres", s.Addr())+"&application_name=dead")
-	other := openAdvisory(t, advisoryURL(s, "postgres", s.Addr()))
-	leasetest.Take(t, b, leasetest.Ask("n", leasetest.Session(t, b, time.Hour, nil)))
-	s.Int(`SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity WHERE application_name = 'dead'`)
-	leasetest.Eventually(t, "it is not told", func() bool {
-		info, err := other.Inspect(leasetest.Within(t), "n")
-		return err == nil && len(info.Holders) == 0
-	})
-	if n := s.Int(`SELECT count(*) FROM holdfast_advisory.leases`); n != 1 {
-		t.Fatalf("%d rows; the server said nothing to the client, which could not tidy up", n)
-	}
-	s.Exec(`UPDATE holdfast_advisory.sessions SET made = made - interval '1 hour'`)
-	leasetest.Session(t, other, time.Hour, nil)
-	if n := s.Int(`SELECT count(*) FROM holdfast_advisory.leases`); n != 0 {
-		t.Errorf("%d rows are left", n)
-	}
-}
-
-// C10, F22: the server ends the connection. The holder is notified immediately, without a request
-// or a renewal, and a waiter gets the lock without a notification.
-func TestAdvisoryConnectionTerminated(t *testing.T) {
-	t.Parallel()
-	s := testserver.Postgres(t)
-	b := openAdvisory(t, advisoryURL(s, "postgres", s.Addr())+"&application_name=victim")
-	leasetest.ConnectionEnded(t, b, openAdvisory(t, advisoryURL(s, "postgres", s.Addr())), func() {
-		if n := terminate(s, "victim", 1); n != 1 {
-			t.Fatalf("%d connections of the victim have locks", n)
-		}
-	})
-}
-
-// terminate ends connections with locks of this application name.
-func terminate(s *testserver.PostgresServer, application string, most int) int64 {
-	return s.Int(`SELECT count(pg_terminate_backend(pid)) FROM (SELECT DISTINCT l.pid FROM pg_locks l JOIN pg_stat_activity a USING (pid)
-		WHERE l.locktype = 'advisory' AND a.application_name = $1 LIMIT $2) x`, application, most)
-}
-
-// One connection has all the locks of a session, and its waiters delay neither other requests nor
-// a renewal.
-func TestAdvisoryManyLocksOnOneConnection(t *testing.T) {
-	t.Parallel()
-	s := testserver.Postgres(t)
-	b := openAdvisory(t, advisoryURL(s, "postgres", s.Addr())+"&application_name=many")
-	leasetest.ManyOnOneConnection(t, b, openAdvisory(t, advisoryURL(s, "postgres", s.Addr())), func() int64 { return sessionsOf(s, "many") })
-}
-
-// F3, F1: nothing arrives from the holder any more, and the server is not notified of its end. It
-// ends the connection by itself, not before the TTL.
-func TestAdvisoryHolderCutOff(t *testing.T) {
-	t.Parallel()
-	s := testserver.Postgres(t)
-	proxy := chaos.Start(t, s.Addr())
-	b := openAdvisory(t, advisoryURL(s, "postgres", proxy.Addr()))
-	leasetest.HolderCutOff(t, b, openAdvisory(t, advisoryURL(s, "postgres", s.Addr())), proxy)
-}
-
-// The server counts a whole TTL from each renewal.
-func TestAdvisoryCutOffAfterARenewal(t *testing.T) {
-	t.Parallel()
-	s := testserver.Postgres(t)
-	proxy := chaos.Start(t, s.Addr())
-	b := openAdvisory(t, advisoryURL(s, "postgres", proxy.Addr()))
-	leasetest.CutOffAfterARenewal(t, b, openAdvisory(t, advisoryURL(s, "postgres", s.Addr())), proxy)
-}
-
-// C10: a holder that does not release what it was asked for loses its connection.
-func TestAdvisoryBreakOfADeafHolder(t *testing.T) {
-	t.Parallel()
-	s := testserver.Postgres(t)
-	proxy := chaos.Start(t, s.Addr())
-	b := openAdvisory(t, advisoryURL(s, "postgres", proxy.Addr()))
-	leasetest.BreakOfADeafHolder(t, b, openAdvisory(t, advisoryURL(s, "postgres", s.Addr())), proxy)
-}
-
-// C2: the connections of clients that acquire and release the same few locks, as readers and
-// writers, are ended again and again.
-func TestAdvisoryTerminatedUnderLoad(t *testing.T) {
-	t.Parallel()
-	s := testserver.Postgres(t)
-	leasetest.EndedUnderLoad(t, func() backend.Backend {
-		return openAdvisory(t, advisoryURL(s, "postgres", s.Addr())+"&application_name=victim")
-	}, func() { terminate(s, "victim", 3) })
 }

@@ -53,13 +53,3 @@ func TestAdvisoryLockTableFull(t *testing.T) {
 		t.Errorf("the connection has %d locks; it should have its own, and one", n)
 	}
 }
-
-// The server refuses to write a row.
-func TestAdvisoryNotWrittenDown(t *testing.T) {
-	t.Parallel()
-	s := testserver.Postgres(t)
-	url := advisoryURL(s, "postgres", s.Addr())
-	leasetest.NotWrittenDown(t, openAdvisory(t, url), openAdvisory(t, url), func(note string) {
-		s.Exec(`ALTER TABLE holdfast_advisory.leases ADD CHECK (note <> '` + note + `')`)
-	})
-}

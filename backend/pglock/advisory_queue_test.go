@@ -8,7 +8,6 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/holdfast-io/holdfast/backend"
-	"github.com/holdfast-io/holdfast/internal/chaos"
 	"github.com/holdfast-io/holdfast/internal/leasetest"
 	"github.com/holdfast-io/holdfast/internal/testserver"
 )
@@ -55,14 +54,6 @@ func TestAdvisoryQueueOfOneSession(t *testing.T) {
 	if g := <-got; g.Err != nil {
 		t.Error(g.Err)
 	}
-}
-
-// C9: a renewal that has not reached the server does not count.
-func TestAdvisoryRenewalIsHeard(t *testing.T) {
-	t.Parallel()
-	s := testserver.Postgres(t)
-	proxy := chaos.Start(t, s.Addr())
-	leasetest.RenewalIsHeard(t, openAdvisory(t, advisoryURL(s, "postgres", proxy.Addr())), proxy)
 }
 
 // C6: another connection writes the row of the same lease at the same moment. This one has the

@@ -18,16 +18,12 @@ import (
 //go:embed advisory.sql
 var advisoryTables string
 
-const advisoryVersion = 1
-
 // heldLocks are the advisory locks of this database, and their holders.
 const heldLocks = `SELECT (l.classid::bigint << 32) | l.objid::bigint AS key, l.pid FROM pg_catalog.pg_locks l
 	WHERE l.locktype = 'advisory' AND l.objsubid = 1 AND l.granted
 	AND l.database = (SELECT d.oid FROM pg_catalog.pg_database d WHERE d.datname = current_database())`
 
 const (
-	advisoryReadVersion = `SELECT version, current_setting('server_encoding') FROM @meta`
-	advisoryAtATime     = `SELECT pg_advisory_xact_lock(hashtextextended('holdfast advisory schema', 0))`
 	// What is held: the connection that wrote the row is there, and has the lock.
 	outLeases = `WITH held AS MATERIALIZED ($HELD),
 		alive AS MATERIALIZED (SELECT s.* FROM @sessions s JOIN held h ON h.key = s.conn AND h.pid = s.pid),
@@ -70,7 +66,7 @@ type advisoryStore struct{ b *Advisory }
 var _ connlease.Store = advisoryStore{}
 
 // Setup makes sure that the tables exist.
-func (s advisoryStore) Setup(ctx context.Context) error { return s.b.setup(ctx, "setup") }
+func (s advisoryStore) Setup(ctx context.Context) error { return s.b.setup(ctx) }
 
 // Connect establishes the connection of a session.
 func (s advisoryStore) Connect(ctx context.Context, id backend.SessionID, ttl time.Duration, hear func(connlease.Note)) (connlease.Conn, error) {
@@ -228,43 +224,23 @@ func (s advisoryStore) mark(ctx context.Context, m connlease.Mark) (fence.Token,
 	return token, hit, rows.Err()
 }
 
-// Out returns those of the leases of one lock that are still held.
-func (s advisoryStore) Out(ctx context.Context, all []connlease.Marked) ([]connlease.Marked, error) {
-	if len(all) == 0 {
-		return nil, nil
-	}
-	var ids []string
-	for _, m := range all {
-		ids = append(ids, string(m.Key.ID))
-	}
-	rows, err := s.b.pool.Query(ctx, s.b.sql(stillOut), all[0].Key.Name, ids)
+// Out returns those of the leases that are held.
+func (s advisoryStore) Out(ctx context.Context, name string, leases []backend.LeaseID) (map[connlease.Holding]bool, error) {
+	rows, err := s.b.pool.Query(ctx, s.b.sql(stillOut), name, texts(leases))
 	if err != nil {
 		return nil, err //nolint:wrapcheck // see unavailable
 	}
-	defer rows.Close()
-	still := make(map[[2]string]bool)
-	for rows.Next() {
-		var k [2]string
-		if err := rows.Scan(&k[0], &k[1]); err != nil {
-			return nil, err //nolint:wrapcheck // see unavailable
-		}
-		still[k] = true
-	}
-	var rest []connlease.Marked
-	for _, m := range all {
-		if still[[2]string{string(m.Key.ID), m.Conn}] {
-			rest = append(rest, m)
-		}
-	}
-	return rest, rows.Err()
+	out := make(map[connlease.Holding]bool)
+	return out, each(rows, func() error {
+		var h connlease.Holding
+		err := rows.Scan(&h.Lease, &h.Conn)
+		out[h] = true
+		return err //nolint:wrapcheck // see unavailable
+	})
 }
 
-// Terminate ends the connections that hold the leases.
-func (s advisoryStore) Terminate(ctx context.Context, all []connlease.Marked) error {
-	var conns []string
-	for _, m := range all {
-		conns = append(conns, m.Conn)
-	}
+// Terminate ends those of the connections that have locks.
+func (s advisoryStore) Terminate(ctx context.Context, conns []string) error {
 	_, err := s.b.pool.Exec(ctx, s.b.sql(terminate), conns)
 	return err //nolint:wrapcheck // see unavailable
 }
@@ -279,59 +255,13 @@ func (s advisoryStore) Terminate(ctx context.Context, all []connlease.Marked) er
 // cause.
 func (b *Advisory) Migrate(ctx context.Context) error { return b.leases.Ready(ctx, "migrate") }
 
-func (b *Advisory) setup(ctx context.Context, op string) error {
-	err := b.check(ctx)
-	if c := code(err); c == codeNoTable || c == codeNoSchema || errors.Is(err, pgx.ErrNoRows) {
-		if err = b.create(ctx); err == nil {
-			err = b.check(ctx)
-		}
+func (b *Advisory) setup(ctx context.Context) error {
+	t := tables{
+		pool: b.pool, backend: advisoryName, version: advisoryVersion, schema: b.schema, create: advisoryTables, sql: b.sql,
+		again: func(error, int) bool { return false },
 	}
-	if code(err) == codeNoRight {
-		err = fmt.Errorf("%w: %w", ErrNoSchema, err)
-	}
-	if err != nil {
-		return advisoryStore{b}.Unavailable(op, false, err)
+	if err := t.ensure(ctx); err != nil {
+		return advisoryStore{b}.Unavailable("setup", false, tooOld(err))
 	}
 	return nil
-}
-
-// check checks that the tables exist and can be used.
-func (b *Advisory) check(ctx context.Context) error {
-	var version int
-	var encoding string
-	err := b.pool.QueryRow(ctx, b.sql(advisoryReadVersion)).Scan(&version, &encoding)
-	switch {
-	case err != nil:
-		return tooOld(err)
-	case encoding != "UTF8":
-		return fmt.Errorf("%s: %q: %w: %w", advisoryName, encoding, ErrEncoding, backend.ErrUnsupported)
-	case version > advisoryVersion:
-		return fmt.Errorf("%s: version %d, this program knows %d: %w: %w", advisoryName, version, advisoryVersion, ErrNewer, backend.ErrUnsupported)
-	}
-	return nil
-}
-
-// create creates the schema, in one transaction. Two processes never do so at the same time.
-func (b *Advisory) create(ctx context.Context) error {
-	return pgx.BeginFunc(ctx, b.pool, func(tx pgx.Tx) error { //nolint:wrapcheck // see unavailable
-		if _, err := tx.Exec(ctx, advisoryAtATime); err != nil {
-			return err //nolint:wrapcheck // see unavailable
-		}
-		quoted := pgx.Identifier{b.name}.Sanitize()
-		var space, tables bool
-		err := tx.QueryRow(ctx, `SELECT to_regnamespace($1) IS NOT NULL, to_regclass($2) IS NOT NULL`, quoted, quoted+".meta").Scan(&space, &tables)
-		if err != nil || tables {
-			return err //nolint:wrapcheck // see unavailable
-		}
-		queries := []string{b.sql(advisoryTables)}
-		if !space {
-			queries = append([]string{`CREATE SCHEMA ` + quoted}, queries...)
-		}
-		for _, q := range queries {
-			if _, err := tx.Exec(ctx, q, pgx.QueryExecModeSimpleProtocol); err != nil {
-				return err //nolint:wrapcheck // see unavailable
-			}
-		}
-		return nil
-	})
 }

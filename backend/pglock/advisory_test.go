@@ -1,11 +1,14 @@
 package pglock_test
 
 import (
+	"context"
 	"testing"
 
 	"github.com/holdfast-io/holdfast/backend"
 	"github.com/holdfast-io/holdfast/backend/backendtest"
 	"github.com/holdfast-io/holdfast/backend/pglock"
+	"github.com/holdfast-io/holdfast/internal/chaos"
+	"github.com/holdfast-io/holdfast/internal/leasetest"
 	"github.com/holdfast-io/holdfast/internal/testserver"
 )
 
@@ -18,29 +21,44 @@ func advisoryURL(s *testserver.PostgresServer, user, addr string) string {
 func openAdvisory(t *testing.T, url string) *pglock.Advisory {
 	t.Helper()
 	b, err := pglock.OpenAdvisory(t.Context(), url, pglock.AdvisoryConfig{})
-	if err != nil {
-		t.Fatal(err)
+	return leasetest.Opened(t, b, err)
+}
+
+// advisory starts a server, and returns it with the backends on it.
+func advisory(t *testing.T) leasetest.Bound {
+	t.Helper()
+	s := testserver.Postgres(t)
+	url := advisoryURL(s, "postgres", s.Addr())
+	return leasetest.Bound{
+		Open:   func() backend.Backend { return openAdvisory(t, url) },
+		Victim: func() backend.Backend { return openAdvisory(t, url+"&application_name=victim") },
+		Through: func() (backend.Backend, leasetest.Proxy) {
+			proxy := chaos.Start(t, s.Addr())
+			return openAdvisory(t, advisoryURL(s, "postgres", proxy.Addr())), proxy
+		},
+		End: func(most int) int {
+			return int(s.Int(`SELECT count(pg_terminate_backend(pid)) FROM (SELECT DISTINCT l.pid FROM pg_locks l JOIN pg_stat_activity a USING (pid)
+				WHERE l.locktype = 'advisory' AND a.application_name = 'victim' LIMIT $1) x`, most))
+		},
+		Conns:  func() int64 { return sessionsOf(s, "victim") },
+		Leases: func() int64 { return s.Int(`SELECT count(*) FROM holdfast_advisory.leases`) },
+		Age:    func() { s.Exec(`UPDATE holdfast_advisory.sessions SET made = made - interval '1 hour'`) },
+		Forbid: func(note string) {
+			s.Exec(`ALTER TABLE holdfast_advisory.leases ADD CHECK (note <> '` + note + `')`)
+		},
 	}
-	t.Cleanup(func() {
-		if err := b.Close(); err != nil {
-			t.Errorf("close: %v", err)
-		}
-	})
-	return b
+}
+
+// sessionsOf counts the connections with locks of this application name.
+func sessionsOf(s *testserver.PostgresServer, application string) int64 {
+	return s.Int(`SELECT count(DISTINCT l.pid) FROM pg_locks l JOIN pg_stat_activity a USING (pid)
+		WHERE l.locktype = 'advisory' AND a.application_name = $1`, application)
 }
 
 func TestAdvisoryConformance(t *testing.T) {
 	t.Parallel()
 	s, disk := testserver.WithSlowDisk(t, testserver.Postgres(t))
-	backendtest.Run(t, backendtest.Harness{
-		Open: func(t backendtest.T) backend.Backend {
-			b, err := pglock.OpenAdvisory(t.Context(), advisoryURL(s, "postgres", s.Addr()), pglock.AdvisoryConfig{})
-			if err != nil {
-				t.Fatalf("open: %v", err)
-			}
-			return b
-		},
-		Restart:  func(backendtest.T) { s.Kill(); disk.Without(s.Start) },
-		SlowDisk: func(backendtest.T) func() { disk.Slow(testserver.SlowSync); return disk.Fast },
-	})
+	backendtest.Run(t, leasetest.Harness(s, disk, testserver.SlowSync, func(ctx context.Context) (backend.Backend, error) {
+		return pglock.OpenAdvisory(ctx, advisoryURL(s, "postgres", s.Addr()), pglock.AdvisoryConfig{})
+	}))
 }

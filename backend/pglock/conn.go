@@ -22,16 +22,7 @@ const (
 
 // configure returns the configuration of this value's connections.
 func (b *Backend) configure(from *pgx.ConnConfig) *pgx.ConnConfig {
-	c := from.Copy()
-	if c.ConnectTimeout == 0 {
-		c.ConnectTimeout = dialTime
-	}
-	if c.ValidateConnect == nil { // leases are kept by the primary only
-		c.ValidateConnect = pgconn.ValidateConnectTargetSessionAttrsReadWrite
-	}
-	if c.RuntimeParams["application_name"] == "" {
-		c.RuntimeParams["application_name"] = "holdfast"
-	}
+	c := primary(from, b.life(), &b.conns)
 	if !b.deaf {
 		// Planning takes longer than execution. With a nested loop over the requested keys every
 		// plan uses the indexes, whatever the tables were like when it was made.
@@ -44,7 +35,6 @@ func (b *Backend) configure(from *pgx.ConnConfig) *pgx.ConnConfig {
 		c.DefaultQueryExecMode = pgx.QueryExecModeExec
 		c.StatementCacheCapacity, c.DescriptionCacheCapacity = 0, 0
 	}
-	c.DialFunc = dial(c.DialFunc, b.life(), &b.conns)
 	notice := c.OnNotice
 	c.OnNotice = func(conn *pgconn.PgConn, n *pgconn.Notice) {
 		if n.Routine == notWaited {
@@ -100,20 +90,25 @@ func (b *Backend) guard(ctx context.Context, conn *pgx.Conn) error {
 	return err //nolint:wrapcheck // see unavailable
 }
 
-// dial establishes connections that Close ends, whatever the library still does with them. The
-// kernel watches them, so that the loss of a host is noticed where nothing is sent to it.
-func dial(from pgconn.DialFunc, life context.Context, open *conns.Set) pgconn.DialFunc { //nolint:revive // the context is not that of the call
-	return func(ctx context.Context, network, addr string) (net.Conn, error) {
+// primary returns a copy of the configuration for connections to the primary, which Close ends, whatever
+// the library still does with them.
+func primary(from *pgx.ConnConfig, life context.Context, open *conns.Set) *pgx.ConnConfig { //nolint:revive // the context is not that of a call
+	c := from.Copy()
+	if c.ConnectTimeout == 0 {
+		c.ConnectTimeout = dialTime
+	}
+	if c.ValidateConnect == nil { // a standby keeps no leases, and has locks of its own
+		c.ValidateConnect = pgconn.ValidateConnectTargetSessionAttrsReadWrite
+	}
+	if c.RuntimeParams["application_name"] == "" {
+		c.RuntimeParams["application_name"] = "holdfast"
+	}
+	dial := open.Watch(c.DialFunc)
+	c.DialFunc = func(ctx context.Context, network, addr string) (net.Conn, error) {
 		ctx, cancel := context.WithCancelCause(ctx)
 		defer cancel(nil)
 		defer context.AfterFunc(life, func() { cancel(backend.ErrClosed) })()
-		conn, err := from(ctx, network, addr)
-		if err != nil {
-			return nil, err
-		}
-		if tcp, ok := conn.(*net.TCPConn); ok {
-			_ = tcp.SetKeepAliveConfig(net.KeepAliveConfig{Enable: true, Idle: dialTime, Interval: 2 * time.Second, Count: 3}) //nolint:mnd // noticed after 11 s
-		}
-		return open.Add(conn)
+		return dial(ctx, network, addr)
 	}
+	return c
 }

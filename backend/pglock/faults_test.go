@@ -18,15 +18,7 @@ import (
 func open(t *testing.T, url string) *pglock.Backend {
 	t.Helper()
 	b, err := pglock.Open(t.Context(), url, pglock.Config{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := b.Close(); err != nil {
-			t.Errorf("close: %v", err)
-		}
-	})
-	return b
+	return leasetest.Opened(t, b, err)
 }
 
 // C14, K6: the replies are delayed for longer than the lease lives. It is not granted.

@@ -249,8 +249,9 @@ func (t *txn) End(ctx context.Context) {
 	t.conn.Release()
 }
 
-// each calls scan for every row.
+// each calls scan for every row, and closes the rows.
 func each(rows pgx.Rows, scan func() error) error {
+	defer rows.Close()
 	for rows.Next() {
 		if err := scan(); err != nil {
 			return err
@@ -269,7 +270,7 @@ func columns(keys []sqllease.Key) ([]string, []string) {
 }
 
 // texts returns the IDs in a form that the client library can send in every mode.
-func texts(ids []backend.SessionID) []string {
+func texts[ID ~string](ids []ID) []string {
 	all := make([]string, 0, len(ids))
 	for _, id := range ids {
 		all = append(all, string(id))

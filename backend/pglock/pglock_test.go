@@ -1,6 +1,7 @@
 package pglock_test
 
 import (
+	"context"
 	"testing"
 
 	"github.com/holdfast-io/holdfast/backend"
@@ -15,35 +16,22 @@ func TestMain(m *testing.M) { leaktest.Main(m) }
 
 func TestConformance(t *testing.T) {
 	t.Parallel()
-	s, disk := testserver.WithSlowDisk(t, testserver.Postgres(t))
-	backendtest.Run(t, backendtest.Harness{
-		Open: func(t backendtest.T) backend.Backend {
-			b, err := pglock.Open(t.Context(), s.URL(), pglock.Config{})
-			if err != nil {
-				t.Fatalf("open: %v", err)
-			}
-			return b
-		},
-		Restart:  func(backendtest.T) { s.Kill(); disk.Without(s.Start) },
-		SlowDisk: func(backendtest.T) func() { disk.Slow(testserver.SlowSync); return disk.Fast },
-		Holders:  leasetest.Holders(500), // each transaction reads all of them
-	})
+	conforms(t, "")
 }
 
 // TestConformanceDeaf runs the suite as behind a pooler: without notifications.
 func TestConformanceDeaf(t *testing.T) {
 	t.Parallel()
+	conforms(t, "&listen=false&schema=deaf")
+}
+
+// conforms runs the suite with more parameters of the URL.
+func conforms(t *testing.T, more string) {
+	t.Helper()
 	s, disk := testserver.WithSlowDisk(t, testserver.Postgres(t))
-	backendtest.Run(t, backendtest.Harness{
-		Open: func(t backendtest.T) backend.Backend {
-			b, err := pglock.Open(t.Context(), s.URL()+"&listen=false&schema=deaf", pglock.Config{})
-			if err != nil {
-				t.Fatalf("open: %v", err)
-			}
-			return b
-		},
-		Restart:  func(backendtest.T) { s.Kill(); disk.Without(s.Start) },
-		SlowDisk: func(backendtest.T) func() { disk.Slow(testserver.SlowSync); return disk.Fast },
-		Holders:  leasetest.Holders(500), // each transaction reads all of them
+	h := leasetest.Harness(s, disk, testserver.SlowSync, func(ctx context.Context) (backend.Backend, error) {
+		return pglock.Open(ctx, s.URL()+more, pglock.Config{})
 	})
+	h.Holders = leasetest.Holders(500) // each transaction reads all of them
+	backendtest.Run(t, h)
 }

@@ -9,7 +9,6 @@ import (
 	"time"
 
 	"github.com/holdfast-io/holdfast/backend"
-	"github.com/holdfast-io/holdfast/fence"
 	"github.com/holdfast-io/holdfast/internal/chaos"
 	"github.com/holdfast-io/holdfast/internal/leasetest"
 	"github.com/holdfast-io/holdfast/internal/testserver"
@@ -60,6 +59,15 @@ func TestOneRoundTripForFreeLocks(t *testing.T) {
 	}
 }
 
+// database returns what the tests of the quick statements need of a server.
+func database(s *testserver.PostgresServer) leasetest.Database {
+	return leasetest.Database{
+		Exec:    func(q string) { s.Exec(q) },
+		Int:     func(q string) int64 { return s.Int(q) },
+		Dialect: strings.NewReplacer("@", "holdfast.", "$FUTURE", "clock_timestamp() + interval '1 hour'", "$PAST", "clock_timestamp() - interval '1 hour'", "$FLOOR", "floor", "$ADDR", "'nobody', "),
+	}
+}
+
 // Where the conditions of the quick statements do not hold, that is found, and the long way
 // taken.
 func TestQuickConditions(t *testing.T) {
@@ -67,33 +75,13 @@ func TestQuickConditions(t *testing.T) {
 	s := testserver.Postgres(t)
 	b := open(t, s.URL())
 	b.KeepFromSweeping()
-	leasetest.QuickConditions(t, b, leasetest.Database{
-		Exec: func(q string) { s.Exec(q) },
-		Int:  func(q string) int64 { return s.Int(q) },
-		Dialect: strings.NewReplacer("@", "holdfast.", "$FUTURE", "clock_timestamp() + interval '1 hour'", "$PAST", "clock_timestamp() - interval '1 hour'",
-			"$FLOOR", "floor", "$ADDR", "'nobody', "),
-	})
+	leasetest.QuickConditions(t, b, database(s))
 }
 
-// C2: the row of the lock was deleted, and created again by a transaction that did not see yet
-// that the floor rose.
 func TestQuickTokenAboveFloor(t *testing.T) {
 	t.Parallel()
 	s := testserver.Postgres(t)
-	b := open(t, s.URL())
-	id := leasetest.Session(t, b, time.Hour, nil)
-	var last fence.Token
-	for range 3 {
-		req := leasetest.Ask("n", id)
-		token := leasetest.Take(t, b, req)
-		floor := s.Int(`SELECT floor FROM holdfast.meta`)
-		if token <= last || token <= fence.Token(floor) {
-			t.Errorf("token %d after %d; the floor is %d", token, last, floor)
-		}
-		last = token
-		leasetest.Give(t, b, req)
-		s.Exec(`UPDATE holdfast.meta SET floor = (SELECT last + 1000 FROM holdfast.locks WHERE name = 'n')`)
-	}
+	leasetest.QuickTokenAboveFloor(t, open(t, s.URL()), database(s))
 }
 
 // C13: a watcher gets the events of uncontended locks.

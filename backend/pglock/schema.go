@@ -7,6 +7,7 @@ import (
 	"fmt"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/holdfast-io/holdfast/backend"
 )
@@ -14,17 +15,25 @@ import (
 //go:embed schema.sql
 var schema string
 
-const schemaVersion = 1
+// schemaVersion and advisoryVersion are those that schema.sql and advisory.sql write.
+const schemaVersion, advisoryVersion = 1, 1
 
 const (
 	readVersion = `SELECT version, current_setting('server_encoding') FROM @meta`
-	// Numbers begin at the microseconds of the server's clock, so that they grow also when the
-	// tables are dropped and created again.
-	makeMeta = `INSERT INTO @meta (id, version, floor, watched)
-		VALUES (1, $1, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint, '-infinity')`
-	patiently  = `SELECT set_config('lock_timeout', '0', true)`
-	oneAtATime = `SELECT pg_advisory_xact_lock(hashtextextended('holdfast schema', 0))`
+	patiently   = `SELECT set_config('lock_timeout', '0', true)`
+	oneAtATime  = `SELECT pg_advisory_xact_lock(hashtextextended('holdfast schema', 0))`
 )
+
+// tables are the schema of a backend, and the tables in it.
+type tables struct {
+	pool    *pgxpool.Pool
+	backend string // its name, for errors
+	version int
+	schema  string // its name, quoted
+	create  string // the statements that create the tables, the row of meta last
+	sql     func(query string) string
+	again   func(err error, try int) bool // reports whether to retry a read
+}
 
 // Migrate creates the schema and its tables where they do not exist. A role without that
 // privilege needs another role to create them, and to grant it: USAGE of the schema, and SELECT,
@@ -33,29 +42,36 @@ const (
 // Errors: *backend.UnavailableError, with ErrNoSchema where the role may not create them;
 // ErrNewer and ErrEncoding, which are backend.ErrUnsupported; ErrClosed; ctx's cause.
 func (b *Backend) Migrate(ctx context.Context) error {
-	return b.leases.Setup(ctx, "migrate", func(ctx context.Context) error {
-		err := b.check(ctx)
-		if c := code(err); c == codeNoTable || c == codeNoSchema || errors.Is(err, pgx.ErrNoRows) {
-			err = b.create(ctx)
-			if c := code(err); err == nil || c == codeUnique || c == codeDuplicate { // another client was faster
-				err = b.check(ctx)
-			}
+	t := tables{
+		pool: b.pool, backend: backendName, version: schemaVersion, schema: b.schema, create: schema, sql: b.sql,
+		again: func(err error, try int) bool { return b.leases.Again(err, try, true) },
+	}
+	return b.leases.Setup(ctx, "migrate", t.ensure)
+}
+
+// ensure makes sure that the tables exist and can be used.
+func (t *tables) ensure(ctx context.Context) error {
+	err := t.check(ctx)
+	if c := code(err); c == codeNoTable || c == codeNoSchema || errors.Is(err, pgx.ErrNoRows) {
+		err = t.make(ctx)
+		if c := code(err); err == nil || c == codeUnique || c == codeDuplicate { // another client was faster
+			err = t.check(ctx)
 		}
-		if code(err) == codeNoRight {
-			err = fmt.Errorf("%w: %w", ErrNoSchema, err)
-		}
-		return err
-	})
+	}
+	if code(err) == codeNoRight {
+		err = fmt.Errorf("%w: %w", ErrNoSchema, err)
+	}
+	return err
 }
 
 // check checks that the tables exist and can be used.
-func (b *Backend) check(ctx context.Context) error {
+func (t *tables) check(ctx context.Context) error {
 	var version int
 	var encoding string
 	var err error
 	for try := 1; ; try++ {
-		err = b.pool.QueryRow(ctx, b.sql(readVersion)).Scan(&version, &encoding)
-		if err == nil || errors.Is(err, pgx.ErrNoRows) || !b.leases.Again(err, try, true) {
+		err = t.pool.QueryRow(ctx, t.sql(readVersion)).Scan(&version, &encoding)
+		if err == nil || errors.Is(err, pgx.ErrNoRows) || !t.again(err, try) {
 			break
 		}
 	}
@@ -63,36 +79,35 @@ func (b *Backend) check(ctx context.Context) error {
 	case err != nil:
 		return err //nolint:wrapcheck // see unavailable
 	case encoding != "UTF8":
-		return fmt.Errorf("%s: %q: %w: %w", backendName, encoding, ErrEncoding, backend.ErrUnsupported)
-	case version > schemaVersion:
-		return fmt.Errorf("%s: version %d, this program knows %d: %w: %w", backendName, version, schemaVersion, ErrNewer, backend.ErrUnsupported)
+		return fmt.Errorf("%s: %q: %w: %w", t.backend, encoding, ErrEncoding, backend.ErrUnsupported)
+	case version > t.version:
+		return fmt.Errorf("%s: version %d, this program knows %d: %w: %w", t.backend, version, t.version, ErrNewer, backend.ErrUnsupported)
 	}
 	return nil
 }
 
-// create creates the schema, in one transaction. Two processes never do so at the same time.
-func (b *Backend) create(ctx context.Context) error {
-	return pgx.BeginFunc(ctx, b.pool, func(tx pgx.Tx) error { //nolint:wrapcheck // see unavailable
+// make creates the schema, in one transaction. Two processes never do so at the same time.
+func (t *tables) make(ctx context.Context) error {
+	return pgx.BeginFunc(ctx, t.pool, func(tx pgx.Tx) error { //nolint:wrapcheck // see unavailable
 		for _, q := range []string{patiently, oneAtATime} {
 			if _, err := tx.Exec(ctx, q); err != nil {
 				return err //nolint:wrapcheck // see unavailable
 			}
 		}
 		var space, tables bool
-		err := tx.QueryRow(ctx, `SELECT to_regnamespace($1) IS NOT NULL, to_regclass($2) IS NOT NULL`, b.schema, b.schema+".meta").Scan(&space, &tables)
+		err := tx.QueryRow(ctx, `SELECT to_regnamespace($1) IS NOT NULL, to_regclass($2) IS NOT NULL`, t.schema, t.schema+".meta").Scan(&space, &tables)
 		if err != nil || tables {
 			return err //nolint:wrapcheck // see unavailable
 		}
-		queries := []string{b.sql(schema)}
+		queries := []string{t.sql(t.create)}
 		if !space {
-			queries = []string{`CREATE SCHEMA ` + b.schema, b.sql(schema)}
+			queries = []string{`CREATE SCHEMA ` + t.schema, t.sql(t.create)}
 		}
 		for _, q := range queries {
 			if _, err := tx.Exec(ctx, q, pgx.QueryExecModeSimpleProtocol); err != nil {
 				return err //nolint:wrapcheck // see unavailable
 			}
 		}
-		_, err = tx.Exec(ctx, b.sql(makeMeta), schemaVersion)
-		return err //nolint:wrapcheck // see unavailable
+		return nil
 	})
 }

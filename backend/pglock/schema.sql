@@ -72,3 +72,8 @@ CREATE TABLE @losses (
 	PRIMARY KEY (session, lease)
 );
 CREATE INDEX losses_until ON @losses (until);
+
+-- Numbers begin at the microseconds of the server's clock, so that they grow also when the
+-- tables are dropped and created again.
+INSERT INTO @meta (id, version, floor, watched)
+	VALUES (1, 1, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint, '-infinity');

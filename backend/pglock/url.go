@@ -9,7 +9,6 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
-	"github.com/holdfast-io/holdfast/backend"
 	"github.com/holdfast-io/holdfast/internal/storeurl"
 )
 
@@ -53,19 +52,11 @@ func parseURL(raw string, cfg Config, ours []string, schemes ...string) (Config,
 	if strings.ContainsRune(raw, '#') {
 		return cfg, storeurl.Error("#", "without a fragment; # in a password is %23")
 	}
-	values, err := url.ParseQuery(query)
-	if err != nil {
-		return cfg, storeurl.Error("?…", "with parameters as name=value, percent-encoded")
-	}
 	known := slices.Concat(ours, theirs())
 	slices.Sort(known)
-	for name, vs := range values {
-		if !slices.Contains(known, name) {
-			return cfg, storeurl.Error(name, "one of the parameters "+strings.Join(known, ", "))
-		}
-		if len(vs) != 1 {
-			return cfg, storeurl.Error(name, "given once")
-		}
+	values, err := storeurl.Params(query, known...)
+	if err != nil {
+		return cfg, err
 	}
 	if err := cfg.take(values); err != nil {
 		return cfg, err
@@ -82,21 +73,19 @@ func (c *Config) take(values url.Values) error {
 	if values.Has("listen") {
 		on, err := strconv.ParseBool(values.Get("listen"))
 		if err != nil {
-			return &backend.InvalidError{Field: "listen", Value: strconv.QuoteToGraphic(values.Get("listen")), Bound: "true or false"}
+			return storeurl.ParamError("listen", values.Get("listen"), "true or false")
 		}
 		c.Deaf = !on
 	}
 	if values.Has("max_conns") {
 		n, err := strconv.Atoi(values.Get("max_conns"))
 		if err != nil || n == 0 {
-			return &backend.InvalidError{Field: "max_conns", Value: strconv.QuoteToGraphic(values.Get("max_conns")), Bound: "3 to 1000"}
+			return storeurl.ParamError("max_conns", values.Get("max_conns"), "3 to 1000")
 		}
 		c.MaxConns = n
 	}
 	if values.Has("schema") {
-		if c.Schema = values.Get("schema"); c.Schema == "" {
-			return &backend.InvalidError{Field: "schema", Value: `""`, Bound: "not empty"}
-		}
+		c.Schema = values.Get("schema")
 	}
 	for _, name := range ours() {
 		values.Del(name)

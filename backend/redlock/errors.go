@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/holdfast-io/holdfast/backend"
+	"github.com/holdfast-io/holdfast/internal/storeerr"
 )
 
 var (
@@ -53,13 +54,8 @@ func toKind(ctx context.Context, op string, err error, mayHold bool) error {
 		return backend.ErrClosed
 	case errors.As(err, &own), isKind(err):
 		return err
-	case ctx.Err() != nil:
-		err = context.Cause(ctx)
-		if !errors.Is(err, ctx.Err()) {
-			err = fmt.Errorf("%w (%w)", err, ctx.Err())
-		}
 	}
-	return &backend.UnavailableError{Backend: backendName, Op: op, MayHold: mayHold, Err: err}
+	return &backend.UnavailableError{Backend: backendName, Op: op, MayHold: mayHold, Err: storeerr.Cause(ctx, err)}
 }
 
 // isKind reports whether err is one of the answers of package backend.

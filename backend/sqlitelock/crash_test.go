@@ -462,3 +462,56 @@ func await(t *testing.T, had <-chan result, b *sqlitelock.Backend, busy bool) re
 		}
 	}
 }
+
+// C4: a waiter is granted a lease with an end of its own by a process that waits for nothing, and dies before
+// it can act. The next waiter, to which the hand-over did not matter, still has the lock in time.
+func TestGrantToADeadWaiterEnds(t *testing.T) {
+	t.Parallel()
+	const ttl, tries = 200 * time.Millisecond, 4
+	soonest := time.Hour
+	for range tries { // a busy machine may be late
+		soonest = min(soonest, afterADeadWaiter(t, ttl))
+	}
+	if lag := soonest - ttl; lag > sqlitelock.Lag+sqlitelock.Lag/8 {
+		t.Errorf("the lock was free %s after the end of the lease; %s is promised", lag, sqlitelock.Lag)
+	}
+}
+
+// afterADeadWaiter returns how long after the grant to a waiter that died the next one is granted.
+func afterADeadWaiter(t *testing.T, ttl time.Duration) time.Duration {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), "locks.db")
+	holder, dead, behind := mustOpen(t, path), mustOpen(t, path), mustOpen(t, path)
+	held := backend.AcquireRequest{Name: "x", Lease: backend.NewLeaseID(), Timed: true, TTL: time.Hour}
+	if _, err := holder.Acquire(t.Context(), held); err != nil {
+		t.Fatal(err)
+	}
+	had := make(chan result, 1)
+	for i, b := range []*sqlitelock.Backend{dead, behind} {
+		req := backend.AcquireRequest{Name: "x", Lease: backend.NewLeaseID(), Session: mustSession(t, b, time.Hour), Wait: true}
+		if b == dead {
+			req.Timed, req.TTL = true, ttl
+		}
+		go func() {
+			g, err := b.Acquire(t.Context(), req)
+			if b == behind {
+				had <- result{g, err}
+			}
+		}()
+		leasetest.Eventually(t, "a waiter", func() bool {
+			info, err := holder.Inspect(t.Context(), "x")
+			return err == nil && len(info.Waiters) == i+1
+		})
+	}
+	if err := dead.Close(); err != nil {
+		t.Fatal(err)
+	}
+	from := time.Now()
+	if err := holder.Release(t.Context(), backend.ReleaseRequest{Name: "x", Lease: held.Lease}); err != nil {
+		t.Fatal(err)
+	}
+	if r := await(t, had, behind, false); r.err != nil {
+		t.Fatal(r.err)
+	}
+	return time.Since(from)
+}

@@ -63,8 +63,8 @@
 // rows that are written only while there are watchers.
 //
 // Lost datagrams cost a timer. A backend value with a waiter or a watcher has one timer for all
-// of them, to the next end in the file, or to about two seconds from now where that is sooner,
-// for the case that the process that granted died before it could notify. That is 0.1 ms of work.
+// of them, to the next end in the file, or to a second from now where that is sooner, for the case
+// that the process that granted, or was granted, died. That is 0.1 ms of work.
 // A value without waiters has no timer except for the ends of its own sessions.
 //
 // The disk. The log is synced after the transaction, outside of the turn, and only where an answer

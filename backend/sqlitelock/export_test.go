@@ -77,8 +77,11 @@ func HostNow() (time.Duration, error) {
 	return time.Duration(h.now()), nil
 }
 
-// Recheck is about how often a value checks for lost notifications.
+// Recheck is how often at least a value checks for lost notifications.
 const Recheck = recheck
+
+// Lag is how late after its end a lease may be free.
+var Lag = (*Backend)(nil).Capabilities().ExpiryLag
 
 // What has no exported name of its own.
 var (

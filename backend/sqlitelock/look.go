@@ -62,10 +62,11 @@ func (b *Backend) curious() bool {
 	return leases > 0 || sessions > 0 || len(b.watchers) > 0
 }
 
-// recheck is about how often a value with waiters or watchers reads the file when no notification
-// arrives: a notification may be lost, and its sender may have died before it sent it. It is 0.1
-// ms of work.
-const recheck = 2 * time.Second
+// recheck is how often at least a value with waiters or watchers reads the file when no notification
+// arrives: a notification may be lost, and its sender may have died before it sent it. What ends since the
+// last read may be new, and known only to processes that died: it is found within the ExpiryLag. It is 0.1 ms
+// of work.
+const recheck = time.Second
 
 // setAlarm sets the alarm to the next time when there is something to do without a notification:
 // when something ends, and when a notification may have been lost.
@@ -80,8 +81,7 @@ func (b *Backend) setAlarm() {
 	if leases, _ := b.calls.Len(); leases > 0 || len(b.watchers) > 0 {
 		// Once set it stays: a busy value would otherwise postpone it forever.
 		if b.checkAt == never {
-			const half = recheck / 2
-			b.checkAt = now.add(recheck - half/2 + rand.N(half)) // so that processes do not read at the same time
+			b.checkAt = now.add(recheck - rand.N(recheck/4)) // so that processes do not read at the same time
 		}
 		next = min(b.checkAt, b.due)
 	} else {

@@ -34,6 +34,8 @@ func Open(ctx context.Context, url string) (*bench.Engine, error) {
 		return Advisory(ctx, url)
 	case "mysql":
 		return MySQL(ctx, url)
+	case "sqlite":
+		return SQLite(ctx, url)
 	case "kubernetes":
 		return Kubernetes(ctx, url)
 	case "memory":

@@ -2,6 +2,7 @@ package engines_test
 
 import (
 	"errors"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -96,6 +97,20 @@ func TestRedis(t *testing.T) {
 	if f := r.Find("redis", "one/8", "holdfast").Figures; f[bench.HandOverP50] <= 0 || f[bench.HandOverPings] <= 0 || f[bench.Fairness] < 0.5 {
 		t.Errorf("one lock: %v", f)
 	}
+}
+
+// Our client, the bare commands and the file locks run on SQLite, in one process and in several.
+func TestSQLite(t *testing.T) {
+	t.Parallel()
+	e, err := engines.Open(t.Context(), "sqlite://"+filepath.Join(t.TempDir(), "locks.db"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	r, err := bench.Run(t.Context(), []*bench.Engine{e}, bench.Options{Rounds: 1, Budget: 20 * time.Millisecond, Only: []string{"own/8", "one/8"}})
+	if err := errors.Join(err, e.Close()); err != nil {
+		t.Fatal(err)
+	}
+	good(t, r, 5) // the bare commands cannot wait
 }
 
 // A server that is installed but does not start is an error, and the servers that were started are

@@ -76,7 +76,11 @@ type acquisition struct {
 	givenUp []backend.LeaseID
 }
 
-var errWaitOver = errors.New("the wait time has elapsed")
+var (
+	errWaitOver = errors.New("the wait time has elapsed")
+	// errSessionEnded interrupts the attempts that need a session which has ended on this side.
+	errSessionEnded = fmt.Errorf("%w: it has ended on this side", backend.ErrSessionLost)
+)
 
 // Validate checks a request before anything is sent, with placeholders for the IDs.
 func Validate(req backend.AcquireRequest, caps backend.Capabilities) error {
@@ -182,9 +186,10 @@ func (a *acquisition) attempt(ctx, within context.Context, got Candidate) error 
 	grant, err := a.Backend.Acquire(within, a.req.AcquireRequest)
 	if err != nil {
 		a.drop(got.Lease())
-		if cause := context.Cause(within); cause != nil && !IsAnswer(err) {
-			a.unknown = true
-			err = cause
+		if IsCutShort(within, err) {
+			err = context.Cause(within)
+			// What is not timed ends with its session.
+			a.unknown = a.unknown || a.req.Timed || !errors.Is(err, errSessionEnded)
 		}
 		return err
 	}
@@ -197,9 +202,18 @@ func (a *acquisition) attempt(ctx, within context.Context, got Candidate) error 
 	return err
 }
 
-// IsAnswer reports whether err is an answer of the backend, rather than a call that was cut short.
+// IsAnswer reports whether err is an answer of the backend, if it is not the cause of a context: see
+// IsCutShort.
 func IsAnswer(err error) bool {
 	return isRefusal(err) || errors.Is(err, backend.ErrLost) || errors.Is(err, backend.ErrSessionLost)
+}
+
+// IsCutShort reports whether err, of a call with ctx, is no answer of the backend: ctx has ended. Its cause may
+// look like an answer: the context of a lock ends with ErrLost, and that of an errgroup with the ErrHeld of
+// another lock.
+func IsCutShort(ctx context.Context, err error) bool {
+	cause := context.Cause(ctx)
+	return cause != nil && err != nil && (errors.Is(err, cause) || !IsAnswer(err))
 }
 
 // isRefusal reports whether err says why the lock was not granted, so that a retry is pointless.
@@ -249,7 +263,7 @@ func (a *acquisition) again(within context.Context, err error, n int) bool {
 	case errors.Is(err, backend.ErrClosed), errors.Is(err, backend.ErrHeld), errors.Is(err, backend.ErrInvalid), errors.Is(err, backend.ErrUnsupported):
 		return false
 	case errors.Is(err, backend.ErrSessionLost):
-		if a.sess != nil {
+		if a.sess != nil && !IsCutShort(within, err) {
 			a.sessionIsLost(a.sess)
 		}
 		return a.Pause(within, min(Backoff(n), 100*time.Millisecond))
@@ -379,7 +393,7 @@ func (a *acquisition) fail(ctx, within context.Context, err error) error {
 		return err
 	}
 	// A refusal after a wait means that the lease has left the queue, or will.
-	return &Error{MayHold: a.req.Fixed != "" || !errors.Is(err, backend.ErrHeld), Err: err}
+	return &Error{MayHold: a.req.Fixed != "" || ctx.Err() != nil || !errors.Is(err, backend.ErrHeld), Err: err}
 }
 
 // Outcome returns what became of a failed acquisition, for metrics.

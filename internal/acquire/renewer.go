@@ -34,7 +34,7 @@ func (o observer) Wake() { o.a.Wake() }
 func (o observer) Ended(s *liveness.Session) {
 	delete(o.a.open, s)
 	for _, interrupt := range o.a.waiting[s] {
-		interrupt(backend.ErrSessionLost)
+		interrupt(errSessionEnded)
 	}
 	delete(o.a.waiting, s)
 }

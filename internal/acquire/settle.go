@@ -108,8 +108,12 @@ func (a *Agent) tryFor(ctx context.Context, long time.Duration, f func(context.C
 	within, cancel := context.WithTimeout(ctx, long)
 	defer cancel()
 	err := f(within)
-	if err != nil && within.Err() != nil && ctx.Err() == nil && !IsAnswer(err) && !IsUnavailable(err) {
-		err = &backend.UnavailableError{Backend: a.caps.Name, Op: "request", MayHold: true, Err: err}
+	switch {
+	case !IsCutShort(within, err):
+	case ctx.Err() == nil && !IsUnavailable(err):
+		return &backend.UnavailableError{Backend: a.caps.Name, Op: "request", MayHold: true, Err: err}
+	case IsAnswer(err): // it looks like one
+		return errors.New(err.Error())
 	}
 	return err
 }

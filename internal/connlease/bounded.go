@@ -49,14 +49,14 @@ func (b bounded) Mark(ctx context.Context, m Mark) (fence.Token, []Marked, error
 	return b.Store.Mark(ctx, m)
 }
 
-func (b bounded) Out(ctx context.Context, all []Marked) ([]Marked, error) {
+func (b bounded) Out(ctx context.Context, name string, leases []backend.LeaseID) (map[Holding]bool, error) {
 	ctx, cancel := context.WithTimeout(ctx, askTime)
 	defer cancel()
-	return b.Store.Out(ctx, all)
+	return b.Store.Out(ctx, name, leases)
 }
 
-func (b bounded) Terminate(ctx context.Context, all []Marked) error {
+func (b bounded) Terminate(ctx context.Context, conns []string) error {
 	ctx, cancel := context.WithTimeout(ctx, askTime)
 	defer cancel()
-	return b.Store.Terminate(ctx, all)
+	return b.Store.Terminate(ctx, conns)
 }

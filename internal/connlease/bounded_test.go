@@ -51,14 +51,14 @@ func (s *silent) Mark(ctx context.Context, _ connlease.Mark) (fence.Token, []con
 	return 1, []connlease.Marked{{}}, s.ask(ctx, "mark")
 }
 
-func (s *silent) Out(ctx context.Context, all []connlease.Marked) ([]connlease.Marked, error) {
+func (s *silent) Out(ctx context.Context, _ string, _ []backend.LeaseID) (map[connlease.Holding]bool, error) {
 	if s.question == "terminate" {
-		return all, nil
+		return map[connlease.Holding]bool{{}: true}, nil
 	}
 	return nil, s.ask(ctx, "out")
 }
 
-func (s *silent) Terminate(ctx context.Context, _ []connlease.Marked) error {
+func (s *silent) Terminate(ctx context.Context, _ []string) error {
 	return s.ask(ctx, "terminate")
 }
 

@@ -36,7 +36,7 @@ func (s *session) gather() (*Work, []*lease, []*lease) {
 		w.Free = append(w.Free, &l.req)
 	}
 	for _, l := range s.left {
-		w.Leave = append(w.Leave, Key{l.req.Name, l.req.Lease})
+		w.Leave = append(w.Leave, Key{Name: l.req.Name, ID: l.req.Lease})
 	}
 	if !s.again.IsZero() && !now.Before(s.again) {
 		s.again = time.Time{}
@@ -175,7 +175,7 @@ func (s *session) remove(l *lease) {
 // drop takes a lease out of the queue, for good. The caller holds mu.
 func (s *session) drop(l *lease, err error) {
 	s.remove(l)
-	s.overWith(Key{l.req.Name, l.req.Lease}, l, err)
+	s.overWith(Key{Name: l.req.Name, ID: l.req.Lease}, l, err)
 	if !l.queued {
 		l.release()
 		return
@@ -187,7 +187,7 @@ func (s *session) drop(l *lease, err error) {
 // free releases a lease that is held. The caller holds mu.
 func (s *session) free(l *lease) {
 	s.remove(l)
-	delete(s.leases, Key{l.req.Name, l.req.Lease})
+	delete(s.leases, Key{Name: l.req.Name, ID: l.req.Lease})
 	l.state = over
 	s.freed = append(s.freed, l)
 	s.wake()

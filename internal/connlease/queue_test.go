@@ -45,11 +45,11 @@ func (d *database) Mark(context.Context, connlease.Mark) (fence.Token, []connlea
 	return 0, nil, nil
 }
 
-func (d *database) Out(context.Context, []connlease.Marked) ([]connlease.Marked, error) {
+func (d *database) Out(context.Context, string, []backend.LeaseID) (map[connlease.Holding]bool, error) {
 	return nil, nil
 }
 
-func (d *database) Terminate(context.Context, []connlease.Marked) error { return nil }
+func (d *database) Terminate(context.Context, []string) error { return nil }
 
 func (d *database) Unavailable(op string, mayHold bool, err error) error {
 	return &backend.UnavailableError{Backend: "database", Op: op, MayHold: mayHold, Err: err}

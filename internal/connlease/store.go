@@ -40,6 +40,7 @@ import (
 
 	"github.com/holdfast-io/holdfast/backend"
 	"github.com/holdfast-io/holdfast/fence"
+	"github.com/holdfast-io/holdfast/internal/lockstate"
 )
 
 // Store is what differs from one database to another. A method makes one attempt. Errors are
@@ -60,10 +61,10 @@ type Store interface {
 	// keeps Mark.Below. A lease that is held and not visible yet is found by a later Mark with
 	// Below.
 	Mark(ctx context.Context, m Mark) (fence.Token, []Marked, error)
-	// Out returns those of the leases that are still held.
-	Out(ctx context.Context, all []Marked) ([]Marked, error)
-	// Terminate ends the connections that hold the leases.
-	Terminate(ctx context.Context, all []Marked) error
+	// Out returns who holds the lock: at least those of the leases that are still held.
+	Out(ctx context.Context, name string, leases []backend.LeaseID) (map[Holding]bool, error)
+	// Terminate ends those of the connections that have locks.
+	Terminate(ctx context.Context, conns []string) error
 	// Unavailable returns the error for the caller. mayHold: the request may have been executed
 	// all the same.
 	Unavailable(op string, mayHold bool, err error) error
@@ -89,11 +90,8 @@ type Note struct {
 	Marked bool
 }
 
-// Key identifies a lease: the same ID with another name is another lease.
-type Key struct {
-	Name string
-	ID   backend.LeaseID
-}
+// Key identifies a lease.
+type Key = lockstate.Key
 
 // Work is what is sent over a connection together. It is executed in the order of the fields.
 type Work struct {
@@ -126,6 +124,21 @@ type Work struct {
 // reason. It leaves what remains to be done.
 func (w *Work) WithoutNew(reason error) {
 	w.Try, w.Join, w.Refused = nil, nil, reason
+}
+
+// UndoForeign calls giveBack for what was acquired while another connection, which was faster, wrote the
+// row of the same lease: it was granted there, and there is no token for it here.
+func (w *Work) UndoForeign(giveBack func(*backend.AcquireRequest) error) error {
+	for _, t := range w.Try {
+		if !t.Granted || t.Token != 0 {
+			continue
+		}
+		if err := giveBack(t.Req); err != nil {
+			return err
+		}
+		t.Granted, t.Foreign = false, true
+	}
+	return nil
 }
 
 // Told is the report to the session about a lease that was marked.
@@ -163,11 +176,17 @@ type Mark struct {
 	Below fence.Token
 }
 
+// Holding is a lease that a connection holds.
+type Holding struct {
+	Lease backend.LeaseID
+	Conn  string // the connection, in the store's notation
+}
+
 // Marked is a lease that was marked.
 type Marked struct {
 	backend.Holder
 	Key  Key
-	Conn string // the connection, in the store's notation
+	Conn string // that holds it
 	// Before: it was marked already. The caller that marked it reports it; this one only waits
 	// for its end.
 	Before bool

@@ -8,6 +8,8 @@ import (
 	"time"
 
 	"github.com/holdfast-io/holdfast/backend"
+	"github.com/holdfast-io/holdfast/internal/lockstate"
+	"github.com/holdfast-io/holdfast/internal/storeerr"
 )
 
 // Acquire acquires the lock, or waits in the queue for it when req.Wait is set. When ctx ends
@@ -65,7 +67,7 @@ func (b *Leases) Acquire(ctx context.Context, req backend.AcquireRequest) (backe
 
 // inWait returns the error of an acquisition that got no answer.
 func (b *Leases) inWait(ctx context.Context, s *session, l *lease, err error) error {
-	if ctx.Err() == nil || isKind(err) {
+	if ctx.Err() == nil || storeerr.IsKind(err) {
 		return b.fail(ctx, opAcquire, true, err)
 	}
 	s.mu.Lock()
@@ -80,7 +82,7 @@ func (b *Leases) inWait(ctx context.Context, s *session, l *lease, err error) er
 // join finds the lease, or appends it to the local queue. Errors: ErrLost, ErrSessionLost,
 // errRefused.
 func (s *session) join(req backend.AcquireRequest) (*lease, error) {
-	k := Key{req.Name, req.Lease}
+	k := Key{Name: req.Name, ID: req.Lease}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.ended {
@@ -130,7 +132,7 @@ func (s *session) await(ctx context.Context, l *lease, wait bool) error {
 		case <-s.over:
 			return backend.ErrSessionLost
 		case <-ctx.Done():
-			return cause(ctx)
+			return storeerr.Cause(ctx, ctx.Err())
 		}
 		if !isClosed(l.done) {
 			return errRefused // it is in the queue, because another call waits for it
@@ -141,7 +143,7 @@ func (s *session) await(ctx context.Context, l *lease, wait bool) error {
 	case <-l.done:
 		return l.err
 	case <-ctx.Done():
-		return cause(ctx)
+		return storeerr.Cause(ctx, ctx.Err())
 	}
 }
 
@@ -187,7 +189,7 @@ func (b *Leases) Release(ctx context.Context, req backend.ReleaseRequest) error 
 		return err
 	}
 	defer leave()
-	k := Key{req.Name, req.Lease}
+	k := Key{Name: req.Name, ID: req.Lease}
 	s := b.sessionOf(k, req.Session)
 	var freed <-chan struct{}
 	if s != nil {
@@ -202,7 +204,7 @@ func (b *Leases) Release(ctx context.Context, req backend.ReleaseRequest) error 
 			}
 			return nil
 		case <-ctx.Done():
-			return b.fail(ctx, opRelease, true, cause(ctx))
+			return b.fail(ctx, opRelease, true, storeerr.Cause(ctx, ctx.Err()))
 		}
 	case req.Abandon: // all that its session had is here, or gone with it
 		return nil
@@ -311,10 +313,7 @@ func (b *Leases) List(ctx context.Context, req backend.ListRequest) (backend.Lis
 		return backend.ListPage{}, err
 	}
 	defer leave()
-	limit := req.Limit
-	if limit == 0 {
-		limit = backend.MaxListLimit
-	}
+	limit := lockstate.PageSize(req)
 	var page backend.ListPage
 	names, err := b.store.Names(ctx, req, limit+1)
 	if err != nil {
@@ -379,15 +378,25 @@ func (b *Leases) Break(ctx context.Context, req backend.BreakRequest) (backend.B
 // it was asked for, with everything that it has. A live holder needs an instant, or half a second
 // where it cannot be notified.
 func (b *Leases) yielded(ctx context.Context, hit []Marked) error {
+	if len(hit) == 0 {
+		return nil
+	}
+	leases := make([]backend.LeaseID, len(hit))
+	for i, m := range hit {
+		leases[i] = m.Key.ID
+	}
 	return Poll(ctx, func(late bool) (bool, error) {
-		rest, err := b.store.Out(ctx, hit)
-		if err != nil || len(rest) == 0 {
-			return true, err
+		out, err := b.store.Out(ctx, hit[0].Key.Name, leases)
+		var conns []string
+		for _, m := range hit {
+			if out[Holding{m.Key.ID, m.Conn}] {
+				conns = append(conns, m.Conn)
+			}
 		}
-		if late {
-			err = b.store.Terminate(ctx, rest)
+		if err == nil && late && len(conns) > 0 {
+			err = b.store.Terminate(ctx, conns)
 		}
-		return false, err
+		return len(conns) == 0, err
 	})
 }
 
@@ -407,7 +416,7 @@ func Poll(ctx context.Context, look func(late bool) (done bool, err error)) erro
 		case <-timer.C:
 		case <-ctx.Done():
 			timer.Stop()
-			return cause(ctx)
+			return storeerr.Cause(ctx, ctx.Err())
 		}
 	}
 }

@@ -54,9 +54,29 @@ func (s *Set) Add(made net.Conn) (net.Conn, error) {
 	return c, nil
 }
 
+// Dialer makes a connection, as [net.Dialer.DialContext] does.
+type Dialer = func(ctx context.Context, network, addr string) (net.Conn, error)
+
 // Dial returns a DialContext of d whose connections are in the set. Close and HangUp end a
 // connection that is being made, too.
-func (s *Set) Dial(d *net.Dialer) func(ctx context.Context, network, addr string) (net.Conn, error) {
+func (s *Set) Dial(d *net.Dialer) Dialer { return s.through(d.DialContext) }
+
+// Watch is Dial for the dialer of a client library; nil means that of package net. The kernel watches
+// the connections, so that the loss of a host is noticed where nothing is sent to it: after 11 s.
+func (s *Set) Watch(dial Dialer) Dialer {
+	if dial == nil {
+		dial = new(net.Dialer).DialContext
+	}
+	return s.through(func(ctx context.Context, network, addr string) (net.Conn, error) {
+		made, err := dial(ctx, network, addr)
+		if tcp, ok := made.(*net.TCPConn); ok && err == nil {
+			_ = tcp.SetKeepAliveConfig(net.KeepAliveConfig{Enable: true, Idle: 5 * time.Second, Interval: 2 * time.Second, Count: 3}) //nolint:mnd // see above
+		}
+		return made, err
+	})
+}
+
+func (s *Set) through(dial Dialer) Dialer {
 	return func(ctx context.Context, network, addr string) (net.Conn, error) {
 		ctx, cancel := context.WithCancel(ctx)
 		defer cancel()
@@ -64,7 +84,7 @@ func (s *Set) Dial(d *net.Dialer) func(ctx context.Context, network, addr string
 		if !s.dialing(&cancel) {
 			return nil, net.ErrClosed
 		}
-		made, err := d.DialContext(ctx, network, addr)
+		made, err := dial(ctx, network, addr)
 		if err != nil {
 			return nil, err //nolint:wrapcheck // it stands for the dialer
 		}

@@ -1,6 +1,7 @@
 package leasetest
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"strconv"
@@ -13,6 +14,35 @@ import (
 	"github.com/holdfast-io/holdfast/fence"
 )
 
+// Bound is a server, and the backends on it whose locks belong to a connection, for one test.
+type Bound struct {
+	// Open opens a backend on the server, and Through one by way of a proxy. Victim opens one
+	// whose connections the functions below are about.
+	Open, Victim func() backend.Backend
+	Through      func() (backend.Backend, Proxy)
+	// End ends connections of victims that have locks, at most so many, and returns how many.
+	End func(most int) int
+	// Conns counts the connections of victims that have locks.
+	Conns func() int64
+	// Leases counts the rows of leases. Age has the rows of sessions look an hour older.
+	Leases func() int64
+	Age    func()
+	// Forbid makes the database refuse all rows of leases with a note.
+	Forbid func(note string)
+}
+
+// Heard waits for a loss, or fails the test.
+func Heard(t *testing.T, lost <-chan backend.Loss) backend.Loss {
+	t.Helper()
+	select {
+	case x := <-lost:
+		return x
+	case <-time.After(Patience):
+		t.Fatal("the loss was not told")
+		return backend.Loss{}
+	}
+}
+
 // inQueue waits until a waiter is queued, where the backend reports that.
 func inQueue(t *testing.T, b backend.Backend, name string) {
 	t.Helper()
@@ -21,11 +51,12 @@ func inQueue(t *testing.T, b backend.Backend, name string) {
 	}
 }
 
-// ConnectionEnded (C10, F22): the server ends the connection that has the locks of b. The
-// holder is told immediately, though no client calls or renews, and a waiter is granted the
-// lock. The lease that was lost is never granted again.
-func ConnectionEnded(t *testing.T, b, other backend.Backend, end func()) {
+// ConnectionEnded (C10, F22): the server ends the connection that has the locks of a victim. The
+// holder is told immediately, though no client calls or renews, and a waiter of other is granted
+// the lock. The lease that was lost is never granted again.
+func ConnectionEnded(t *testing.T, s Bound, other backend.Backend) {
 	t.Helper()
+	b := s.Victim()
 	lost := make(chan backend.Loss, 1)
 	id := Session(t, b, time.Hour, func(x backend.Loss) { lost <- x })
 	held := Ask("n", id)
@@ -33,14 +64,11 @@ func ConnectionEnded(t *testing.T, b, other backend.Backend, end func()) {
 	next := Ask("n", Session(t, other, time.Hour, nil))
 	got := Start(t, other, next)
 	inQueue(t, other, "n")
-	end()
-	select {
-	case x := <-lost:
-		if x.Session != id || x.Lease != "" || x.Cause != backend.CauseSession {
-			t.Errorf("told %+v", x)
-		}
-	case <-time.After(Patience):
-		t.Error("the loss was not told")
+	if n := s.End(1); n != 1 {
+		t.Fatalf("%d connections of the victim have locks", n)
+	}
+	if x := Heard(t, lost); x.Session != id || x.Lease != "" || x.Cause != backend.CauseSession {
+		t.Errorf("told %+v", x)
 	}
 	if g := <-got; g.Err != nil || g.Grant.Token <= before {
 		t.Errorf("the waiter has %+v after token %d", g, before)
@@ -61,11 +89,20 @@ func ConnectionEnded(t *testing.T, b, other backend.Backend, end func()) {
 	}
 }
 
-// ManyOnOneConnection (C4): one connection has all the locks of a session, and the waiters of
-// the session do not keep the other requests, or a renewal, from it. conns counts the
-// connections of b that have locks.
-func ManyOnOneConnection(t *testing.T, b, other backend.Backend, conns func() int64) {
+// IdleConnectionEnded (C10): the same where there is nothing to look after.
+func IdleConnectionEnded(t *testing.T, s Bound) {
 	t.Helper()
+	lost := make(chan backend.Loss, 1)
+	Session(t, s.Victim(), time.Hour, func(x backend.Loss) { lost <- x })
+	s.End(1)
+	Heard(t, lost)
+}
+
+// ManyOnOneConnection (C4): one connection has all the locks of a session, and the waiters of
+// the session do not keep the other requests, or a renewal, from it.
+func ManyOnOneConnection(t *testing.T, s Bound) {
+	t.Helper()
+	b, other := s.Victim(), s.Open()
 	const locks, waiters = 200, 40
 	id, theirs := Session(t, b, time.Hour, nil), Session(t, other, time.Hour, nil)
 	var held []backend.AcquireRequest
@@ -88,7 +125,7 @@ func ManyOnOneConnection(t *testing.T, b, other backend.Backend, conns func() in
 	if res, err := b.Renew(Within(t), backend.RenewRequest{Session: id}); err != nil || res.SessionLost {
 		t.Errorf("Renew: %+v, %v", res, err)
 	}
-	if n := conns(); n != 1 {
+	if n := s.Conns(); n != 1 {
 		t.Errorf("%d connections have locks", n)
 	}
 	for i, r := range held {
@@ -97,20 +134,21 @@ func ManyOnOneConnection(t *testing.T, b, other backend.Backend, conns func() in
 			t.Error(g.Err)
 		}
 	}
-	if n := conns(); n != 1 {
+	if n := s.Conns(); n != 1 {
 		t.Errorf("%d connections have locks", n)
 	}
 }
 
-// HolderCutOff (F3, C4): nothing comes from b any more, behind the proxy, and the server is not
-// told of its end. The server frees the lock by itself, and not before the TTL; the holder is
-// told.
-func HolderCutOff(t *testing.T, b, other backend.Backend, proxy Proxy) {
+// HolderCutOff (F3, F1, C4): nothing comes from a holder any more, and the server is not told of
+// its end. The server frees the lock by itself, and not before the TTL; the holder is told.
+func HolderCutOff(t *testing.T, s Bound) {
 	t.Helper()
 	const ttl = 3 * time.Second
-	lost := make(chan struct{}, 1)
+	b, proxy := s.Through()
+	other := s.Open()
+	lost := make(chan backend.Loss, 1)
 	from := time.Now()
-	id := Session(t, b, ttl, func(backend.Loss) { lost <- struct{}{} })
+	id := Session(t, b, ttl, func(x backend.Loss) { lost <- x })
 	before := Take(t, b, Ask("n", id))
 	got := Start(t, other, Ask("n", Session(t, other, time.Hour, nil)))
 	inQueue(t, other, "n")
@@ -122,18 +160,16 @@ func HolderCutOff(t *testing.T, b, other backend.Backend, proxy Proxy) {
 	if early := ttl - time.Since(from); early > 0 {
 		t.Errorf("the lock was free %s before the TTL had elapsed", early)
 	}
-	select {
-	case <-lost:
-	case <-time.After(Patience):
-		t.Error("the holder was not told")
-	}
+	Heard(t, lost)
 }
 
 // CutOffAfterARenewal (F3, C1): a session was renewed late in its time, and then nothing comes
-// from b any more, behind the proxy. Its holder believes for a whole TTL from the renewal on
-// that it holds the lock, and no other client is granted it for that long.
-func CutOffAfterARenewal(t *testing.T, b, other backend.Backend, proxy Proxy) {
+// from it any more. Its holder believes for a whole TTL from the renewal on that it holds the
+// lock, and no other client is granted it for that long.
+func CutOffAfterARenewal(t *testing.T, s Bound) {
 	t.Helper()
+	b, proxy := s.Through()
+	other := s.Open()
 	const ttl = 6 * time.Second
 	id := Session(t, b, ttl, nil)
 	Take(t, b, Ask("n", id))
@@ -159,10 +195,12 @@ func CutOffAfterARenewal(t *testing.T, b, other backend.Backend, proxy Proxy) {
 	}
 }
 
-// BreakOfADeafHolder (C10): b, behind the proxy, does not release what it was asked to release.
-// It loses its connection.
-func BreakOfADeafHolder(t *testing.T, b, other backend.Backend, proxy Proxy) {
+// BreakOfADeafHolder (C10): a holder does not release what it was asked to release. It loses its
+// connection.
+func BreakOfADeafHolder(t *testing.T, s Bound) {
 	t.Helper()
+	b, proxy := s.Through()
+	other := s.Open()
 	held := Ask("n", Session(t, b, time.Hour, nil))
 	before := Take(t, b, held)
 	proxy.BlackHole()
@@ -177,10 +215,35 @@ func BreakOfADeafHolder(t *testing.T, b, other backend.Backend, proxy Proxy) {
 	}
 }
 
+// TwoBreaksOfADeafHolder (C10): two breaks meet the same holder, which does not hear of them. One
+// of them names it.
+func TwoBreaksOfADeafHolder(t *testing.T, s Bound) {
+	t.Helper()
+	b, proxy := s.Through()
+	others := []backend.Backend{s.Open(), s.Open()}
+	Take(t, b, Ask("n", Session(t, b, time.Hour, nil)))
+	proxy.BlackHole()
+	var breaks sync.WaitGroup
+	var named atomic.Int64
+	for _, o := range others {
+		breaks.Go(func() {
+			res, err := o.Break(Within(t), backend.BreakRequest{Name: "n", Actor: "test"})
+			if err != nil {
+				t.Error(err)
+			}
+			named.Add(int64(len(res.Broken)))
+		})
+	}
+	breaks.Wait()
+	if named.Load() != 1 {
+		t.Errorf("two breaks named %d victims, and there was one holder", named.Load())
+	}
+}
+
 // EndedUnderLoad (C2): many clients acquire and release the same few locks, writers and, where
-// the backend has them, readers, while end ends some of their connections. Tokens rise, and no
-// client waits for ever.
-func EndedUnderLoad(t *testing.T, open func() backend.Backend, end func()) {
+// the backend has them, readers, while connections of theirs are ended, most at a time. Tokens
+// rise, and no client waits for ever.
+func EndedUnderLoad(t *testing.T, s Bound, most int) {
 	t.Helper()
 	const locks, workers, ends, between = 3, 8, 10, 40
 	stop, cancel := context.WithCancel(t.Context())
@@ -190,7 +253,7 @@ func EndedUnderLoad(t *testing.T, open func() backend.Backend, end func()) {
 	var grants atomic.Int64
 	var all sync.WaitGroup
 	for i := range workers {
-		b := open()
+		b := s.Victim()
 		readers := b.Capabilities().Shared
 		all.Go(func() {
 			for n := i; stop.Err() == nil; {
@@ -227,16 +290,69 @@ func EndedUnderLoad(t *testing.T, open func() backend.Backend, end func()) {
 	}
 	for n := range ends {
 		Eventually(t, "they go on", func() bool { return grants.Load() >= int64(between*(n+1)) })
-		end()
+		s.End(most)
 	}
 	cancel()
 	all.Wait()
 }
 
-// RenewalIsHeard (C9): a renewal succeeds when the server has received it, and not before. b is
-// behind the proxy.
-func RenewalIsHeard(t *testing.T, b backend.Backend, proxy Proxy) {
+// LostGrant (C6, C7): the lock was acquired, and the reply is lost. Nothing is held when the
+// session has ended, because the connection ends with it immediately.
+func LostGrant(t *testing.T, s Bound) {
 	t.Helper()
+	b, proxy := s.Through()
+	other := s.Open()
+	lost := make(chan backend.Loss, 1)
+	id := Session(t, b, time.Hour, func(x backend.Loss) { lost <- x })
+	free(t, b, Ask("warm", id))
+	req := Ask("n", id)
+	done := proxy.LoseReply(func(piece []byte) bool { return bytes.Contains(piece, []byte(req.Lease)) })
+	got := Start(t, b, req)
+	<-done
+	Eventually(t, "it is had", func() bool {
+		info, err := other.Inspect(Within(t), "n")
+		return err == nil && len(info.Holders) == 1 && info.Holders[0].Lease == req.Lease
+	})
+	theirs := Start(t, other, Ask("n", Session(t, other, time.Hour, nil)))
+	inQueue(t, other, "n")
+	proxy.Reset()
+	if g := <-got; !errors.Is(g.Err, backend.ErrSessionLost) {
+		t.Errorf("the acquire: %+v", g)
+	}
+	Heard(t, lost)
+	if g := <-theirs; g.Err != nil {
+		t.Error(g.Err)
+	}
+}
+
+// DeadRows (C13): the next session removes the rows of a client that died, and until then its
+// leases are not reported.
+func DeadRows(t *testing.T, s Bound) {
+	t.Helper()
+	b, other := s.Victim(), s.Open()
+	Take(t, b, Ask("n", Session(t, b, time.Hour, nil)))
+	if info, err := other.Inspect(Within(t), "n"); err != nil || len(info.Holders) != 1 {
+		t.Fatalf("%+v, %v", info, err)
+	}
+	s.End(1)
+	Eventually(t, "it is not told", func() bool {
+		info, err := other.Inspect(Within(t), "n")
+		return err == nil && len(info.Holders) == 0
+	})
+	if n := s.Leases(); n != 1 {
+		t.Fatalf("%d rows; the server said nothing to the client, which could not tidy up", n)
+	}
+	s.Age()
+	Session(t, other, time.Hour, nil)
+	if n := s.Leases(); n != 0 {
+		t.Errorf("%d rows are left", n)
+	}
+}
+
+// RenewalIsHeard (C9): a renewal succeeds when the server has received it, and not before.
+func RenewalIsHeard(t *testing.T, s Bound) {
+	t.Helper()
+	b, proxy := s.Through()
 	id := Session(t, b, time.Hour, nil)
 	proxy.BlackHole()
 	ctx, cancel := context.WithTimeout(t.Context(), 500*time.Millisecond) //nolint:mnd // no time-out is long enough
@@ -249,15 +365,16 @@ func RenewalIsHeard(t *testing.T, b backend.Backend, proxy Proxy) {
 
 // NotWrittenDown has the database refuse the row of a lock, as it does on a full disk. The
 // caller gets an error which says that nothing is held. The lock is free for others, and no
-// lease of the session is lost. forbid makes the database refuse all rows with a note.
-func NotWrittenDown(t *testing.T, b, other backend.Backend, forbid func(note string)) {
+// lease of the session is lost.
+func NotWrittenDown(t *testing.T, s Bound) {
 	t.Helper()
 	const note = "too much"
+	b, other := s.Open(), s.Open()
 	id := Session(t, b, time.Hour, func(x backend.Loss) { t.Errorf("lost: %+v", x) })
 	theirs := Session(t, other, time.Hour, nil)
 	held := Ask("held", id)
 	Take(t, b, held)
-	forbid(note)
+	s.Forbid(note)
 	modes := []backend.Mode{backend.Exclusive}
 	if b.Capabilities().Shared {
 		modes = append(modes, backend.Shared)

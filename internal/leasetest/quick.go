@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/holdfast-io/holdfast/backend"
+	"github.com/holdfast-io/holdfast/fence"
 )
 
 // Database is how these tests change what is stored, behind the back of a backend.
@@ -119,5 +120,24 @@ func QuickConditions(t *testing.T, b backend.Backend, s Database) {
 				t.Errorf("%+v, %v; the one in the queue has to hold it now", info, err)
 			}
 		})
+	}
+}
+
+// QuickTokenAboveFloor (C2): the row of the lock was deleted, and created again by a transaction
+// that did not see yet that the floor rose.
+func QuickTokenAboveFloor(t *testing.T, b backend.Backend, s Database) {
+	t.Helper()
+	id := Session(t, b, time.Hour, nil)
+	var last fence.Token
+	for range 3 {
+		req := Ask("n", id)
+		token := Take(t, b, req)
+		floor := s.Int(s.Dialect.Replace(`SELECT $FLOOR FROM @meta`))
+		if token <= last || token <= fence.Token(floor) { //nolint:gosec // it counts up from above 0
+			t.Errorf("token %d after %d; the floor is %d", token, last, floor)
+		}
+		last = token
+		Give(t, b, req)
+		s.Exec(s.Dialect.Replace(`UPDATE @meta SET $FLOOR = (SELECT last + 1000 FROM @locks WHERE name = 'n')`))
 	}
 }

@@ -161,17 +161,23 @@ func (b *Leases) directly(ctx context.Context, op string, late bool, ask func(co
 	defer stop()
 	for try := 1; ; try++ {
 		err := ask(within)
-		switch {
-		case err == nil:
-			return nil
-		case b.life.Err() != nil:
-			return backend.ErrClosed
-		case ctx.Err() != nil:
-			return b.store.Unavailable(op, true, context.Cause(ctx))
-		case within.Err() != nil || !b.Again(err, try, true) || !late && b.onItsWay(err):
-			return b.store.Unavailable(op, true, err)
+		if err == nil || within.Err() != nil || !b.Again(err, try, true) || !late && b.onItsWay(err) {
+			return b.refusal(ctx, op, true, err)
 		}
 	}
+}
+
+// refusal returns the error for the caller. mayHold: the request may have been executed all the same.
+func (b *Leases) refusal(ctx context.Context, op string, mayHold bool, err error) error {
+	switch {
+	case err == nil:
+		return nil
+	case b.life.Err() != nil:
+		return backend.ErrClosed
+	case ctx.Err() != nil:
+		err = context.Cause(ctx)
+	}
+	return b.store.Unavailable(op, mayHold, err)
 }
 
 // onItsWay reports whether the failed request may still reach the server.
@@ -227,16 +233,7 @@ func (b *Leases) migrate(ctx context.Context, op string) error {
 func (b *Leases) Setup(ctx context.Context, op string, do func(context.Context) error) error {
 	within, stop := b.Within(ctx)
 	defer stop()
-	err := do(within)
-	switch {
-	case err == nil:
-		return nil
-	case b.life.Err() != nil:
-		return backend.ErrClosed
-	case ctx.Err() != nil:
-		return b.store.Unavailable(op, false, context.Cause(ctx))
-	}
-	return b.store.Unavailable(op, false, err)
+	return b.refusal(ctx, op, false, do(within))
 }
 
 // Capabilities returns the capabilities of leases in tables. pushes: the database notifies other
