@@ -42,10 +42,10 @@ build: ## build bin/holdfast
 	$(GO) build -trimpath -o bin/holdfast ./cmd/holdfast
 
 .PHONY: check
-check: fmt-check vet lint policy test ## all that must be green before a commit: format, vet, lint, policy, tests
+check: fmt-check vet lint policy test ## everything that must pass before a commit: format, vet, lint, policy, tests
 
 .PHONY: deps
-deps: ## install what the tests need (apt, as root or with sudo; built once, outside of here); nothing when it is there
+deps: ## install what the tests need, if it is missing (apt, as root or with sudo; some is built once, outside of this folder)
 	@scripts/install-test-deps
 	@scripts/tool consul >/dev/null
 	@scripts/tool kube-apiserver >/dev/null
@@ -55,7 +55,7 @@ test: deps ## all tests with the race detector, on real servers
 	CGO_ENABLED=1 $(GO) test -race -timeout $(TESTTIMEOUT) $(TESTFLAGS) work
 
 .PHONY: test-quick
-test-quick: ## tests with -short and without the race detector: for the loop, never for a commit
+test-quick: ## tests with -short and without the race detector: while you write, not before a commit
 	@echo 'test-quick: NO race detector, and tests that say so with -short are LEFT OUT. make test runs all.'
 	$(GO) test -short -timeout $(TESTTIMEOUT) $(TESTFLAGS) work
 
@@ -103,7 +103,7 @@ mutants: deps ## faults put into our own code, and backends that are broken on p
 	$(GO) run ./internal/mutants $(BACKEND)
 
 .PHONY: chaos
-chaos: deps ## the faults of docs/faults.md on every store, one after the other, as SEED decides, in ten minutes or so (BACKEND=redis: only that; FOR=20s for each, PROFILE=torture, RATE=8000 acquires per second)
+chaos: deps ## the faults of docs/faults.md on every store, one after the other, planned by SEED, in about ten minutes (BACKEND=redis: only that; FOR=20s for each, PROFILE=torture, RATE=8000 acquires per second)
 	CHAOS='$(CHAOSFOR)' SEED='$(SEED)' PROFILE='$(PROFILE)' BACKEND='$(BACKEND)' RATE='$(RATE)' $(GO) test -count=1 -v -run '^TestTorture$$' -timeout 0 ./verify/runner
 CHAOSFOR = $(if $(filter file,$(origin FOR)),20s,$(FOR))
 FOR     ?= 60s
@@ -111,11 +111,11 @@ SEED    ?= 1
 PROFILE ?= torture
 
 .PHONY: soak
-soak: deps ## rounds of a minute on the same servers, which are stopped and crash too, with another seed each, and a look at what grows: BACKEND=redis FOR=24h SEED=1 PROFILE=torture TTL=2s RATE=8000; it ends at the first violation
+soak: deps ## rounds of a minute on the same servers, which are also stopped and crashed, each with another seed; reports what grows: BACKEND=redis FOR=24h SEED=1 PROFILE=torture TTL=2s RATE=8000; it ends at the first violation
 	SOAK='$(if $(filter file,$(origin FOR)),24h,$(FOR))' SEED='$(SEED)' PROFILE='$(PROFILE)' BACKEND='$(or $(BACKEND),sqlite)' TTL='$(TTL)' RATE='$(RATE)' $(GO) test -count=1 -v -run '^TestSoak$$' -timeout 0 ./verify/runner
 
 .PHONY: selftest
-selftest: ## holdfast verify --self-test: locks that are broken on purpose, one fault in RARITY grants; each is to be found in a minute of both processors
+selftest: ## holdfast verify --self-test: locks that are broken on purpose, one fault in RARITY grants; each must be found within a minute of both processors
 	$(GO) run ./cmd/holdfast verify --self-test --rarity $(RARITY)
 RARITY ?= 10000
 
@@ -137,7 +137,7 @@ simulate: ## the client against a backend with seeded faults, in simulated time,
 	HOLDFAST_SIMULATE='$(FOR)' SEED='$(SEED)' $(GO) test -count=1 -v -run '^TestSimulation$$/^long$$' -timeout 0 . | grep -v '^ *\(===\|---\|sim_test.go.*simulated, \)'
 
 .PHONY: generate
-generate: ## write again what is generated: the contract, the capability tables, and what was measured
+generate: ## write the generated parts of the documents: the contract, the tables of capabilities and of measurements
 	$(GO) test -count=1 -run '^Test(CapabilityTable|MeasuredTable|ContractComment)$$' ./internal/e2e -update
 
 .PHONY: lint
@@ -153,7 +153,7 @@ fmt: ## format all sources
 	@$(LINTER) fmt ./...
 
 .PHONY: fmt-check
-fmt-check: ## say what fmt would change
+fmt-check: ## report what fmt would change
 	@$(LINTER) fmt --diff ./...
 
 .PHONY: tidy

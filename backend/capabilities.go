@@ -9,15 +9,15 @@ type Capabilities struct {
 	Name string
 	// Sessions: one renewal keeps all leases of a client.
 	Sessions bool
-	// Timed: leases with an end of their own, which outlive the process that acquired them. At
-	// least one of Sessions and Timed is true.
+	// Timed: timed leases, each with a TTL of its own, which outlive the process that acquired them.
+	// At least one of Sessions and Timed is true.
 	Timed bool
 	// Bound: a session is tied to the connection of the backend value that opened it, and ends with
 	// it. Close ends it, and no other value can take it over.
 	Bound bool
 	// Tied: the leases of a session end as soon as the connection that it is bound to breaks, for
 	// whatever reason, and not only with the TTL. C4 and C9 hold for as long as the connection
-	// exists. The holder is told as soon as this side sees the end of the connection.
+	// exists. The holder learns of the loss as soon as this side sees the end of the connection.
 	Tied bool
 	// Shared leases without a limit.
 	Shared bool

@@ -36,8 +36,8 @@ type Hooks struct {
 	// Lost: the term ended without the leader's will. err is a *holdfast.LostError, joined with the
 	// error of the function if that is more than its context's error.
 	Lost func(ctx context.Context, term *Term, err error)
-	// Resigned: the leader gave the term up. err is set when the backend has not confirmed that;
-	// then the term ends on the backend with its TTL at the latest.
+	// Resigned: the leader resigned. err is set when the backend has not confirmed that; then
+	// the term ends on the backend with its TTL at the latest.
 	Resigned func(ctx context.Context, term *Term, err error)
 }
 

@@ -13,7 +13,7 @@ import (
 // ErrNoLeader means that no candidate leads at the moment.
 var ErrNoLeader = errors.New("no candidate leads")
 
-// Leader is the leader, as the backend had it when it was asked: the term may have ended since.
+// Leader is the leader that the backend reported. The term may have ended since.
 type Leader struct {
 	Candidate string // Config.Candidate of the leader
 	Value     string // Config.Value of the leader

@@ -5,12 +5,13 @@
 //
 // # Guarantees
 //
-// C1 to C14 as far as they are declared: no timed leases, no re-entry across processes, no events.
-// Leases live with their session, and the session with the process. TTLs are session_ttl_min or
-// more, which is 10 s by default. Consul ends a session no earlier than its TTL and as late as
-// twice that (developer.hashicorp.com/consul/docs/dynamic-app-config/sessions): for that long a
-// lock may stay with a process that died, and a new leader starts to count again. A process that
-// lives and cannot renew gives up after the TTL by itself, and requests the end of its session.
+// C1 to C14, except for what Capabilities does not claim: no timed leases, no re-entry across
+// processes, no events. Leases end with their session, and the session with the process. TTLs are
+// session_ttl_min or more, which is 10 s by default. Consul ends a session no earlier than its TTL
+// and as late as twice that (developer.hashicorp.com/consul/docs/dynamic-app-config/sessions): for
+// that long a lock may stay with a process that died, and a new leader starts to count again. A
+// process that lives and cannot renew gives up after the TTL by itself, and requests the end of
+// its session.
 //
 // # How it works
 //
@@ -67,10 +68,10 @@
 // When the session was not renewed in time, or an operator ended it in Consul; when an operator
 // broke the lock; when the process ends. All of these are pushed, but to at most 16 sessions of a
 // backend value: others learn of them by their next renewal. If the key of a lease was deleted, the
-// next renewal finds that, or a later one if more than 64 leases are held.
+// next renewal reports it, or a later one if more than 64 leases are held.
 //
 // # Do not use when
 //
-// a dead process must not hold a lock for more than seconds; or leases have to outlive the process
-// that took them.
+// the lock of a dead process must be free within seconds, or leases must outlive the process that
+// acquired them.
 package consullock

@@ -38,8 +38,8 @@
 // entry, in one transaction: it waits for that entry to be deleted. A shared acquisition checks
 // whether anything is in the way. The place in the queue, and the token, is the create revision of
 // the entry. The holder is not recorded anywhere. The holders are the longest part of the queue,
-// from its head, that fits together (backend.Admit). So a hand-over needs no write, and all who
-// read the same revision agree.
+// from its head, that fits together (backend.Admit). So a hand-over needs no write, and all
+// clients that read the same revision agree.
 //
 //	absent ──put──▶ queued ──all before it fit──▶ held ──delete──▶ absent
 //	                   │                            │
@@ -60,10 +60,10 @@
 //
 // Sessions. A session is an etcd lease, with a random ID for each attempt to open it. The
 // transaction that makes the record decides which attempt becomes the session. Everything that the
-// session owns hangs on that etcd lease and ends with it. A renewal is one keep-alive, followed by
-// one read. The read proves that the extended etcd lease is the session's, and reports broken
-// leases in case the push failed. A record that the session was opened outlives the session, so
-// that its ID never revives.
+// session owns is attached to that etcd lease and ends with it. A renewal is one keep-alive,
+// followed by one read. The read proves that the extended etcd lease is the session's, and reports
+// broken leases in case the push failed. A record that the session was opened outlives the
+// session, so that its ID never revives.
 //
 // Deposed leaders. A leader that is stopped, and resumes when there is another, ends the leases
 // that it knows, even those that were renewed with the new leader, and acknowledges renewals that
@@ -73,15 +73,16 @@
 // lease, in two requests and one more for each 60 keys. A timed lease that is renewed moves as
 // well.
 //
-// Timed leases. While a timed lease waits, its entry hangs on the session. At the head of the queue
-// it moves to an etcd lease that belongs to no session, and its TTL counts from then. A crash in
-// between ends it with the session. With a TTL of up to five minutes, the leases granted within one
-// second share that etcd lease. It lives for that second longer than they need, and is never
-// renewed or revoked, so that each of them ends when it must and not sooner. A renewal therefore
-// moves a lease that shares one. Of the leases that are renewed together, some move to an etcd
-// lease of their own, which is renewed from then on, and the others to another shared one. So a
-// short lock costs two writes, instead of the four that an etcd lease for each would cost, and a
-// long one is soon renewed without any. A renewal with another TTL moves a lease as well.
+// Timed leases. While a timed lease waits, its entry is attached to the session's etcd lease. At
+// the head of the queue it moves to an etcd lease that belongs to no session, and its TTL counts
+// from then. A crash in between ends it with the session. With a TTL of up to five minutes, the
+// leases granted within one second share that etcd lease. It lives for that second longer than they
+// need, and is never renewed or revoked, so that each of them ends when it must and not sooner. A
+// renewal therefore moves a lease that shares one. Of the leases that are renewed together, some
+// move to an etcd lease of their own, which is renewed from then on, and the others move to another
+// shared one. So a short lock costs two writes, instead of the four that an etcd lease for each
+// would cost, and a long one is soon renewed without any. A renewal with another TTL moves a lease
+// as well.
 //
 // Waiting. An exclusive entry waits for the deletion of the entry right before it. A shared one
 // waits for that of the last exclusive entry before it, or, in a semaphore, for any deletion. Each
@@ -94,22 +95,22 @@
 // behind it is next, which is so if that entry and its session exist and no lease has joined the
 // one released. An entry made later ranks later, so nothing else can stand between the two.
 //
-// Group commit. Requests that come while two transactions are under way, or one with many requests
-// in it, travel together in the next one: up to 64, but never two entries of one lock, which would
-// share a revision. A release may travel with an acquire that joins the queue. An acquire that
-// joins a queue in which others of this process wait is held back up to 5 ms for that: a contended
-// lock costs one transaction for each hand-over.
+// Group commit. Requests that arrive while two transactions are in progress, or one with many
+// requests in it, travel together in the next one: up to 64, but never two entries of one lock,
+// which would share a revision. A release may travel with an acquire that joins the queue. An
+// acquire that joins a queue in which others of this process wait is held back up to 5 ms for
+// that: a contended lock costs one transaction for each hand-over.
 //
-// Remembering. Tombstones, and the records of opened sessions, hang on an etcd lease of 15 minutes
-// that is used for 5 and never renewed: they exist for at least 10 minutes, and nothing stays for
-// ever. An election gives every lease of etcd its whole time again: as long as there is one in each
-// quarter of an hour, they stay. A lease whose acquire had an unknown outcome gets a tombstone when
-// it is released, because its first request may still be on its way.
+// Remembering. Tombstones, and the records of opened sessions, are attached to an etcd lease of 15
+// minutes that is used for 5 and never renewed. So they exist for at least 10 minutes, and not for
+// ever. An election gives every lease of etcd its whole time again: while there is an election in
+// each quarter of an hour, they stay. A lease whose acquire had an unknown outcome gets a tombstone
+// when it is released, because its first request may still be on its way.
 //
 // # Requires
 //
 // etcd 3.4 or newer. Before 3.4.42, 3.5.28 and 3.6.9, a member that was paused can return stale
-// reads: New logs a warning. History has to be compacted, as for any use of etcd
+// reads: New logs a warning. The history must be compacted, as for any use of etcd
 // (--auto-compaction-retention). With authentication: a role that may read and write below the
 // prefix, and nothing else. MinTTL is 2 s, because etcd keeps no lease shorter than one and a half
 // of its election timeouts; with a shorter election timeout, min_ttl=1s will do.
@@ -131,5 +132,6 @@
 // # Do not use when
 //
 // Leases shorter than a second are needed, or thousands of timed leases with a TTL above five
-// minutes are acquired each second: each of these costs etcd two writes more than others.
+// minutes are acquired each second: each of these costs etcd two more writes than other
+// leases.
 package etcdlock

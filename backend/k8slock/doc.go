@@ -6,15 +6,15 @@
 //
 // # Guarantees
 //
-// C1 to C14 as far as they are declared: no timed leases, no re-entry across processes, no events.
-// Leases live with their session, and the session with the backend value that opened it
-// (Capabilities.Bound): for every other value it is ErrSessionLost. Kubernetes ends nothing by
-// itself. A session has ended when some process of this package has seen it unrenewed for its TTL,
-// by that process's own monotonic clock and from when it saw the newest renewal: no two clocks are
-// compared. So a lock may stay with a process that died for twice the TTL. An acquire that does not
-// wait, perhaps from a new process each time, cannot observe that. It uses the API servers' clocks,
-// and ends a session that they have not seen renewed for a minute more than its TTL. Their clocks
-// must agree to within that minute.
+// C1 to C14, except for what Capabilities does not claim: no timed leases, no re-entry across
+// processes, no events. Leases end with their session, and the session with the backend value that
+// opened it (Capabilities.Bound): for every other value it is ErrSessionLost. Kubernetes ends
+// nothing by itself. A session has ended when some process of this package has seen it unrenewed
+// for its TTL, by that process's own monotonic clock and from when it saw the newest renewal: no
+// two clocks are compared. So a lock may stay with a process that died for twice the TTL. An
+// acquire that does not wait, perhaps from a new process each time, cannot observe that. It uses
+// the API servers' clocks, and ends a session that they have not seen renewed for a minute more
+// than its TTL. Their clocks must agree to within that minute.
 //
 // # How it works
 //
@@ -57,8 +57,8 @@
 //
 // Kubernetes 1.20 or newer; tested with 1.36. The rights to get, list, watch, create, update and
 // delete leases.coordination.k8s.io in the namespace. Many locks belong in a namespace of their
-// own: each process receives everything that happens in it. A queue can take 240 KiB, about a
-// thousand waiters.
+// own: each process receives everything that happens in it. A queue has room for 240 KiB, about
+// a thousand waiters.
 //
 // # URL
 //
@@ -75,6 +75,6 @@
 //
 // # Do not use when
 //
-// locks change hands hundreds of times a second: each change is a write of the cluster's own store;
-// or leases have to outlive the process that took them.
+// locks are handed over hundreds of times a second, because each change is a write of the cluster's
+// own store, or leases must outlive the process that acquired them.
 package k8slock

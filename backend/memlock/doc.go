@@ -36,7 +36,7 @@
 //
 //	memory://
 //
-// Each time the URL is opened it is a new, empty store.
+// Each opening of the URL creates a new, empty store.
 //
 // # When the lock is lost
 //
@@ -45,5 +45,5 @@
 //
 // # Do not use when
 //
-// more than one process needs the lock, or a restart must not free it.
+// more than one process needs the lock, or the lock must survive a restart.
 package memlock

@@ -52,18 +52,18 @@
 // under its own sessions: only it can release that. A value without waiters does not poll.
 //
 // The disk. InnoDB shows a commit to other clients before its log is written, and a crash then
-// undoes the commit. So an answer that rests on a read, as the grant that a waiter finds, is
-// returned only after the value has committed a write of its own, which makes all before it in
-// the log durable: a row in the table of abandoned leases, written once for all that a read has
-// found.
+// undoes the commit. So an answer that depends on a read, such as the grant that a waiter
+// finds, is returned only after the value has committed a write of its own, which makes all
+// before it in the log durable: a row in the table of abandoned leases, written once for all
+// that a read has found.
 //
 // Numbers. Tokens, and places in the queue, come from the counter in the lock's row. They begin
 // at the microseconds of the server's clock at the creation of the tables, so that they also grow
 // when the tables are dropped and created again.
 //
-// Sleepers. A client that is stopped in the middle of a transaction keeps the rows that it has
-// locked for six seconds. Then the server ends its connection (wait_timeout, set for the
-// session).
+// Stopped clients. A client that is stopped in the middle of a transaction keeps the rows that
+// it has locked for six seconds. Then the server ends its connection (wait_timeout, set for
+// the session).
 //
 // # Requires
 //
@@ -94,7 +94,7 @@
 // # Do not use when
 //
 // The database is near its limits: every grant and every release is a commit. When hand-overs
-// between processes must take less than some milliseconds. When the work that the lock protects
-// is in this same database: a row lock or a unique key in the same transaction is exact, and
-// needs no lease.
+// between processes must take less than a few milliseconds. When the work that the lock
+// protects is in this same database: a row lock or a unique key in the same transaction is
+// exact, and needs no lease.
 package mysqllock

@@ -37,12 +37,12 @@
 //
 // One round trip. Most locks are free when they are acquired, and have no waiters when they are
 // released. So these two are tried first as two statements in one round trip: lock the row; then
-// insert or delete the lease, where nothing stands against it. Requests that fail this way take
-// the long way, and so does everything for that lock until it is found free again.
+// insert or delete the lease, where nothing stands against it. Requests that fail this way are
+// repeated in two round trips, and so is everything for that lock until it is found free again.
 //
 // Group commit. Requests of one backend value that arrive while transactions are in progress
 // share the next one, with its round trips and its wait for the disk. Rows are locked in the
-// order of their names, so transactions do not wait in a circle.
+// order of their names, so transactions do not deadlock.
 //
 // Expiry. A lease under a session is held for as long as the row of the session says so. What
 // seems to have expired is locked and read again before anything is concluded from it: it may
@@ -62,8 +62,8 @@
 // at the microseconds of the server's clock at the creation of the tables, so that they also grow
 // when the tables are dropped and created again.
 //
-// Sleepers. A client that is stopped in the middle of a transaction keeps the rows that it has
-// locked for five seconds. Then the server ends its connection
+// Stopped clients. A client that is stopped in the middle of a transaction keeps the rows that
+// it has locked for five seconds. Then the server ends its connection
 // (idle_in_transaction_session_timeout).
 //
 // # Requires
@@ -72,8 +72,8 @@
 // may create a schema, or one with the privileges that [Backend.Migrate] lists. A server-wide
 // synchronous_commit=off is turned on again for our transactions. Any other value is kept, as it
 // was when a connection was established. Where commits wait for standbys, so does every answer,
-// also one that rests on a read. Connections: up to max_conns (8), one more that listens, and one
-// for each Watch.
+// also one that depends on a read. Connections: up to max_conns (8), one more that listens, and
+// one for each Watch.
 //
 // A pooler that gives every transaction another connection (PgBouncer's transaction mode) cannot
 // pass notifications on. With listen=false none are requested: waiters poll every half second,

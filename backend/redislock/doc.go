@@ -61,15 +61,16 @@
 // yet for this data does nothing but report that. The operation hello compares its run ID,
 // and its replication ID if it was promoted to master, with those in the marker, and so finds
 // out whether it may have lost the newest writes. If so, the data starts a new generation,
-// and all sessions of the previous one are lost: what they hold may be what is missing. Timed
-// leases of the previous one are not renewed either, and keep others away until they end.
+// and all sessions of the previous one are lost, because the leases that they hold may be
+// missing from the data. Timed leases of the previous generation are not renewed either, and
+// keep other leases away until they end.
 //
 // In a Cluster and behind Sentinel one server has the data at a time: the owner of the tag's
 // slot, or the server that more than half of the sentinels name. It is located again when it
 // answers MOVED or READONLY, or does not answer. ASK is not followed: while a slot is
 // migrating, a script on the new server would treat keys that have not arrived as keys that
-// do not exist. Data on disk counts for nothing there, so a restarted server keeps the
-// quarantine.
+// do not exist. There the data on a server's disk is not trusted, so a restarted server
+// always has the quarantine.
 //
 // With Config.Replicas each request is followed by WAIT on the same connection, and a lease
 // that was handed over is confirmed by such a request before it is returned. If too few
@@ -78,13 +79,13 @@
 //
 // # Requires
 //
-// Redis 7.0 or newer, or Valkey, with functions or scripts allowed, and maxmemory-policy noeviction:
-// another policy can delete locks (a warning goes to Config.Logger). Persistence with
-// appendfsync always keeps the leases through a crash. An AOF that was turned off at run time
-// must be deleted before a restart: it is old, and its marker says that nothing is lost. The
-// user needs the keys and channels that begin with the prefix, the commands that the program
-// uses, and FCALL and FUNCTION LOAD or EVAL and EVALSHA. Without the channels only notifications
-// are lost, which cost a waiter its timer.
+// Redis 7.0 or newer, or Valkey, with functions or scripts allowed, and maxmemory-policy
+// noeviction: another policy can delete locks (a warning goes to Config.Logger). Persistence with
+// appendfsync always keeps the leases through a crash. An AOF that was turned off at run time must
+// be deleted before a restart: it is old, but its marker claims that nothing was lost. The user
+// needs the keys and channels that begin with the prefix, the commands that the program uses, and
+// FCALL and FUNCTION LOAD or EVAL and EVALSHA. Without the channels only notifications are lost: a
+// waiter then waits for its timer.
 //
 // # URL
 //
@@ -107,7 +108,7 @@
 //
 // # Do not use when
 //
-// a fail-over to a replica must never grant a lock twice and the resource cannot check the
-// token: use etcd, or redlock. A Cluster makes nothing faster: all locks of a prefix are on
-// one of its servers.
+// a lock must never be granted twice after a fail-over to a replica, and the resource
+// cannot check the token: use etcd, or redlock. A Cluster is not faster than one server:
+// all locks of a prefix are on one of its servers.
 package redislock

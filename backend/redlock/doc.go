@@ -1,30 +1,30 @@
-// Package redlock keeps locks on the majority of several Redis servers that are independent
-// of each other.
+// Package redlock keeps locks on a majority of several independent Redis servers.
 //
 //	b, err := redlock.New(clients, redlock.Config{}) // the program's own rueidis clients, one for each server
 //	locks, err := holdfast.New(b, holdfast.Config{})
 //
 // # Guarantees
 //
-// C1 to C14 except C3, as far as they are declared: waiters are served in no promised order;
-// there are no sessions, no re-entry across processes and no events; the nodes do not know
-// the waiters. It works while a majority of the nodes works. Exclusion depends on time: the
-// clocks of nodes and clients must run at about the same rate, and no node's clock may be
-// stepped forward. None of this stops a client that was suspended for longer than its lease
-// and then acts. The token is for that, and does not depend on time: it grows as long as no
-// majority of the nodes loses its data at the same time. A resource that checks it is safe.
+// C1 to C14 except C3 and what Capabilities does not claim: waiters are granted in no
+// promised order; there are no sessions, no re-entry across processes and no events; the
+// nodes do not know the waiters. It works while a majority of the nodes works. Exclusion
+// depends on time: the clocks of nodes and clients must run at about the same rate, and no
+// node's clock may be stepped forward. None of this stops a client that was suspended for
+// longer than its lease and then acts. The token is for that, and does not depend on time:
+// it grows as long as no majority of the nodes loses its data at the same time. A resource
+// that checks the token is safe.
 //
 // # How it works
 //
 // Each node votes independently, by one program (the folder lua: a function of the server, or
-// a script if it takes none) and its own clock. All nodes are asked concurrently, and a lease
-// with a quorum of votes is held. A quorum is a majority, or, with a limit of c permits,
-// floor(n*c/(c+1)) + 1 of n nodes, which is 4 of 5 for c of 2 and 3, and all of 5 from 4 on.
-// An acquire that has its quorum does not wait for the slowest node. A node that once did not
-// answer is taken for down. It gets nothing but a probe until it is up again, and then the
-// releases that it missed. So as a rule a node that hangs costs an acquire 20 ms, or three
-// times what the other nodes took if that is longer, and only until Config.RequestTimeout has
-// passed.
+// a script if it takes none) and its own clock. The client sends its request to all nodes
+// concurrently, and a lease with a quorum of votes is held. A quorum is a majority, or, with
+// a limit of c permits, floor(n*c/(c+1)) + 1 of n nodes, which is 4 of 5 for c of 2 and 3,
+// and all of 5 from 4 on. An acquire that has its quorum does not wait for the slowest node.
+// A node that did not answer in time counts as down. It gets only a probe until it answers
+// again, and then the releases that it missed. So as a rule a node that hangs costs an
+// acquire 20 ms, or three times what the other nodes took if that is longer, and only until
+// Config.RequestTimeout has passed.
 //
 // A lease is valid for its TTL, less the time since before the first request was sent and an
 // allowance for clocks, 1 % of the TTL and 2 ms. Votes that do not reach a quorum are

@@ -6,8 +6,8 @@
 // # Guarantees
 //
 // The guarantees are those of the server's backend, as far as HTTP carries them: C1 to C8, C11,
-// C12 and C14 hold as they hold there. All leases are timed leases. There are no sessions: a
-// client renews its leases individually, many in one request. A loss is reported by the next
+// C12 and C14 hold here if they hold there. All leases are timed leases. There are no sessions:
+// a client renews its leases individually, many in one request. A loss is reported by the next
 // renewal, not by push (C10). Reentrant leases, and a semaphore of one permit, are refused with
 // ErrUnsupported.
 //
@@ -57,7 +57,7 @@
 //
 // # Do not use when
 //
-// the program can reach the store itself: every hop is one more component that can be
-// unavailable. Do use it to keep the store's password off the clients, and for programs that
-// are to know nothing but HTTP.
+// the program can reach the store itself: the server is one more component that can be
+// unavailable. Use it to keep the store's password off the clients, and for programs that
+// know only HTTP.
 package remotelock

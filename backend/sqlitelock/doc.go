@@ -1,6 +1,6 @@
 // Package sqlitelock keeps leases in a file that many processes of one host share, without a
-// server. It uses modernc.org/sqlite, which is SQLite in Go: no C compiler is needed. The
-// holdfast command uses it where no backend is named.
+// server. It uses modernc.org/sqlite, which is SQLite in Go: no C compiler is needed. It is
+// the default backend of the holdfast command.
 //
 // # Guarantees
 //
@@ -28,8 +28,8 @@
 // One goroutine of each backend value, the writer, has the only connection. Each verb is a
 // request to it. It waits for its turn first, and then executes all requests that arrived during
 // the wait in one transaction (BEGIN IMMEDIATE). A caller that gives up before that has changed
-// nothing. What the previous transaction read is used again, as long as SQLite's data_version
-// shows no other write.
+// nothing. What the previous transaction read is cached, and used as long as SQLite's
+// data_version shows no other write.
 //
 //	callers ──► requests ──► turn (flock) ──► transaction ──► commit ──► answers
 //	                                                             │    └► notifications to other processes
@@ -38,18 +38,18 @@
 //
 // Turns. Processes queue up with an flock on the -turn file, in which the kernel keeps the order,
 // and none of them polls. Opening and closing the file takes a turn as well, so that no process
-// of ours ever finds the file busy. For programs that do not know of turns, as the sqlite3 shell,
+// of ours ever finds the file busy. For programs that take no turns, such as the sqlite3 shell,
 // it waits with growing pauses.
 //
 // Time. Ends are kept on CLOCK_BOOTTIME, which cannot be set, which advances while a machine is
 // suspended, and which all processes of the host share; the offset of a time namespace is
 // subtracted. The file has the ID of the boot that its times belong to. The first process to open
-// it in another boot ends the sessions, and gives timed leases what they have left by the wall
-// clock, but never more than they had when the file was last written. While processes of a boot
-// have the file open those of another are refused (ErrOtherBoot): containers of LXC and
+// it in another boot ends the sessions, and gives timed leases the time that they have left by
+// the wall clock, but never more than they had when the file was last written. While processes of
+// a boot have the file open those of another are refused (ErrOtherBoot): containers of LXC and
 // systemd-nspawn see a boot ID of their own, and cannot share a file with their host or with each
 // other. A process that finds another boot in the file while it has it open (two machines share
-// it after all) does nothing any more.
+// the file in spite of this) stops using it.
 //
 // Expiry. The first transaction after an end ends what has expired, and hands over what that
 // freed, before it does anything else. So no client sees, or is overtaken by, what has expired.
@@ -67,16 +67,16 @@
 // that the process that granted, or was granted, died. That is 0.1 ms of work.
 // A value without waiters has no timer except for the ends of its own sessions.
 //
-// The disk. The log is synced after the transaction, outside of the turn, and only where an
-// answer must survive a power failure: grants, renewals and releases of timed leases, breaks,
-// what is abandoned, tokens, and that a timed lease is lost, also if another request ended it.
-// Leases under a session need not survive: after a power failure their holders are gone. When a
-// sync fails, none is tried again, and the backend value does nothing any more (ErrSync); memory
-// then has what the disk has not, so whoever opens the file writes the log once more and syncs it.
-// Tokens are reserved 65536 at a time, long before they are needed, and a token is returned only
-// when a reservation that has it is on the disk. After a reboot the rest of the reservation is
-// skipped. What SQLite itself must sync to keep the file
-// sound it does sync (synchronous=NORMAL).
+// The disk. The log is synced after the transaction, outside of the turn, and only where an answer
+// must survive a power failure: grants, renewals and releases of timed leases, breaks, what is
+// abandoned, tokens, and that a timed lease is lost, also if another request ended it. Leases
+// under a session need not survive: after a power failure their holders are gone. When a sync
+// fails, it is not retried, and the backend value refuses all further work (ErrSync). Memory then
+// has data that the disk does not have, so the next process that opens the file writes the log
+// again and syncs it. Tokens are reserved 65536 at a time, long before they are needed, and a
+// token is returned only when a reservation that has it is on the disk. After a reboot the rest of
+// the reservation is skipped. What SQLite itself must sync to keep the file sound it does sync
+// (synchronous=NORMAL).
 //
 // # Requires
 //
@@ -87,9 +87,9 @@
 // alone do not see its log, and destroy it.
 //
 // No other program may write, rename, link or replace the file while it is in use, nor remove
-// those with the suffixes -wal and -shm. A file that was replaced, or has lost one of those, is
-// noticed at the next call, and nothing is done any more (ErrReplaced). Until then the holders of
-// the old file do not know what is in the new one.
+// those with the suffixes -wal and -shm. The next call detects that a file was replaced, or has
+// lost one of those, and the backend value refuses all further work (ErrReplaced). Until then the
+// holders of the old file do not know what is in the new one.
 //
 // The files are created for their owner only. Other users of the host who have to share them need
 // permissions for the database, the files with the suffixes -wal, -shm and -turn and the

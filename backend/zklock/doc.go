@@ -90,6 +90,6 @@
 //
 // # Do not use when
 //
-// Leases have to outlive their process, as those over HTTP do. Every waiter of a semaphore wakes at
-// each of its releases: hundreds of waiters for permits of one lock are a thundering herd.
+// Leases must outlive their process, as those over HTTP do, or hundreds of clients wait for permits
+// of one lock: every waiter of a semaphore wakes at each release.
 package zklock

@@ -130,8 +130,8 @@ func Authenticated(http.ResponseWriter, *http.Request, string) bool { return tru
 // Handler refuses requests whose token is stale. Its answers:
 //
 //   - those of Config.Authorize.
-//   - 428 Precondition Required: there is no Header.
-//   - 400 Bad Request: it is no token, occurs twice, or exceeds what its lock store can have
+//   - 428 Precondition Required: the Header is missing.
+//   - 400 Bad Request: it is not a token, occurs twice, or exceeds what its lock store can have
 //     issued.
 //   - 412 Precondition Failed: it is stale. The body has the token that was seen before.
 //   - 409 Conflict: it is of another lock store or epoch: see fence.ErrEpoch.

@@ -49,23 +49,23 @@ func inPortuguese(t *testing.T) func(string) string {
 	t.Helper()
 	words := map[string]string{
 		"yes": "sim", "no": "não",
-		"exclusive, with tokens": "exclusivo, com token", "leases with an end of their own": "leases com fim próprio",
+		"exclusive, with tokens": "exclusivo, com token", "timed leases, which outlive their process": "leases com prazo próprio, que sobrevivem ao processo",
 		"leases outlive a broken connection": "leases sobrevivem a uma conexão que cai",
 		"shared (readers)":                   "compartilhado (leitores)", "permits (semaphore)": "permissões (semáforo)",
 		"re-entry across processes": "reentrada entre processos", "first come, first served": "por ordem de chegada",
-		"hand-over by push": "passagem por push", "loss told by push": "perda avisada por push",
+		"hand-over by push": "passagem por push", "loss reported by push": "perda avisada por push",
 		"one renewal for all leases": "uma renovação para todos os leases", "events": "eventos",
 		"survives a restart of the store": "sobrevive ao reinício do armazenamento", "token from": "origem do token",
 		"revision": "revisão", "counter": "contador", "clock": "relógio",
-		"shortest TTL": "menor TTL", "longest TTL": "maior TTL", "free at the latest, after its TTL": "livre no máximo, depois do TTL",
+		"shortest TTL": "menor TTL", "longest TTL": "maior TTL", "after its TTL, the lock of a dead holder is free within": "depois do TTL, o lock de um detentor morto fica livre em até",
 	}
-	phrases := strings.NewReplacer("once more its TTL", "mais uma vez o TTL", " days", " dias")
+	phrases := strings.NewReplacer("another TTL", "mais um TTL", " days", " dias")
 	return func(s string) string {
 		word, ok := words[s]
 		switch {
 		case ok:
 			return word
-		case s != "" && s[0] >= '0' && s[0] <= '9', strings.HasPrefix(s, "once more"):
+		case s != "" && s[0] >= '0' && s[0] <= '9', strings.HasPrefix(s, "another TTL"):
 			return phrases.Replace(s)
 		}
 		t.Errorf("there is no Portuguese for %q", s)
@@ -136,10 +136,10 @@ func capabilities(t *testing.T) []backend.Capabilities {
 	return caps
 }
 
-// latest is when a lease is free at the latest after its holder died.
+// latest is the bound on the time between the TTL of a dead holder and the end of its lease.
 func latest(c backend.Capabilities) string {
 	if c.Doubles {
-		return "once more its TTL + " + short(c.ExpiryLag)
+		return "another TTL + " + short(c.ExpiryLag)
 	}
 	return short(c.ExpiryLag)
 }
@@ -150,13 +150,13 @@ func capabilityTable(all []backend.Capabilities, say func(string) string) string
 		cell  func(backend.Capabilities) string
 	}{
 		{"exclusive, with tokens", func(backend.Capabilities) string { return "yes" }},
-		{"leases with an end of their own", func(c backend.Capabilities) string { return yes(c.Timed) }},
+		{"timed leases, which outlive their process", func(c backend.Capabilities) string { return yes(c.Timed) }},
 		{"shared (readers)", func(c backend.Capabilities) string { return yes(c.Shared) }},
 		{"permits (semaphore)", func(c backend.Capabilities) string { return yes(c.Permits) }},
 		{"re-entry across processes", func(c backend.Capabilities) string { return yes(c.Reentrant) }},
 		{"first come, first served", func(c backend.Capabilities) string { return yes(c.FIFO) }},
 		{"hand-over by push", func(c backend.Capabilities) string { return yes(c.Push) }},
-		{"loss told by push", func(c backend.Capabilities) string { return yes(c.LossPush) }},
+		{"loss reported by push", func(c backend.Capabilities) string { return yes(c.LossPush) }},
 		{"one renewal for all leases", func(c backend.Capabilities) string { return yes(c.Sessions) }},
 		{"events", func(c backend.Capabilities) string { return yes(c.Watch) }},
 		{"leases outlive a broken connection", func(c backend.Capabilities) string { return yes(!c.Tied) }},
@@ -164,7 +164,7 @@ func capabilityTable(all []backend.Capabilities, say func(string) string) string
 		{"token from", func(c backend.Capabilities) string { return c.TokenKind }},
 		{"shortest TTL", func(c backend.Capabilities) string { return short(c.MinTTL) }},
 		{"longest TTL", func(c backend.Capabilities) string { return short(c.MaxTTL) }},
-		{"free at the latest, after its TTL", latest},
+		{"after its TTL, the lock of a dead holder is free within", latest},
 	}
 	var b strings.Builder
 	b.WriteString("| |")

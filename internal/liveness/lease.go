@@ -13,7 +13,7 @@ type Lease struct {
 	Name    string
 	ID      backend.LeaseID
 	Session *Session      // of the lease, or of its place in the queue; may be nil
-	Timed   bool          // it has an end of its own
+	Timed   bool          // it is a timed lease
 	TTL     time.Duration // what renewals of this lease alone ask for; 0: there are none
 	Life    time.Duration // the longest TTL that was requested; 0: it has no TTL of its own
 	Late    bool          // an attempt to acquire it was cut short, and may still arrive

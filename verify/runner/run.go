@@ -278,7 +278,7 @@ func (r *run) untested() []string {
 	for _, c := range []struct {
 		has  bool
 		what string
-	}{{r.caps.Shared, "readers and writers"}, {r.caps.Permits, "semaphores"}, {r.caps.Timed, "leases with an end of their own"}} {
+	}{{r.caps.Shared, "readers and writers"}, {r.caps.Permits, "semaphores"}, {r.caps.Timed, "timed leases"}} {
 		if !c.has {
 			out = append(out, c.what+": the backend does not have them")
 		}
