@@ -3,12 +3,12 @@ package connlease
 import (
 	"context"
 	"errors"
-	"fmt"
 	"sync"
 	"sync/atomic"
 	"time"
 
 	"github.com/holdfast-io/holdfast/backend"
+	"github.com/holdfast-io/holdfast/internal/failure"
 )
 
 // Config is the configuration of Leases.
@@ -130,39 +130,11 @@ func (b *Leases) Ready(ctx context.Context, op string) error {
 
 // fail returns the error for the caller.
 func (b *Leases) fail(ctx context.Context, op string, mayHold bool, err error) error {
-	switch {
-	case err == nil:
-		return nil
-	case errors.Is(err, backend.ErrClosed), b.life.Err() != nil:
-		return backend.ErrClosed
-	case isKind(err):
+	known, err := failure.Of(ctx, b.life, err)
+	if known {
 		return err
 	}
-	if ctx.Err() != nil {
-		err = cause(ctx)
-	}
 	return b.store.Unavailable(op, mayHold, err)
-}
-
-// cause returns an error with both the cause of ctx and its Err.
-func cause(ctx context.Context) error {
-	err := context.Cause(ctx)
-	if !errors.Is(err, ctx.Err()) {
-		err = fmt.Errorf("%w (%w)", err, ctx.Err())
-	}
-	return err
-}
-
-// isKind reports whether err is one of the errors of package backend.
-func isKind(err error) bool {
-	for _, kind := range []error{
-		backend.ErrHeld, backend.ErrLost, backend.ErrSessionLost, backend.ErrInvalid, backend.ErrUnsupported, backend.ErrUnavailable,
-	} {
-		if errors.Is(err, kind) {
-			return true
-		}
-	}
-	return false
 }
 
 // session returns a live session.
@@ -207,7 +179,7 @@ func (b *Leases) OpenSession(ctx context.Context, req backend.SessionRequest) er
 	select {
 	case <-s.opened:
 	case <-ctx.Done():
-		return b.fail(ctx, opOpen, true, cause(ctx))
+		return b.fail(ctx, opOpen, true, failure.Cause(ctx))
 	}
 	switch {
 	case s.err != nil:
@@ -285,14 +257,14 @@ func (b *Leases) EndSession(ctx context.Context, id backend.SessionID) error {
 	select {
 	case <-s.opened:
 	case <-ctx.Done():
-		return b.fail(ctx, opEnd, true, cause(ctx))
+		return b.fail(ctx, opEnd, true, failure.Cause(ctx))
 	}
 	if s.err == nil { // otherwise it was never opened
 		s.finish()
 		select {
 		case <-s.over:
 		case <-ctx.Done():
-			return b.fail(ctx, opEnd, true, cause(ctx))
+			return b.fail(ctx, opEnd, true, failure.Cause(ctx))
 		}
 	}
 	return nil

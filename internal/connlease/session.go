@@ -9,6 +9,7 @@ import (
 
 	"github.com/holdfast-io/holdfast/backend"
 	"github.com/holdfast-io/holdfast/fence"
+	"github.com/holdfast-io/holdfast/internal/failure"
 )
 
 // session is a session of the contract and its connection.
@@ -134,7 +135,7 @@ func (s *session) renew(ctx context.Context) error {
 	case <-s.over:
 		return backend.ErrSessionLost
 	case <-ctx.Done():
-		return cause(ctx)
+		return failure.Cause(ctx)
 	}
 }
 

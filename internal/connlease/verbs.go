@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/holdfast-io/holdfast/backend"
+	"github.com/holdfast-io/holdfast/internal/failure"
 )
 
 // Acquire acquires the lock, or waits in the queue for it when req.Wait is set. When ctx ends
@@ -65,7 +66,7 @@ func (b *Leases) Acquire(ctx context.Context, req backend.AcquireRequest) (backe
 
 // inWait returns the error of an acquisition that got no answer.
 func (b *Leases) inWait(ctx context.Context, s *session, l *lease, err error) error {
-	if ctx.Err() == nil || isKind(err) {
+	if ctx.Err() == nil || failure.IsKind(err) {
 		return b.fail(ctx, opAcquire, true, err)
 	}
 	s.mu.Lock()
@@ -130,7 +131,7 @@ func (s *session) await(ctx context.Context, l *lease, wait bool) error {
 		case <-s.over:
 			return backend.ErrSessionLost
 		case <-ctx.Done():
-			return cause(ctx)
+			return failure.Cause(ctx)
 		}
 		if !isClosed(l.done) {
 			return errRefused // it is in the queue, because another call waits for it
@@ -141,7 +142,7 @@ func (s *session) await(ctx context.Context, l *lease, wait bool) error {
 	case <-l.done:
 		return l.err
 	case <-ctx.Done():
-		return cause(ctx)
+		return failure.Cause(ctx)
 	}
 }
 
@@ -202,7 +203,7 @@ func (b *Leases) Release(ctx context.Context, req backend.ReleaseRequest) error 
 			}
 			return nil
 		case <-ctx.Done():
-			return b.fail(ctx, opRelease, true, cause(ctx))
+			return b.fail(ctx, opRelease, true, failure.Cause(ctx))
 		}
 	case req.Abandon: // all that its session had is here, or gone with it
 		return nil
@@ -407,7 +408,7 @@ func Poll(ctx context.Context, look func(late bool) (done bool, err error)) erro
 		case <-timer.C:
 		case <-ctx.Done():
 			timer.Stop()
-			return cause(ctx)
+			return failure.Cause(ctx)
 		}
 	}
 }
