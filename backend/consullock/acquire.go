@@ -90,22 +90,22 @@ type acquisition struct {
 }
 
 func (a *acquisition) run(ctx context.Context) (backend.Grant, error) {
-	inLine := false
+	inQueue := false
 	if !a.req.Wait {
 		// A request that does not wait must leave no trace in a queue that has no room.
-		l, err := a.b.look(ctx, a.req.Name)
+		q, err := a.b.look(ctx, a.req.Name)
 		if err != nil {
 			return backend.Grant{}, err
 		}
-		inLine = l.find(a.req.Lease) >= 0
-		if !inLine && !l.Admits(a.req.Claim()) {
-			return backend.Grant{}, a.refusal(l, len(l.all))
+		inQueue = q.Find(a.req.Lease) >= 0
+		if !inQueue && !q.Admits(a.req.Claim()) {
+			return backend.Grant{}, a.refusal(q, len(q.All))
 		}
 	}
 	prefix := a.b.lockKey(a.req.Name)
 	blind, joined := false, func() {}
 	if a.req.Wait && a.req.Mode == backend.Exclusive {
-		blind, joined = a.b.comes(a.req.Name)
+		blind, joined = a.b.joinsBlind(a.req.Name)
 	}
 	if blind {
 		return a.waitBlind(ctx)
@@ -115,29 +115,29 @@ func (a *acquisition) run(ctx context.Context) (backend.Grant, error) {
 	if err != nil {
 		return backend.Grant{}, err
 	}
-	l := newLine(prefix, pairs)
+	q := newQueue(prefix, pairs)
 	for {
-		i := l.find(a.req.Lease)
+		i := q.Find(a.req.Lease)
 		if i < 0 {
-			a.forget()
+			a.s.leases.Forget(a.mine)
 			return backend.Grant{}, backend.ErrLost // it was deleted immediately
 		}
-		if err := a.checkLimit(ctx, l, i); err != nil {
+		if err := a.checkLimit(ctx, q, i); err != nil {
 			return backend.Grant{}, err
 		}
 		switch {
-		case i < l.Out:
-			return a.grant(l.all[i], false, false), nil
+		case i < q.Out:
+			return a.grant(q.All[i], false, false), nil
 		case a.req.Wait:
-			return a.wait(ctx, l.all[i].created, &sight{line: l, index: l.all[i].modified}) // the index of this transaction
-		case inLine: // it keeps the place that it had
-			return backend.Grant{}, a.refusal(l, i)
+			return a.wait(ctx, q.All[i].created, &sight{queue: q, index: q.All[i].modified}) // the index of this transaction
+		case inQueue: // it keeps the place that it had
+			return backend.Grant{}, a.refusal(q, i)
 		}
-		left, err := a.stepBack(ctx, l, i)
+		left, err := a.stepBack(ctx, q, i)
 		if err == nil && left {
-			err = a.refusal(l, i)
+			err = a.refusal(q, i)
 		} else if err == nil {
-			l, err = a.b.look(ctx, a.req.Name)
+			q, err = a.b.look(ctx, a.req.Name)
 		}
 		if err != nil {
 			return backend.Grant{}, err
@@ -165,9 +165,9 @@ const mostChecks = 60
 // stepBack leaves the queue that filled up after it was read, and reports whether it did. It does
 // not if an entry before its own has gone in the meantime, because then its own may hold the lock,
 // and other requests have been refused because of it.
-func (a *acquisition) stepBack(ctx context.Context, l line, i int) (bool, error) {
+func (a *acquisition) stepBack(ctx context.Context, q queue, i int) (bool, error) {
 	var ops api.KVTxnOps
-	for _, e := range l.all[l.Decisive(i, mostChecks):i] {
+	for _, e := range q.All[q.Decisive(i, mostChecks):i] {
 		ops = append(ops, &api.KVTxnOp{Verb: api.KVGet, Key: e.key})
 	}
 	_, err := a.b.txn(ctx, append(ops, &api.KVTxnOp{Verb: api.KVDelete, Key: a.b.leaseKey(a.key)}))
@@ -175,16 +175,9 @@ func (a *acquisition) stepBack(ctx context.Context, l line, i int) (bool, error)
 		return false, nil
 	}
 	if err == nil {
-		a.forget()
+		a.s.leases.Forget(a.mine)
 	}
 	return err == nil, err
-}
-
-// forget records that the lease has no key.
-func (a *acquisition) forget() {
-	a.s.leases.Lock()
-	defer a.s.leases.Unlock()
-	a.mine.Entry, a.mine.Unsure = "", false
 }
 
 // made records how the request that makes the key ended.
@@ -240,10 +233,10 @@ func (a *acquisition) enter(ctx context.Context, more ...*api.KVTxnOp) ([]*api.K
 }
 
 // look lists the queue.
-func (b *Backend) look(ctx context.Context, lock string) (line, error) {
+func (b *Backend) look(ctx context.Context, lock string) (queue, error) {
 	prefix := b.lockKey(lock)
 	pairs, _, err := b.below(ctx, prefix)
-	return newLine(prefix, pairs), err
+	return newQueue(prefix, pairs), err
 }
 
 // remove deletes the key of a lease, which may be gone.
@@ -252,29 +245,22 @@ func (b *Backend) remove(ctx context.Context, k seqlock.Key) error {
 }
 
 // checkLimit gives up the place in the queue if another limit is in force.
-func (a *acquisition) checkLimit(ctx context.Context, l line, i int) error {
-	if a.req.Mode != backend.Shared {
-		return nil
-	}
-	limit, ok := backend.LimitInForce(l.Claims[:i])
-	if !ok || limit == a.req.Limit {
+func (a *acquisition) checkLimit(ctx context.Context, q queue, i int) error {
+	other := q.CheckLimit(a.req, i)
+	if other == nil {
 		return nil
 	}
 	if err := a.b.remove(ctx, a.key); err != nil {
 		return err
 	}
-	a.forget()
-	return &backend.LimitError{Name: a.req.Name, Asked: a.req.Limit, InForce: limit}
+	a.s.leases.Forget(a.mine)
+	return other
 }
 
-func (a *acquisition) refusal(l line, ahead int) error {
-	if a.req.Mode == backend.Shared {
-		if limit, ok := backend.LimitInForce(l.Claims); ok && limit != a.req.Limit {
-			return &backend.LimitError{Name: a.req.Name, Asked: a.req.Limit, InForce: limit}
-		}
-	}
-	named := describe(a.req.Name, l.first(min(l.Out, backend.MaxHeldHolders)))
-	return backend.NewHeldError(a.req.Name, named.Holders, l.Out, max(0, ahead-l.Out))
+func (a *acquisition) refusal(q queue, ahead int) error {
+	return q.Refusal(a.req, ahead, func(named queue) ([]backend.Holder, error) {
+		return describe(a.req.Name, named).Holders, nil
+	})
 }
 
 func (a *acquisition) grant(e entry, waited, byTimer bool) backend.Grant {

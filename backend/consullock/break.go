@@ -30,13 +30,11 @@ func (b *Backend) Break(ctx context.Context, req backend.BreakRequest) (backend.
 	defer done()
 	br := &breaking{b: b, req: &req}
 	res, begun, err := seqlock.Break(ctx, br)
-	switch {
-	case err == nil:
-		return res, nil
-	case begun:
-		return backend.BreakResult{}, backend.PartDone(name, opBreak, b.fail(ctx, opBreak, err, true))
+	err = b.fail(ctx, opBreak, err, begun)
+	if begun {
+		err = backend.PartDone(name, opBreak, err)
 	}
-	return backend.BreakResult{}, b.fail(ctx, opBreak, err, false)
+	return res, err
 }
 
 type victim = seqlock.Victim[entry]
@@ -65,14 +63,14 @@ func (br *breaking) Stamp(ctx context.Context) (fence.Token, error) {
 
 // Holders reads the front of the queue.
 func (br *breaking) Holders(ctx context.Context) ([]victim, error) {
-	l, err := br.b.look(ctx, br.req.Name)
+	q, err := br.b.look(ctx, br.req.Name)
 	if err != nil {
 		return nil, err
 	}
-	front := l.holders()
+	front := q.Holders()
 	var all []victim
 	for i, h := range describe(br.req.Name, front).Holders {
-		all = append(all, victim{Entry: front.all[i], Holder: h})
+		all = append(all, victim{Entry: front.All[i], Holder: h})
 	}
 	return all, nil
 }

@@ -54,11 +54,11 @@ type Backend struct {
 	sessions *sessions.Sessions[*session]
 
 	mu        sync.Mutex           // guards the fields below
-	lines     map[string]*follower // of locks that a caller here waits for
+	followers map[string]*follower // of locks that a caller here waits for
 	coming    map[string]int       // by lock: acquires that are joining its queue at this moment and read it
 	hearing   int                  // sessions that have a query of their own
-	questions int                  // lines that have a query of their own
-	crowd     crowd                // the other lines
+	questions int                  // followers that have a query of their own
+	shared    shared               // the other followers
 }
 
 var _ backend.Backend = (*Backend)(nil)
@@ -88,7 +88,7 @@ func New(client *api.Client, cfg Config) (*Backend, error) {
 	}
 	b := &Backend{
 		cfg: cfg, client: client, polls: client,
-		lines: make(map[string]*follower), coming: make(map[string]int), crowd: crowd{members: make(map[*follower]struct{}), again: func() {}},
+		followers: make(map[string]*follower), coming: make(map[string]int), shared: shared{members: make(map[*follower]struct{}), again: func() {}},
 		caps: backend.Capabilities{
 			Name: name, Sessions: true, Bound: true, Shared: true, Permits: true, FIFO: true, Push: true, LossPush: true,
 			Durable: true, TokenKind: "revision", MinTTL: cfg.MinTTL, MaxTTL: maxTTL, ExpiryLag: lag, Doubles: true,

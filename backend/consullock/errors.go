@@ -3,49 +3,25 @@ package consullock
 import (
 	"context"
 	"errors"
-	"fmt"
 	"strconv"
 	"strings"
 
 	"github.com/hashicorp/consul/api"
 
 	"github.com/holdfast-io/holdfast/backend"
+	"github.com/holdfast-io/holdfast/internal/storeerr"
 )
 
 // fail maps an error of the client library to the kinds of package backend. changes is set if the
 // request would have changed something: then it may have worked, unless Consul reports that it did
 // not.
 func (b *Backend) fail(ctx context.Context, op string, err error, changes bool) error {
-	var own *backend.UnavailableError
-	switch {
-	case err == nil:
-		return nil
-	case b.sessions.Base().Err() != nil, errors.Is(context.Cause(ctx), backend.ErrClosed), errors.Is(err, backend.ErrClosed):
-		// This includes a call in progress that got another error first.
-		return backend.ErrClosed
-	case errors.As(err, &own), isKind(err):
+	mayHold := changes && !refused(err)
+	known, err := storeerr.Of(ctx, b.sessions.Base(), err)
+	if known {
 		return err
 	}
-	cause := err
-	if ctx.Err() != nil {
-		cause = context.Cause(ctx)
-		if !errors.Is(cause, ctx.Err()) {
-			cause = fmt.Errorf("%w (%w)", cause, ctx.Err())
-		}
-	}
-	return &backend.UnavailableError{Backend: name, Op: op, MayHold: changes && !refused(err), Err: cause}
-}
-
-// isKind reports whether err is one of the errors of package backend.
-func isKind(err error) bool {
-	for _, kind := range []error{
-		backend.ErrHeld, backend.ErrLost, backend.ErrSessionLost, backend.ErrInvalid, backend.ErrUnsupported, backend.ErrUnavailable,
-	} {
-		if errors.Is(err, kind) {
-			return true
-		}
-	}
-	return false
+	return &backend.UnavailableError{Backend: name, Op: op, MayHold: mayHold, Err: err}
 }
 
 // refused reports whether Consul has answered that it did nothing: with 4xx, or with a refused

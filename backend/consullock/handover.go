@@ -13,7 +13,7 @@ import (
 // knows the queue as of an index. Entries made since are behind all that existed then; some of
 // those may be gone, and nothing else can have changed. So when the first entry is deleted, the
 // second is the front of the queue and holds the lock, if only it still exists: the transaction
-// that deletes the first finds that out. The second is the heir.
+// that deletes the first finds that out. This is a hand-over.
 
 // hush is how long after such a hand-over no query is made for the waiters here: while a lock
 // passes from one to the next there is nothing to query.
@@ -28,14 +28,14 @@ const (
 	atOnce = 4
 )
 
-// comes reports whether an acquire that wants the lock exclusively, and waits for it, need not read
+// joinsBlind reports whether an acquire that wants the lock exclusively, and waits for it, need not read
 // the queue that it joins: enough of the queue is known, or other acquires are reading it at this
 // moment. The caller must call the function when the acquire has joined.
-func (b *Backend) comes(lock string) (bool, func()) {
+func (b *Backend) joinsBlind(lock string) (bool, func()) {
 	f := b.followerOf(lock)
 	blind := false
 	if f != nil {
-		blind = len(f.heard.all) > enough
+		blind = len(f.heard.All) > enough
 		f.mu.Unlock()
 	}
 	b.mu.Lock()
@@ -84,28 +84,28 @@ func (f *follower) take(seen *sight) {
 func (b *Backend) followerOf(lock string) *follower {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	f := b.lines[lock]
+	f := b.followers[lock]
 	if f != nil {
 		f.mu.Lock()
 	}
 	return f
 }
 
-// heirTo returns the key of the entry that holds the lock when the given key is deleted, if that
-// entry is known and belongs to a waiter here; otherwise nothing. Readers are no heirs, because
-// there may be more of them. A caller that got an heir must report the outcome to settle.
-func (b *Backend) heirTo(lock, key string) string {
+// beginHandOver returns the key of the entry that holds the lock when the given key is deleted, if that
+// entry is known and belongs to a waiter here; otherwise nothing. It is never a reader,
+// because there may be more of them. A caller that got a key must report the outcome to endHandOver.
+func (b *Backend) beginHandOver(lock, key string) string {
 	f := b.followerOf(lock)
 	if f == nil {
 		return ""
 	}
 	defer f.mu.Unlock()
-	l := f.heard.line
-	if f.giving != nil || len(l.all) < 2 || l.all[0].key != key || l.Claims[1].Mode != backend.Exclusive || f.waiting(l.all[1]) == nil {
+	q := f.heard
+	if f.giving != nil || len(q.All) < 2 || q.All[0].key != key || q.Claims[1].Mode != backend.Exclusive || f.waiting(q.All[1]) == nil {
 		return ""
 	}
 	f.giving = make(chan struct{})
-	return l.all[1].key
+	return q.All[1].key
 }
 
 // waiting returns the waiter here for the entry that was not told yet, or nil if there is none. mu
@@ -119,9 +119,9 @@ func (f *follower) waiting(e entry) *waiter {
 	return nil
 }
 
-// settle ends what heirTo began. The pairs are the answer to the release, that of the heir last.
-// nil means that it is not known that the place before the heir was deleted while the heir existed.
-func (b *Backend) settle(lock string, place uint64, pairs []*api.KVPair) {
+// endHandOver ends what beginHandOver began. The pairs are the answer to the release, that of the next
+// waiter last. nil means that it is not known that the place before it was deleted while it existed.
+func (b *Backend) endHandOver(lock string, place uint64, pairs []*api.KVPair) {
 	f := b.followerOf(lock)
 	if f == nil {
 		return
@@ -134,12 +134,12 @@ func (b *Backend) settle(lock string, place uint64, pairs []*api.KVPair) {
 	if pairs == nil {
 		return
 	}
-	heir := newLine(b.lockKey(lock), pairs[len(pairs)-1:])
-	if len(heir.all) == 0 {
+	next := newQueue(b.lockKey(lock), pairs[len(pairs)-1:])
+	if len(next.All) == 0 {
 		return
 	}
-	if w := f.waiting(heir.all[0]); w != nil {
-		w.tell(verdict{entry: heir.all[0]})
+	if w := f.waiting(next.All[0]); w != nil {
+		w.tell(verdict{entry: next.All[0]})
 	}
 	f.passed = max(f.passed, place)
 	f.heard, f.moved = f.heard.behind(f.passed), true
@@ -181,10 +181,10 @@ func await(ctx context.Context, happens <-chan struct{}) {
 // next reports whether the known queue moved and has a waiter of this process in it, behind other
 // entries; and whether the entry before that one is of the same session. mu is held.
 func (f *follower) next() (bool, bool) {
-	l := f.heard.line
-	for i := 1; f.moved && i < len(l.all); i++ {
-		if w := f.waiting(l.all[i]); w != nil {
-			return true, l.all[i-1].uuid == w.uuid
+	q := f.heard
+	for i := 1; f.moved && i < len(q.All); i++ {
+		if w := f.waiting(q.All[i]); w != nil {
+			return true, q.All[i-1].uuid == w.uuid
 		}
 	}
 	return false, false

@@ -81,9 +81,9 @@ func (s *turns) done(t *testing.T, want int) {
 	}
 }
 
-// TestHeirsAskNothing: hand-overs within a process cost the writes and hardly any reads: the
+// TestHandOversAskNothing: hand-overs within a process cost the writes and hardly any reads: the
 // release tells the next waiter, and the acquires bring the state of the queue.
-func TestHeirsAskNothing(t *testing.T) {
+func TestHandOversAskNothing(t *testing.T) {
 	t.Parallel()
 	const goroutines, rounds = 40, 10
 	server := testserver.StartConsul(t, 1)[0]
@@ -105,9 +105,9 @@ func TestHeirsAskNothing(t *testing.T) {
 	// Two that write, and at most one about the present holder.
 	const pairs = goroutines * rounds
 	if n, l := requests.Load()-before, lists.Load(); n > 7*pairs/2 || l > pairs/8 {
-		t.Errorf("%d requests for %d hand-overs, of which %d look at the line", n, pairs, l)
+		t.Errorf("%d requests for %d hand-overs, of which %d read the queue", n, pairs, l)
 	} else {
-		t.Logf("%.2f requests for a hand-over, %.3f looks at the line", float64(n)/pairs, float64(l)/pairs)
+		t.Logf("%.2f requests for a hand-over, %.3f reads of the queue", float64(n)/pairs, float64(l)/pairs)
 	}
 }
 
@@ -131,9 +131,9 @@ func (c trees) RoundTrip(r *http.Request) (*http.Response, error) {
 	return c.RoundTripper.RoundTrip(r)
 }
 
-// TestCrowdAtOnce: many acquires come to a lock at the same time. Not each of them reads the queue
+// TestManyAtOnce: many acquires come to a lock at the same time. Not each of them reads the queue
 // that they form, which would be the square of their number.
-func TestCrowdAtOnce(t *testing.T) {
+func TestManyAtOnce(t *testing.T) {
 	t.Parallel()
 	const waiters = 300
 	server := testserver.StartConsul(t, 1)[0]
@@ -150,18 +150,18 @@ func TestCrowdAtOnce(t *testing.T) {
 	}
 	leasetest.InQueue(t, other, "n", waiters)
 	if n := read.Load() + lists.Load(); n > waiters/3 {
-		t.Errorf("%d who wait have read the line %d times", waiters, n)
+		t.Errorf("%d who wait have read the queue %d times", waiters, n)
 	} else {
-		t.Logf("the line was read %d times", n)
+		t.Logf("the queue was read %d times", n)
 	}
 	leasetest.Give(t, other, held)
 	all.Wait()
 	seen.done(t, waiters)
 }
 
-// TestHeirIsGone: the key of the next waiter was deleted behind our back. The lock is still
+// TestNextIsGone: the key of the next waiter was deleted behind our back. The lock is still
 // released, that waiter is told that its lease is lost, and the one after it gets the lock.
-func TestHeirIsGone(t *testing.T) {
+func TestNextIsGone(t *testing.T) {
 	t.Parallel()
 	server := testserver.StartConsul(t, 1)[0]
 	b := closing(t, server.Addr())
@@ -194,8 +194,8 @@ func TestHeirIsGone(t *testing.T) {
 	}
 }
 
-// TestNoHeirToAPlace: a waiter gives up its place, and no other gets the lock by that.
-func TestNoHeirToAPlace(t *testing.T) {
+// TestNoHandOverOfAPlace: a waiter gives up its place, and no other gets the lock by that.
+func TestNoHandOverOfAPlace(t *testing.T) {
 	t.Parallel()
 	server := testserver.StartConsul(t, 1)[0]
 	b := closing(t, server.Addr())
@@ -237,9 +237,9 @@ func TestNoHeirToAPlace(t *testing.T) {
 	}
 }
 
-// TestReplyToTheHeirIsLost: the lock is released, and the answer that would tell the next waiter is
+// TestReplyOfAHandOverIsLost: the lock is released, and the answer that would tell the next waiter is
 // lost: it still gets the lock, and not by the timer.
-func TestReplyToTheHeirIsLost(t *testing.T) {
+func TestReplyOfAHandOverIsLost(t *testing.T) {
 	t.Parallel()
 	server := testserver.StartConsul(t, 1)[0]
 	proxy := chaos.Start(t, server.Addr())
@@ -247,21 +247,21 @@ func TestReplyToTheHeirIsLost(t *testing.T) {
 	id := session(t, b, nil)
 	const attempts = 20 // until the waiter is known here before the lock is released
 	for range attempts {
-		if losesReplyToTheHeir(t, b, proxy, id) {
+		if losesReplyOfAHandOver(t, b, proxy, id) {
 			return
 		}
 	}
-	t.Error("no release asked for the heir")
+	t.Error("no release named the next waiter")
 }
 
-// losesReplyToTheHeir reports whether there was such a reply.
-func losesReplyToTheHeir(t *testing.T, b *consullock.Backend, proxy *chaos.Proxy, id backend.SessionID) bool {
+// losesReplyOfAHandOver reports whether there was such a reply.
+func losesReplyOfAHandOver(t *testing.T, b *consullock.Backend, proxy *chaos.Proxy, id backend.SessionID) bool {
 	t.Helper()
-	held, heir := leasetest.Ask("n", id), leasetest.Ask("n", id)
+	held, next := leasetest.Ask("n", id), leasetest.Ask("n", id)
 	leasetest.Take(t, b, held)
 	had := make(chan error, 1)
 	go func() {
-		g, err := b.Acquire(leasetest.Within(t), heir)
+		g, err := b.Acquire(leasetest.Within(t), next)
 		if err == nil && g.ByTimer {
 			err = errors.New("only the timer told")
 		}
@@ -270,7 +270,7 @@ func losesReplyToTheHeir(t *testing.T, b *consullock.Backend, proxy *chaos.Proxy
 	leasetest.InQueue(t, b, "n", 1)
 	// Only the release names both.
 	lost := proxy.LoseReply(func(piece []byte) bool {
-		return bytes.Contains(piece, []byte(held.Lease)) && bytes.Contains(piece, []byte(heir.Lease))
+		return bytes.Contains(piece, []byte(held.Lease)) && bytes.Contains(piece, []byte(next.Lease))
 	})
 	released := make(chan error, 1)
 	go func() {
@@ -290,15 +290,15 @@ func losesReplyToTheHeir(t *testing.T, b *consullock.Backend, proxy *chaos.Proxy
 		t.Errorf("the release: %v", err)
 	}
 	if err := <-had; err != nil {
-		t.Errorf("the next in line: %v", err)
+		t.Errorf("the next waiter: %v", err)
 	}
-	leasetest.Give(t, b, heir)
+	leasetest.Give(t, b, next)
 	return sprung
 }
 
-// TestHeirsOfManyKinds: several processes want one lock, some exclusively, some shared, some give
+// TestHandOversOfManyKinds: several processes want one lock, some exclusively, some shared, some give
 // up, again and again. No other lease is held beside an exclusive one.
-func TestHeirsOfManyKinds(t *testing.T) {
+func TestHandOversOfManyKinds(t *testing.T) {
 	t.Parallel()
 	const processes, goroutines, rounds = 3, 7, 12
 	server := testserver.StartConsul(t, 1)[0]

@@ -51,9 +51,9 @@ func tapped(t *testing.T, addr string) (*consullock.Backend, *tap) {
 	return closed(t, b), x
 }
 
-// TestRefusedInLine: a lease is in the queue, and cannot leave it when another limit is found to be
+// TestRefusedInQueue: a lease is in the queue, and cannot leave it when another limit is found to be
 // in force: the error says so.
-func TestRefusedInLine(t *testing.T) {
+func TestRefusedInQueue(t *testing.T) {
 	t.Parallel()
 	server := testserver.StartConsul(t, 1)[0]
 	b, x := tapped(t, server.Addr())
@@ -72,7 +72,7 @@ func TestRefusedInLine(t *testing.T) {
 	req.Mode, req.Limit = backend.Shared, 2
 	_, err := b.Acquire(leasetest.Within(t), req)
 	if away, ok := errors.AsType[*backend.UnavailableError](err); !ok || !away.MayHold {
-		t.Errorf("refused after it was in line: %v", err)
+		t.Errorf("refused after it was in the queue: %v", err)
 	}
 	if info, err := other.Inspect(leasetest.Within(t), "n"); err != nil || len(info.Holders)+len(info.Waiters) != 2 {
 		t.Errorf("it is not there: %+v, %v", info, err)

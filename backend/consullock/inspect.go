@@ -2,12 +2,12 @@ package consullock
 
 import (
 	"context"
-	"slices"
 	"strings"
 	"time"
 
 	"github.com/holdfast-io/holdfast/backend"
 	"github.com/holdfast-io/holdfast/fence"
+	"github.com/holdfast-io/holdfast/internal/seqlock"
 )
 
 // Inspect returns the holders of the lock and its waiters. Holder.Left is 0, because Consul does
@@ -21,34 +21,25 @@ func (b *Backend) Inspect(ctx context.Context, lock string) (backend.LockInfo, e
 		return backend.LockInfo{}, err
 	}
 	defer done()
-	l, err := b.look(ctx, lock)
-	if err != nil {
-		return backend.LockInfo{}, b.fail(ctx, opInspect, err, false)
-	}
-	return describe(lock, l), nil
+	info, err := b.inspect(ctx, lock)
+	return info, b.fail(ctx, opInspect, err, false)
 }
 
-func describe(lock string, l line) backend.LockInfo {
-	info := backend.LockInfo{Name: lock}
-	info.Limit, _ = backend.LimitInForce(l.Claims)
-	for i, e := range l.all {
-		since, c := time.Unix(0, e.Since), l.Claims[i]
-		if i >= l.Out {
-			info.Waiters = append(info.Waiters, backend.Waiter{
-				Lease: e.lease, Session: e.Session, Owner: e.Owner, Note: e.Note, Mode: c.Mode, Permits: c.Permits, Since: since,
-			})
-			continue
-		}
-		if c.Mode == backend.Exclusive {
-			info.Limit = 1
-		}
-		info.Token = max(info.Token, fence.Token(e.created))
-		info.Holders = append(info.Holders, backend.Holder{
-			Lease: e.lease, Session: e.Session, Owner: e.Owner, Note: e.Note, Mode: c.Mode, Permits: c.Permits,
-			Token: fence.Token(e.created), Since: since,
-		})
+func (b *Backend) inspect(ctx context.Context, lock string) (backend.LockInfo, error) {
+	q, err := b.look(ctx, lock)
+	if err != nil {
+		return backend.LockInfo{}, err
 	}
-	return info
+	return describe(lock, q), nil
+}
+
+func describe(lock string, q queue) backend.LockInfo {
+	return q.Describe(lock, func(i int) (backend.Holder, bool) {
+		e := &q.All[i]
+		return backend.Holder{
+			Session: e.Session, Owner: e.Owner, Note: e.Note, Token: fence.Token(e.created), Since: time.Unix(0, e.Since),
+		}, true
+	})
 }
 
 // List returns the locks that are held or waited for, by name. It reads the names of all locks that
@@ -76,34 +67,12 @@ func (b *Backend) list(ctx context.Context, req *backend.ListRequest) (backend.L
 	if err != nil {
 		return backend.ListPage{}, err
 	}
-	var names []string
+	var segments []string
 	for _, k := range keys {
-		seg, _, _ := strings.Cut(strings.TrimPrefix(k, b.locksKey()), "/")
-		if lock, ok := backend.UnescapeSegment(seg); ok && lock > req.After && strings.HasPrefix(lock, req.Prefix) {
-			names = append(names, lock)
-		}
+		segment, _, _ := strings.Cut(strings.TrimPrefix(k, b.locksKey()), "/")
+		segments = append(segments, segment)
 	}
-	slices.Sort(names)
-	names = slices.Compact(names)
-	limit := req.Limit
-	if limit == 0 {
-		limit = backend.MaxListLimit
-	}
-	var page backend.ListPage
-	for _, lock := range names {
-		if len(page.Locks) == limit {
-			page.Next = page.Locks[limit-1].Name
-			break
-		}
-		l, err := b.look(ctx, lock)
-		if err != nil {
-			return backend.ListPage{}, err
-		}
-		if len(l.all) > 0 {
-			page.Locks = append(page.Locks, describe(lock, l))
-		}
-	}
-	return page, nil
+	return seqlock.Page(ctx, req, segments, b.inspect)
 }
 
 // Watch returns ErrUnsupported: Consul reports the present state, not past changes.

@@ -66,9 +66,9 @@ func TestManyLocks(t *testing.T) {
 	renewals.Wait()
 }
 
-// TestJoinsTheCrowd: the lock becomes free just when a caller starts to wait for it, in a process
+// TestJoinsTheSharedQuery: the lock becomes free just when a caller starts to wait for it, in a process
 // that waits for many others: no waiter is forgotten until the timer.
-func TestJoinsTheCrowd(t *testing.T) {
+func TestJoinsTheSharedQuery(t *testing.T) {
 	t.Parallel()
 	const others, rounds = 40, 200
 	server := testserver.StartConsulTight(t)

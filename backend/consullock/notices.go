@@ -3,7 +3,6 @@ package consullock
 import (
 	"context"
 	"errors"
-	"maps"
 	"net/http/httptrace"
 	"slices"
 	"time"
@@ -90,7 +89,7 @@ func (s *session) take(ctx context.Context, notices []seqlock.Notice) error {
 	s.mu.Lock()
 	s.inbox.Found()
 	s.mu.Unlock()
-	for keys := range slices.Chunk(s.held(), maxTxnOps) {
+	for keys := range slices.Chunk(s.leases.Held(), maxTxnOps) {
 		if err := s.tellMissing(ctx, keys); err != nil {
 			s.mu.Lock()
 			s.inbox.Again()
@@ -99,13 +98,6 @@ func (s *session) take(ctx context.Context, notices []seqlock.Notice) error {
 		}
 	}
 	return nil
-}
-
-// held returns the leases that are held.
-func (s *session) held() []seqlock.Key {
-	s.leases.Lock()
-	defer s.leases.Unlock()
-	return slices.Collect(maps.Keys(s.leases.Select((*lease).IsHeld)))
 }
 
 // tellMissing reports those of the leases whose keys no longer exist, or are not the session's.
@@ -187,7 +179,7 @@ func pause(ctx context.Context, failures int) bool {
 // deletion, and other clients may have the lock then. One request checks as many as fit into it; if
 // more are held, a random selection.
 func (s *session) missGone(ctx context.Context) {
-	keys := s.held()
+	keys := s.leases.Held()
 	if len(keys) == 0 {
 		return
 	}
@@ -205,11 +197,7 @@ func (s *session) missGone(ctx context.Context) {
 
 // tellGone reports that a lease is gone, unless it was released in the meantime.
 func (s *session) tellGone(k seqlock.Key) {
-	s.leases.Lock()
-	l := s.leases.Get(k)
-	held := l != nil && l.IsHeld()
-	s.leases.Unlock()
-	if held {
+	if s.leases.EntryOf(k) != "" {
 		s.tell(backend.Loss{Lease: k.ID, Cause: backend.CauseGone})
 	}
 }

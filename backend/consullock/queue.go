@@ -9,6 +9,7 @@ import (
 	"github.com/hashicorp/consul/api"
 
 	"github.com/holdfast-io/holdfast/backend"
+	"github.com/holdfast-io/holdfast/internal/seqlock"
 )
 
 // content is the value of a lease's key.
@@ -34,17 +35,20 @@ type entry struct {
 	created, modified uint64
 }
 
-// line is the holders and the waiters, in order of their creation. The holders are always its
-// front.
-type line struct {
-	backend.Front
+// LeaseID implements seqlock.Entry.
+func (e entry) LeaseID() backend.LeaseID { return e.lease }
 
-	all []entry
+// Claim implements seqlock.Entry.
+func (e entry) Claim() backend.Claim {
+	return backend.Claim{Mode: e.Mode, Limit: e.Limit, Permits: max(1, e.Permits)}
 }
 
-// newLine makes the line of the keys below prefix. Keys without a session belong to no client.
-func newLine(prefix string, pairs []*api.KVPair) line {
-	var l line
+// queue is the queue of a lock.
+type queue = seqlock.Queue[entry]
+
+// newQueue makes the queue of the keys below prefix. Keys without a session belong to no client.
+func newQueue(prefix string, pairs []*api.KVPair) queue {
+	var all []entry
 	for _, p := range pairs {
 		id, ok := strings.CutPrefix(p.Key, prefix)
 		if !ok || strings.Contains(id, "/") || p.Session == "" || len(p.Value) == 0 {
@@ -52,46 +56,29 @@ func newLine(prefix string, pairs []*api.KVPair) line {
 		}
 		e := entry{lease: backend.LeaseID(id), key: p.Key, uuid: p.Session, created: p.CreateIndex, modified: p.ModifyIndex}
 		if json.Unmarshal(p.Value, &e.content) == nil {
-			l.all = append(l.all, e)
+			all = append(all, e)
 		}
 	}
-	slices.SortFunc(l.all, func(a, b entry) int { return cmp.Compare(a.created, b.created) })
-	claims := make([]backend.Claim, len(l.all))
-	for i, e := range l.all {
-		claims[i] = backend.Claim{Mode: e.Mode, Limit: e.Limit, Permits: max(1, e.Permits)}
-	}
-	l.Front = backend.FrontOf(claims)
-	return l
-}
-
-// find returns the index of a lease, or -1.
-func (l line) find(id backend.LeaseID) int {
-	return slices.IndexFunc(l.all, func(e entry) bool { return e.lease == id })
-}
-
-// holders returns the front of the line alone.
-func (l line) holders() line { return l.first(l.Out) }
-
-func (l line) first(n int) line {
-	return line{Front: backend.Front{Claims: l.Claims[:n], Out: min(n, l.Out)}, all: l.all[:n]}
+	slices.SortFunc(all, func(a, b entry) int { return cmp.Compare(a.created, b.created) })
+	return seqlock.QueueOf(all)
 }
 
 // behind returns what is behind a place. All entries at it and before it are known to be gone.
 func (s sight) behind(place uint64) sight {
 	n := 0
-	for n < len(s.all) && s.all[n].created <= place {
+	for n < len(s.All) && s.All[n].created <= place {
 		n++
 	}
 	if n > 0 {
-		s.line = line{Front: backend.FrontOf(s.Claims[n:]), all: s.all[n:]}
+		s.queue = seqlock.QueueOf(s.All[n:])
 	}
 	return s
 }
 
-// places returns the index of each lease in the line.
-func (l line) places() map[backend.LeaseID]int {
-	all := make(map[backend.LeaseID]int, len(l.all))
-	for i, e := range l.all {
+// places returns the index of each lease in the queue.
+func places(q queue) map[backend.LeaseID]int {
+	all := make(map[backend.LeaseID]int, len(q.All))
+	for i, e := range q.All {
 		all[e.lease] = i
 	}
 	return all

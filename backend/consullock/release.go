@@ -33,14 +33,14 @@ func (b *Backend) Release(ctx context.Context, req backend.ReleaseRequest) error
 		return b.fail(ctx, opRelease, b.remove(ctx, k), true)
 	}
 	key := b.leaseKey(k)
-	heir := b.heirTo(req.Name, key)
-	err = b.giveBack(ctx, req.Name, key, heir)
-	if heir != "" && refusedOnly(err, opOfHeir) {
+	next := b.beginHandOver(req.Name, key)
+	err = b.giveBack(ctx, req.Name, key, next)
+	if next != "" && refusedOnly(err, opOfNext) {
 		err = b.giveBack(ctx, req.Name, key, "")
 	}
 	absent := isRefused(err, becauseAbsent)
 	if ok && (err == nil || absent) {
-		s.settle(k)
+		s.leases.Settle(k)
 	}
 	if absent {
 		return backend.ErrLost
@@ -48,19 +48,19 @@ func (b *Backend) Release(ctx context.Context, req backend.ReleaseRequest) error
 	return b.fail(ctx, opRelease, err, true)
 }
 
-// opOfHeir is the index of the operation of giveBack's transaction that is about the heir.
-const opOfHeir = 2
+// opOfNext is the index of the operation of giveBack's transaction that is about the next waiter.
+const opOfNext = 2
 
-// giveBack deletes a key, and tells the heir if there is one. A get of a key that does not exist
+// giveBack deletes a key, and tells the next waiter if one is known. A get of a key that does not exist
 // refuses the transaction.
-func (b *Backend) giveBack(ctx context.Context, lock, key, heir string) error {
+func (b *Backend) giveBack(ctx context.Context, lock, key, next string) error {
 	ops := api.KVTxnOps{{Verb: api.KVGet, Key: key}, {Verb: api.KVDelete, Key: key}}
-	if heir != "" {
-		ops = append(ops, &api.KVTxnOp{Verb: api.KVGet, Key: heir})
+	if next != "" {
+		ops = append(ops, &api.KVTxnOp{Verb: api.KVGet, Key: next})
 	}
 	pairs, err := b.txn(ctx, ops)
-	if heir != "" {
-		b.settle(lock, createdOf(pairs, key), pairs)
+	if next != "" {
+		b.endHandOver(lock, createdOf(pairs, key), pairs)
 	}
 	return err
 }
@@ -70,15 +70,6 @@ func (s *session) leave(k seqlock.Key, abandon bool) {
 	s.leases.Lock()
 	defer s.leases.Unlock()
 	s.leases.Leave(k, abandon)
-}
-
-// settle records that a lease was released and has no key.
-func (s *session) settle(k seqlock.Key) {
-	s.leases.Lock()
-	defer s.leases.Unlock()
-	if l := s.leases.Get(k); l != nil {
-		s.leases.Settle(k, l, false)
-	}
 }
 
 // abandon deletes the key of the lease, and replaces it with one that an acquire still on its way
@@ -102,9 +93,7 @@ func (b *Backend) abandon(ctx context.Context, s *session, k seqlock.Key) error 
 // forgetAbandoned deletes what an acquire of an abandoned lease would find, once no such request can be
 // on its way any more.
 func (s *session) forgetAbandoned() {
-	s.leases.Lock()
-	old := s.leases.Forgotten()
-	s.leases.Unlock()
+	old := s.leases.ForgetAbandoned()
 	if len(old) == 0 {
 		return
 	}

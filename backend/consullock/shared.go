@@ -7,7 +7,7 @@ import (
 	"github.com/hashicorp/consul/api"
 )
 
-// maxQuestions bounds how many lines have a query of their own. Each keeps a connection, of which
+// maxQuestions bounds how many followers have a query of their own. Each keeps a connection, of which
 // Consul accepts 200 from one address by default (limits.http_max_conns_per_client). Without a
 // bound the waiters would take them all, and the renewals would find none.
 const maxQuestions = 32
@@ -15,15 +15,15 @@ const maxQuestions = 32
 // maxHearing bounds how many sessions listen for their losses concurrently, for the same reason.
 const maxHearing = 16
 
-// crowd is the set of followers that have no query of their own. They share one, on all locks.
+// shared is the set of followers that have no query of their own. They share one, on all locks.
 // Backend.mu guards it.
-type crowd struct {
+type shared struct {
 	members map[*follower]struct{}
 	again   context.CancelFunc // ends the query in progress
 	stop    context.CancelFunc // nil: no query is running
 }
 
-// start gives a new follower a query of its own, or adds it to the crowd. Backend.mu is held.
+// start gives a new follower a query of its own, or adds it to those that share one. Backend.mu is held.
 func (b *Backend) start(f *follower) {
 	if b.questions < maxQuestions {
 		b.questions++
@@ -32,34 +32,34 @@ func (b *Backend) start(f *follower) {
 		b.sessions.Go(func() { b.run(ctx, f) })
 		return
 	}
-	c := &b.crowd
+	c := &b.shared
 	c.members[f] = struct{}{}
-	f.stop = func() { b.leaveCrowd(f) }
+	f.stop = func() { b.leaveShared(f) }
 	if c.stop != nil {
 		c.again()
 		return
 	}
 	var ctx context.Context
 	ctx, c.stop = context.WithCancel(b.sessions.Base())
-	b.sessions.Go(func() { b.runCrowd(ctx) })
+	b.sessions.Go(func() { b.runShared(ctx) })
 }
 
-// leaveCrowd removes a follower that no waiter needs any more, or that gets a query of its own.
+// leaveShared removes a follower that no waiter needs any more, or that gets a query of its own.
 // Backend.mu is held.
-func (b *Backend) leaveCrowd(f *follower) {
-	delete(b.crowd.members, f)
-	if len(b.crowd.members) == 0 {
-		b.crowd.stop()
-		b.crowd.stop = nil
+func (b *Backend) leaveShared(f *follower) {
+	delete(b.shared.members, f)
+	if len(b.shared.members) == 0 {
+		b.shared.stop()
+		b.shared.stop = nil
 	}
 }
 
-// runCrowd does for the crowd what run does for one follower.
-func (b *Backend) runCrowd(ctx context.Context) {
+// runShared does for the followers that share a query what run does for one follower.
+func (b *Backend) runShared(ctx context.Context) {
 	byTimer := false
 	for failures := 0; ctx.Err() == nil; {
 		var err error
-		if byTimer, err = b.watchCrowd(ctx, byTimer); err == nil {
+		if byTimer, err = b.watchShared(ctx, byTimer); err == nil {
 			failures = 0
 			continue
 		}
@@ -70,7 +70,7 @@ func (b *Backend) runCrowd(ctx context.Context) {
 	}
 }
 
-func (b *Backend) watchCrowd(ctx context.Context, byTimer bool) (bool, error) {
+func (b *Backend) watchShared(ctx context.Context, byTimer bool) (bool, error) {
 	// A follower that joins from here on ends the query.
 	asking, again := context.WithCancel(ctx)
 	defer again()
@@ -93,7 +93,7 @@ func (b *Backend) watchCrowd(ctx context.Context, byTimer bool) (bool, error) {
 	waits := false
 	for i, f := range members {
 		prefix := b.lockKey(f.name)
-		q := f.tell(&sight{newLine(prefix, byLock[prefix]), index, since[i], came[i]}, byTimer, again)
+		q := f.tell(&sight{newQueue(prefix, byLock[prefix]), index, since[i], came[i]}, byTimer, again)
 		waits = waits || q.key != "" || q.tree
 	}
 	defer func() {
@@ -113,18 +113,18 @@ func (b *Backend) watchCrowd(ctx context.Context, byTimer bool) (bool, error) {
 }
 
 // gather gives queries of their own to as many followers as may have one now, and returns the
-// others. ctx is that of the crowd that calls it.
+// others. ctx is that of the shared query that calls it.
 func (b *Backend) gather(ctx context.Context, again context.CancelFunc) []*follower {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if ctx.Err() != nil { // there may be another crowd already
+	if ctx.Err() != nil { // there may be another shared query already
 		return nil
 	}
-	b.crowd.again = again
+	b.shared.again = again
 	var others []*follower
-	for f := range b.crowd.members {
+	for f := range b.shared.members {
 		if b.questions < maxQuestions {
-			b.leaveCrowd(f)
+			b.leaveShared(f)
 			b.start(f)
 		} else {
 			others = append(others, f)

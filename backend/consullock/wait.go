@@ -28,9 +28,9 @@ type follower struct {
 	giving  chan struct{}      // closed when the outcome of releasing the first is known; nil: no release is in progress
 }
 
-// sight is a line as it was at an index of the store.
+// sight is a queue as it was at an index of the store.
 type sight struct {
-	line
+	queue
 
 	index uint64
 	since uint64 // the index of the known queue when this one was requested
@@ -53,7 +53,7 @@ type verdict struct {
 	err     error
 }
 
-// wait waits until the lease is held. seen is the line behind which the lease queued; nil: not
+// wait waits until the lease is held. seen is the queue behind which the lease queued; nil: not
 // known.
 func (a *acquisition) wait(ctx context.Context, created uint64, seen *sight) (backend.Grant, error) {
 	w := &waiter{lease: a.req.Lease, created: created, uuid: a.s.uuid, verdict: make(chan verdict, 1)}
@@ -62,7 +62,7 @@ func (a *acquisition) wait(ctx context.Context, created uint64, seen *sight) (ba
 	select {
 	case v := <-w.verdict:
 		if v.err != nil {
-			a.forget()
+			a.s.leases.Forget(a.mine)
 			return backend.Grant{}, v.err
 		}
 		return a.grant(v.entry, true, v.byTimer), nil
@@ -78,10 +78,10 @@ func (a *acquisition) wait(ctx context.Context, created uint64, seen *sight) (ba
 func (b *Backend) follow(lock string, w *waiter, seen *sight) *follower {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	f, ok := b.lines[lock]
+	f, ok := b.followers[lock]
 	if !ok {
 		f = &follower{name: lock, waiters: make(map[*waiter]struct{}), stop: func() {}, again: func() {}}
-		b.lines[lock] = f
+		b.followers[lock] = f
 		defer b.start(f) // once it knows of w
 	}
 	f.mu.Lock()
@@ -110,7 +110,7 @@ func (b *Backend) unfollow(f *follower, w *waiter) {
 	}
 	if len(f.waiters) == 0 {
 		f.stop()
-		delete(b.lines, f.name)
+		delete(b.followers, f.name)
 	}
 }
 
@@ -145,7 +145,7 @@ func (b *Backend) see(ctx context.Context, f *follower) (*sight, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &sight{newLine(prefix, pairs), index, since, came}, nil
+	return &sight{newQueue(prefix, pairs), index, since, came}, nil
 }
 
 // watch tells the waiters whose turn has come, by the queue as it was read or as it is known, and
@@ -181,21 +181,21 @@ func (f *follower) tell(seen *sight, byTimer bool, again context.CancelFunc) que
 	if seen != nil {
 		f.take(seen)
 	}
-	l := f.heard
+	q := f.heard
 	f.first, f.again, f.moved = 0, again, false
-	places := l.places()
+	places := places(q.queue)
 	first, unseen := -1, false
 	for w := range f.waiters {
 		i, ok := places[w.lease]
-		ok = ok && l.all[i].created == w.created
+		ok = ok && q.All[i].created == w.created
 		switch {
 		case w.told:
-		case !ok && w.created > l.index && (seen == nil || w.came > seen.came): // it came after the read
+		case !ok && w.created > q.index && (seen == nil || w.came > seen.came): // it came after the read
 			unseen = true
 		case !ok:
 			w.tell(verdict{err: backend.ErrLost})
-		case i < l.Out:
-			w.tell(verdict{entry: l.all[i], byTimer: byTimer})
+		case i < q.Out:
+			w.tell(verdict{entry: q.All[i], byTimer: byTimer})
 		case first < 0 || i < first:
 			first = i
 		}
@@ -204,13 +204,13 @@ func (f *follower) tell(seen *sight, byTimer bool, again context.CancelFunc) que
 		if unseen {
 			again()
 		}
-		return question{index: l.index}
+		return question{index: q.index}
 	}
-	f.first = l.all[first].created
-	if j, one := l.Blocker(first); one {
-		return question{key: l.all[j].key, index: l.index}
+	f.first = q.All[first].created
+	if j, one := q.Blocker(first); one {
+		return question{key: q.All[j].key, index: q.index}
 	}
-	return question{tree: true, index: l.index}
+	return question{tree: true, index: q.index}
 }
 
 // unwatch records that no query is running that would have to be ended.

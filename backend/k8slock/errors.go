@@ -25,19 +25,15 @@ const (
 // fail maps an error to the kinds of package backend. changes is set if the request would have
 // changed something: then it may have worked, unless the API server reports that it did not.
 func (b *Backend) fail(ctx context.Context, op string, err error, changes bool) error {
-	switch {
-	case err == nil:
-		return nil
-	case b.base.Err() != nil, errors.Is(context.Cause(ctx), backend.ErrClosed), errors.Is(err, backend.ErrClosed):
-		// This includes a call in progress that got another error first.
-		return backend.ErrClosed
-	case storeerr.IsKind(err):
-		return err
-	}
-	u := &backend.UnavailableError{Backend: name, Op: op, MayHold: changes && !refused(err), Err: storeerr.Cause(ctx, err)}
+	u := &backend.UnavailableError{Backend: name, Op: op, MayHold: changes && !refused(err)}
 	if s, ok := errors.AsType[*statusError](err); ok {
 		u.RetryAfter = s.retryAfter
 	}
+	known, err := storeerr.Of(ctx, b.base, err)
+	if known {
+		return err
+	}
+	u.Err = err
 	return u
 }
 

@@ -82,23 +82,23 @@ type standing struct {
 // enter finds the entry of the lease, or makes it.
 func (a *acquisition) enter(ctx context.Context) (standing, error) {
 	select {
-	case a.mine.Store.turn <- struct{}{}:
+	case a.mine.Turn <- struct{}{}:
 	case <-a.s.Life.Done():
 		return standing{}, backend.ErrSessionLost
 	case <-ctx.Done():
 		return standing{}, &unsent{context.Cause(ctx)}
 	}
-	done := func() { <-a.mine.Store.turn }
+	done := func() { <-a.mine.Turn }
 	path, unsure := a.where()
 	if path == "" && (unsure || !a.req.Wait) {
 		// A reply may have been lost; and a request that does not wait must leave no trace in a
 		// queue that has no room.
-		l, err := a.look(ctx, unsure)
+		q, err := a.look(ctx, unsure)
 		if err == nil {
-			path, err = a.found(l)
+			path, err = a.found(q)
 		}
-		if err == nil && path == "" && !a.req.Wait && !l.Admits(a.req.Claim()) {
-			err = a.refusal(ctx, l, len(l.all))
+		if err == nil && path == "" && !a.req.Wait && !q.Admits(a.req.Claim()) {
+			err = a.refusal(ctx, q, len(q.All))
 		}
 		if err != nil {
 			done()
@@ -123,12 +123,12 @@ func (a *acquisition) where() (string, bool) {
 // found looks for an entry of the lease that an earlier request made. An entry of another session
 // belongs to that session, even while it waits: it may be granted by the time it is taken over, and
 // then its holder would not know.
-func (a *acquisition) found(l line) (string, error) {
-	i := l.find(a.req.Lease)
+func (a *acquisition) found(q queue) (string, error) {
+	i := q.Find(a.req.Lease)
 	if i < 0 {
 		return "", nil
 	}
-	e := l.all[i]
+	e := q.All[i]
 	if e.session != a.req.Session {
 		return "", backend.ErrLost
 	}
@@ -217,7 +217,7 @@ func (a *acquisition) created(path string, err error) {
 		a.mine.Callers++
 		a.b.sessions.Go(func() {
 			a.s.clear(a.key, "")
-			a.s.forget(a.mine)
+			a.s.leases.Forget(a.mine)
 			a.s.leases.Part(a.key, a.mine)
 		})
 	case err == nil:
@@ -247,11 +247,11 @@ func (s *session) clear(k seqlock.Key, path string) {
 }
 
 // look lists the queue. catchUp lets the server catch up with its leader first.
-func (a *acquisition) look(ctx context.Context, catchUp bool) (line, error) {
+func (a *acquisition) look(ctx context.Context, catchUp bool) (queue, error) {
 	return a.b.look(ctx, a.s.link, a.lock, catchUp)
 }
 
-func (b *Backend) look(ctx context.Context, l *link, lock string, catchUp bool) (line, error) {
+func (b *Backend) look(ctx context.Context, l *link, lock string, catchUp bool) (queue, error) {
 	nodes, err := call(ctx, l, func() ([]string, error) {
 		if catchUp {
 			if _, err := l.conn.Sync(b.cfg.Path); err != nil {
@@ -262,12 +262,12 @@ func (b *Backend) look(ctx context.Context, l *link, lock string, catchUp bool) 
 		return nodes, err
 	})
 	if errors.Is(err, zk.ErrNoNode) {
-		return line{}, nil
+		return queue{}, nil
 	}
 	if err != nil {
-		return line{}, err
+		return queue{}, err
 	}
-	return newLine(nodes), nil
+	return newQueue(nodes), nil
 }
 
 // stand waits until the entry is granted.
@@ -288,33 +288,33 @@ func (a *acquisition) stand(ctx context.Context, e standing) (backend.Grant, err
 		}
 	}
 	node := e.path[strings.LastIndexByte(e.path, '/')+1:]
-	token, l, err := a.first(ctx, e)
+	token, q, err := a.first(ctx, e)
 	if err != nil {
 		return backend.Grant{}, err
 	}
 	for {
-		i := l.find(a.req.Lease)
+		i := q.Find(a.req.Lease)
 		if i < 0 || a.mine.IsGone() {
 			return backend.Grant{}, a.vanished(ctx)
 		}
-		if l.all[i].node != node {
-			return backend.Grant{}, a.displaced(ctx, l.all[i], e.path)
+		if q.All[i].node != node {
+			return backend.Grant{}, a.displaced(ctx, q.All[i], e.path)
 		}
-		if err := a.checkLimit(ctx, l, i, e.path); err != nil {
+		if err := a.checkLimit(ctx, q, i, e.path); err != nil {
 			return backend.Grant{}, err
 		}
-		if i < l.Out {
+		if i < q.Out {
 			return a.grant(e.path, token, waited || stood)
 		}
 		if !a.req.Wait && e.token == 0 { // an earlier request made it, and it keeps its place
-			return backend.Grant{}, a.refusal(ctx, l, i)
+			return backend.Grant{}, a.refusal(ctx, q, i)
 		}
 		if !a.req.Wait {
-			left, err := a.stepBack(ctx, l, i, e.path)
+			left, err := a.stepBack(ctx, q, i, e.path)
 			if err == nil && left {
-				err = a.refusal(ctx, l, i)
+				err = a.refusal(ctx, q, i)
 			} else if err == nil {
-				l, err = a.look(ctx, false)
+				q, err = a.look(ctx, false)
 			}
 			if err != nil {
 				return backend.Grant{}, err
@@ -323,7 +323,7 @@ func (a *acquisition) stand(ctx context.Context, e standing) (backend.Grant, err
 		}
 		waited = true
 		var out bool
-		if l, out, err = a.next(ctx, l, i, e.path); err != nil {
+		if q, out, err = a.next(ctx, q, i, e.path); err != nil {
 			return backend.Grant{}, err
 		}
 		if out {
@@ -334,15 +334,15 @@ func (a *acquisition) stand(ctx context.Context, e standing) (backend.Grant, err
 
 // first returns the queue, and the token if it is not known yet: it is the ID of the transaction
 // that made the entry.
-func (a *acquisition) first(ctx context.Context, e standing) (fence.Token, line, error) {
+func (a *acquisition) first(ctx context.Context, e standing) (fence.Token, queue, error) {
 	if e.token != 0 {
-		l, err := a.look(ctx, false)
-		return e.token, l, err
+		q, err := a.look(ctx, false)
+		return e.token, q, err
 	}
 	var wg sync.WaitGroup
-	var l line
-	var lineErr error
-	wg.Go(func() { l, lineErr = a.look(ctx, false) })
+	var q queue
+	var failed error
+	wg.Go(func() { q, failed = a.look(ctx, false) })
 	stat, err := call(ctx, a.s.link, func() (*zk.Stat, error) {
 		there, stat, err := a.s.link.conn.Exists(e.path)
 		if err == nil && !there {
@@ -352,12 +352,12 @@ func (a *acquisition) first(ctx context.Context, e standing) (fence.Token, line,
 	})
 	wg.Wait()
 	if errors.Is(err, zk.ErrNoNode) {
-		return 0, line{}, a.vanished(ctx)
+		return 0, queue{}, a.vanished(ctx)
 	}
-	if err = errors.Join(err, lineErr); err != nil {
-		return 0, line{}, err
+	if err = errors.Join(err, failed); err != nil {
+		return 0, queue{}, err
 	}
-	return fence.Token(stat.Czxid), l, nil //nolint:gosec // it counts up from 0
+	return fence.Token(stat.Czxid), q, nil //nolint:gosec // it counts up from 0
 }
 
 // vanished returns the error for an entry that no longer exists: it was broken, released or
@@ -369,7 +369,7 @@ func (a *acquisition) vanished(ctx context.Context) error {
 	if ctx.Err() != nil {
 		return context.Cause(ctx)
 	}
-	a.s.forget(a.mine)
+	a.s.leases.Forget(a.mine)
 	return backend.ErrLost
 }
 
@@ -385,32 +385,21 @@ func (a *acquisition) displaced(ctx context.Context, first entry, path string) e
 	if err := a.b.remove(ctx, a.s.link, path); err != nil {
 		return err
 	}
-	a.s.forget(a.mine)
+	a.s.leases.Forget(a.mine)
 	return backend.ErrLost
 }
 
-// forget records that a lease has no entry, and no create under way.
-func (s *session) forget(l *lease) {
-	s.leases.Lock()
-	defer s.leases.Unlock()
-	s.unplace(l)
-	l.Entry, l.Unsure = "", false
-}
-
 // checkLimit removes the entry if another limit is in force.
-func (a *acquisition) checkLimit(ctx context.Context, l line, i int, path string) error {
-	if a.req.Mode != backend.Shared {
-		return nil
-	}
-	limit, ok := backend.LimitInForce(l.Claims[:i])
-	if !ok || limit == a.req.Limit {
+func (a *acquisition) checkLimit(ctx context.Context, q queue, i int, path string) error {
+	other := q.CheckLimit(a.req, i)
+	if other == nil {
 		return nil
 	}
 	if err := a.b.remove(ctx, a.s.link, path); err != nil {
 		return err // it may stand in the queue still
 	}
-	a.s.forget(a.mine)
-	return &backend.LimitError{Name: a.req.Name, Asked: a.req.Limit, InForce: limit}
+	a.s.leases.Forget(a.mine)
+	return other
 }
 
 // grant grants the lease, unless it was released, abandoned or reported as lost in the meantime.

@@ -44,13 +44,11 @@ func (b *Backend) Break(ctx context.Context, req backend.BreakRequest) (backend.
 	}
 	br := &breaking{b: b, l: l, req: &req, lock: b.lockPath(req.Name)}
 	res, begun, err := seqlock.Break(ctx, br)
-	switch {
-	case err == nil:
-		return res, nil
-	case begun:
-		return backend.BreakResult{}, backend.PartDone(name, opBreak, b.fail(ctx, opBreak, err, true))
+	err = b.fail(ctx, opBreak, err, begun)
+	if begun {
+		err = backend.PartDone(name, opBreak, err)
 	}
-	return backend.BreakResult{}, b.fail(ctx, opBreak, err, false)
+	return res, err
 }
 
 type victim = seqlock.Victim[entry]
@@ -81,16 +79,16 @@ func (br *breaking) Holders(ctx context.Context) ([]victim, error) {
 		if err != nil {
 			return nil, err
 		}
-		front := now.holders()
+		front := now.Holders()
 		info, err := br.b.describe(ctx, br.l, br.req.Name, front)
 		if err != nil {
 			return nil, err
 		}
 		var all []victim
 		for _, h := range info.Holders { // the others have left
-			all = append(all, victim{Entry: front.all[front.find(h.Lease)], Holder: h})
+			all = append(all, victim{Entry: front.All[front.Find(h.Lease)], Holder: h})
 		}
-		if len(all) > 0 || len(front.all) == 0 {
+		if len(all) > 0 || len(front.All) == 0 {
 			return all, nil
 		}
 	}
@@ -161,8 +159,8 @@ func (br *breaking) refused(ctx context.Context, victims []victim, res []zk.Mult
 	if err != nil {
 		return victims, err
 	}
-	there := make(map[string]bool, len(now.all))
-	for _, e := range now.all {
+	there := make(map[string]bool, len(now.All))
+	for _, e := range now.All {
 		there[e.node] = true
 	}
 	return slices.DeleteFunc(victims, func(v victim) bool { return !there[v.Entry.node] }), nil

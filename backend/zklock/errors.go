@@ -3,55 +3,32 @@ package zklock
 import (
 	"context"
 	"errors"
-	"fmt"
 
 	"github.com/go-zookeeper/zk"
 
 	"github.com/holdfast-io/holdfast/backend"
+	"github.com/holdfast-io/holdfast/internal/storeerr"
 )
 
 // fail maps an error of the client library to the kinds of package backend. changes is set if the
 // request would have changed something: then it may have worked, unless it is certain that it did
 // not.
 func (b *Backend) fail(ctx context.Context, op string, err error, changes bool) error {
-	var own *backend.UnavailableError
-	switch {
-	case err == nil:
-		return nil
-	case b.sessions.Base().Err() != nil, errors.Is(context.Cause(ctx), backend.ErrClosed), errors.Is(err, backend.ErrClosed):
-		// This includes a call in progress that got another error first.
-		return backend.ErrClosed
-	case errors.As(err, &own), isKind(err):
+	mayHold := changes && !refused(err)
+	if needsSession(op) && (errors.Is(err, zk.ErrSessionExpired) || errors.Is(err, zk.ErrSessionMoved)) && !storeerr.IsKind(err) {
+		err = backend.ErrSessionLost
+	}
+	known, err := storeerr.Of(ctx, b.sessions.Base(), err)
+	if known {
 		return err
-	case needsSession(op) && (errors.Is(err, zk.ErrSessionExpired) || errors.Is(err, zk.ErrSessionMoved)):
-		return backend.ErrSessionLost
 	}
-	if ctx.Err() != nil {
-		cause := context.Cause(ctx)
-		if !errors.Is(cause, ctx.Err()) {
-			cause = fmt.Errorf("%w (%w)", cause, ctx.Err())
-		}
-		return &backend.UnavailableError{Backend: name, Op: op, MayHold: changes && !refused(err), Err: cause}
-	}
-	return &backend.UnavailableError{Backend: name, Op: op, MayHold: changes && !refused(err), Err: err}
+	return &backend.UnavailableError{Backend: name, Op: op, MayHold: mayHold, Err: err}
 }
 
 // needsSession reports whether the operation is done for a session of the contract, so that the end
 // of the ZooKeeper session is the loss of that. The others may use the link of no session, and the
 // outcome of a release is not known when its link ends.
 func needsSession(op string) bool { return op == opOpen || op == opRenew || op == opAcquire }
-
-// isKind reports whether err is one of the errors of package backend.
-func isKind(err error) bool {
-	for _, kind := range []error{
-		backend.ErrHeld, backend.ErrLost, backend.ErrSessionLost, backend.ErrInvalid, backend.ErrUnsupported, backend.ErrUnavailable,
-	} {
-		if errors.Is(err, kind) {
-			return true
-		}
-	}
-	return false
-}
 
 // refused reports whether it is certain that the request changed nothing.
 func refused(err error) bool {

@@ -30,17 +30,12 @@ func spotOf(path string) (spot, bool) {
 // lease is what is known of a lease of a session. Its Entry is the path of its node.
 type lease = seqlock.Lease[handOver]
 
-// handOver is what a lease needs for creates, and for hand-overs within the session: see follow.
+// handOver is what a lease needs for hand-overs within the session: see follow.
 type handOver struct {
-	// turn has capacity 1: the caller that has put a value in looks for the entry, and makes it. A
-	// lease never has more than one create under way.
-	turn  chan struct{}
 	alone bool          // it is exclusive and holds the lock
 	next  *lease        // the lease right behind it that waits for its end; exclusive
 	moved chan struct{} // closed when the one before has ended; nil: no caller waits
 }
-
-func newHandOver() handOver { return handOver{turn: make(chan struct{}, 1)} }
 
 // A hand-over from one exclusive lease of a session to another one of it needs no watch and no
 // read. A waiter right behind an entry of its own session follows it: the transaction that deletes
@@ -139,7 +134,7 @@ func (a *acquisition) behindOwn(ctx context.Context, path string) (bool, error) 
 		return out, err
 	}
 	w := waking{moved: moved}
-	w.line, w.mine, err = a.watchBoth(ctx, before, path)
+	w.queue, w.mine, err = a.watchBoth(ctx, before, path)
 	if errors.Is(err, zk.ErrNoNode) {
 		return false, nil
 	}
@@ -164,7 +159,7 @@ func (a *acquisition) watchBoth(ctx context.Context, one, two string) (*watch, *
 // waking holds the signals that may wake a waiter.
 type waking struct {
 	moved <-chan struct{} // the entry before, of the same session, has ended
-	line  *watch          // the queue has changed
+	queue *watch          // the queue has changed
 	mine  *watch          // its own entry has changed
 	// sole is true if the queue is one exclusive lease that holds the lock, and then this one, and
 	// both have been watched since the session was connected the given number of times.
@@ -179,8 +174,8 @@ func (a *acquisition) rest(ctx context.Context, w waking, within time.Duration) 
 	defer timer.Stop()
 	select {
 	case <-w.moved:
-	case <-w.line.done():
-		if w.sole && w.line.event.Type == zk.EventNodeDeleted && a.still(w) {
+	case <-w.queue.done():
+		if w.sole && w.queue.event.Type == zk.EventNodeDeleted && a.still(w) {
 			return true, nil
 		}
 	case <-w.mine.done():
@@ -210,51 +205,51 @@ func (a *acquisition) still(w waking) bool {
 }
 
 // next waits until the queue has moved, and lists it, or reports that the lease is held by now.
-func (a *acquisition) next(ctx context.Context, l line, i int, path string) (line, bool, error) {
+func (a *acquisition) next(ctx context.Context, q queue, i int, path string) (queue, bool, error) {
 	var w waking
-	if a.req.Mode == backend.Exclusive && !l.doubled && i > 0 && l.all[i-1].session == a.s.ID {
-		w.moved, _ = a.s.follow(a.mine, spot{a.lock, l.all[i-1].place})
+	if a.req.Mode == backend.Exclusive && !q.doubled && i > 0 && q.All[i-1].session == a.s.ID {
+		w.moved, _ = a.s.follow(a.mine, spot{a.lock, q.All[i-1].place})
 	}
 	w.connected = a.s.link.connected.Load()
-	if j, one := l.Blocker(i); one {
+	if j, one := q.Blocker(i); one {
 		var err error
-		w.line, w.mine, err = a.watchBoth(ctx, a.lock+"/"+l.all[j].node, path)
+		w.queue, w.mine, err = a.watchBoth(ctx, a.lock+"/"+q.All[j].node, path)
 		if errors.Is(err, zk.ErrNoNode) {
-			l, err = a.look(ctx, false)
-			return l, false, err
+			q, err = a.look(ctx, false)
+			return q, false, err
 		}
 		if err != nil {
-			return line{}, false, err
+			return queue{}, false, err
 		}
-		w.sole = i == 1 && a.req.Mode == backend.Exclusive && l.all[0].claim.Mode == backend.Exclusive && !l.doubled
+		w.sole = i == 1 && a.req.Mode == backend.Exclusive && q.All[0].claim.Mode == backend.Exclusive && !q.doubled
 	} else {
-		watch, now, err := a.watchLine(ctx)
+		watch, now, err := a.watchQueue(ctx)
 		if err != nil || watch == nil {
 			return now, false, err
 		}
-		w.line = watch
+		w.queue = watch
 	}
 	// An occasional read costs little, and finds what no watch reported.
 	out, err := a.rest(ctx, w, safety)
 	if err != nil || out {
-		return line{}, out, err
+		return queue{}, out, err
 	}
-	l, err = a.look(ctx, false)
-	return l, false, err
+	q, err = a.look(ctx, false)
+	return q, false, err
 }
 
-// watchLine watches the queue. If the lease has no need to wait, it returns no watch, and the
+// watchQueue watches the queue. If the lease has no need to wait, it returns no watch, and the
 // present queue.
-func (a *acquisition) watchLine(ctx context.Context) (*watch, line, error) {
-	now, err := a.s.link.watchLine(ctx, a.lock)
+func (a *acquisition) watchQueue(ctx context.Context) (*watch, queue, error) {
+	now, err := a.s.link.watchQueue(ctx, a.lock)
 	if errors.Is(err, zk.ErrNoNode) {
-		return nil, line{}, nil
+		return nil, queue{}, nil
 	}
 	if err != nil {
-		return nil, line{}, err
+		return nil, queue{}, err
 	}
-	fresh := newLine(now.nodes)
-	if i := fresh.find(a.req.Lease); i < 0 || i < fresh.Out {
+	fresh := newQueue(now.nodes)
+	if i := fresh.Find(a.req.Lease); i < 0 || i < fresh.Out {
 		return nil, fresh, nil
 	}
 	return now.watch, fresh, nil

@@ -4,8 +4,6 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
-	"slices"
-	"strings"
 	"sync"
 	"time"
 
@@ -13,6 +11,7 @@ import (
 
 	"github.com/holdfast-io/holdfast/backend"
 	"github.com/holdfast-io/holdfast/fence"
+	"github.com/holdfast-io/holdfast/internal/seqlock"
 )
 
 // Inspect returns the holders of the lock and its waiters. Errors: *InvalidError,
@@ -30,12 +29,16 @@ func (b *Backend) Inspect(ctx context.Context, lock string) (backend.LockInfo, e
 	if err != nil {
 		return backend.LockInfo{}, b.fail(ctx, opInspect, err, false)
 	}
-	now, err := b.look(ctx, l, b.lockPath(lock), true)
-	if err != nil {
-		return backend.LockInfo{}, b.fail(ctx, opInspect, err, false)
-	}
-	info, err := b.describe(ctx, l, lock, now)
+	info, err := b.inspect(ctx, l, lock, true)
 	return info, b.fail(ctx, opInspect, err, false)
+}
+
+func (b *Backend) inspect(ctx context.Context, l *link, lock string, catchUp bool) (backend.LockInfo, error) {
+	now, err := b.look(ctx, l, b.lockPath(lock), catchUp)
+	if err != nil {
+		return backend.LockInfo{}, err
+	}
+	return b.describe(ctx, l, lock, now.Queue)
 }
 
 // sawClock records the leader's wall clock, from a node that was written just now.
@@ -67,8 +70,8 @@ func (b *Backend) leaderNow(ctx context.Context, l *link) (time.Time, error) {
 const gets = 32
 
 // describe reads the contents of the entries.
-func (b *Backend) describe(ctx context.Context, l *link, lock string, now line) (backend.LockInfo, error) {
-	if len(now.all) == 0 {
+func (b *Backend) describe(ctx context.Context, l *link, lock string, now seqlock.Queue[entry]) (backend.LockInfo, error) {
+	if len(now.All) == 0 {
 		return backend.LockInfo{Name: lock}, nil
 	}
 	clock, err := b.leaderNow(ctx, l)
@@ -80,17 +83,17 @@ func (b *Backend) describe(ctx context.Context, l *link, lock string, now line) 
 		stat    *zk.Stat
 		gone    bool
 	}
-	renewed, err := b.renewals(ctx, l, now.all[:now.Out])
+	renewed, err := b.renewals(ctx, l, now.All[:now.Out])
 	if err != nil {
 		return backend.LockInfo{}, err
 	}
-	nodes := make([]node, len(now.all))
+	nodes := make([]node, len(now.All))
 	var wg sync.WaitGroup
 	var mu sync.Mutex
 	var failed error
 	slots := make(chan struct{}, gets)
 	path := b.lockPath(lock)
-	for i, e := range now.all {
+	for i, e := range now.All {
 		slots <- struct{}{}
 		wg.Go(func() {
 			defer func() { <-slots }()
@@ -113,40 +116,25 @@ func (b *Backend) describe(ctx context.Context, l *link, lock string, now line) 
 	if failed != nil {
 		return backend.LockInfo{}, failed
 	}
-	info := backend.LockInfo{Name: lock}
-	info.Limit, _ = backend.LimitInForce(now.Claims)
-	for i, e := range now.all {
+	return now.Describe(lock, func(i int) (backend.Holder, bool) {
 		n := nodes[i]
 		if n.gone {
-			continue
+			return backend.Holder{}, false
 		}
-		since := time.UnixMilli(n.stat.Ctime)
-		if i >= now.Out {
-			info.Waiters = append(info.Waiters, backend.Waiter{
-				Lease: e.lease, Session: e.session, Owner: n.content.Owner, Note: n.content.Note,
-				Mode: e.claim.Mode, Permits: e.claim.Permits, Since: since,
-			})
-			continue
+		h := backend.Holder{
+			Session: now.All[i].session, Owner: n.content.Owner, Note: n.content.Note,
+			Token: fence.Token(n.stat.Czxid), Since: time.UnixMilli(n.stat.Ctime), //nolint:gosec // it counts up from 0
 		}
 		if n.content.Since > 0 {
-			since = time.Unix(0, n.content.Since)
+			h.Since = time.Unix(0, n.content.Since)
 		}
-		if e.claim.Mode == backend.Exclusive {
-			info.Limit = 1
-		}
-		at, ok := renewed[e.session]
+		at, ok := renewed[h.Session]
 		if !ok {
 			at = clock
 		}
-		token := fence.Token(n.stat.Czxid) //nolint:gosec // it counts up from 0
-		info.Token = max(info.Token, token)
-		info.Holders = append(info.Holders, backend.Holder{
-			Lease: e.lease, Session: e.session, Owner: n.content.Owner, Note: n.content.Note, Mode: e.claim.Mode,
-			Permits: e.claim.Permits, Token: token, Since: since,
-			Left: max(0, at.Add(time.Duration(n.content.TTL)).Sub(clock)),
-		})
-	}
-	return info, nil
+		h.Left = max(0, at.Add(time.Duration(n.content.TTL)).Sub(clock))
+		return h, true
+	}), nil
 }
 
 // renewals reads when the sessions of the entries were renewed, by the leader's wall clock.
@@ -221,37 +209,9 @@ func (b *Backend) list(ctx context.Context, req *backend.ListRequest) (backend.L
 	if err != nil {
 		return backend.ListPage{}, err
 	}
-	var names []string
-	for _, n := range nodes {
-		if name, ok := backend.UnescapeSegment(n); ok && name > req.After && strings.HasPrefix(name, req.Prefix) {
-			names = append(names, name)
-		}
-	}
-	slices.Sort(names)
-	limit := req.Limit
-	if limit == 0 {
-		limit = backend.MaxListLimit
-	}
-	var page backend.ListPage
-	for _, name := range names {
-		now, err := b.look(ctx, l, b.lockPath(name), false)
-		if err != nil {
-			return backend.ListPage{}, err
-		}
-		if len(now.all) == 0 {
-			continue // it is not collected yet
-		}
-		if len(page.Locks) == limit {
-			page.Next = page.Locks[limit-1].Name
-			break
-		}
-		info, err := b.describe(ctx, l, name, now)
-		if err != nil {
-			return backend.ListPage{}, err
-		}
-		page.Locks = append(page.Locks, info)
-	}
-	return page, nil
+	return seqlock.Page(ctx, req, nodes, func(ctx context.Context, name string) (backend.LockInfo, error) {
+		return b.inspect(ctx, l, name, false)
+	})
 }
 
 // Watch returns ErrUnsupported: the client library cannot watch a whole tree.

@@ -9,6 +9,7 @@ import (
 	"strings"
 
 	"github.com/holdfast-io/holdfast/backend"
+	"github.com/holdfast-io/holdfast/internal/seqlock"
 )
 
 // entry is a node below a lock: an acquisition that holds the lock or waits. The name contains
@@ -22,6 +23,12 @@ type entry struct {
 	session backend.SessionID
 	place   int32 // ZooKeeper's sequence number
 }
+
+// LeaseID implements seqlock.Entry.
+func (e entry) LeaseID() backend.LeaseID { return e.lease }
+
+// Claim implements seqlock.Entry.
+func (e entry) Claim() backend.Claim { return e.claim }
 
 const (
 	exclusiveMark, sharedMark = "x", "s"
@@ -59,52 +66,32 @@ func parseEntry(node string) (entry, bool) {
 	return e, true
 }
 
-// line is the holders and the waiters, in order of their places. As no waiter is overtaken, the
-// holders are always its front.
-type line struct {
-	backend.Front
+// queue is the queue of a lock.
+type queue struct {
+	seqlock.Queue[entry]
 
-	all     []entry
 	doubled bool // there are several entries of one lease
 }
 
-// newLine sorts the nodes below a lock. Of several entries of one lease, which a create that was
+// newQueue sorts the nodes below a lock. Of several entries of one lease, which a create that was
 // sent twice leaves, only the first counts.
-func newLine(nodes []string) line {
-	var l line
+func newQueue(nodes []string) queue {
+	var all []entry
 	for _, n := range nodes {
 		if e, ok := parseEntry(n); ok {
-			l.all = append(l.all, e)
+			all = append(all, e)
 		}
 	}
 	// Serial numbers (RFC 1982): they wrap around after 2^31 entries of one lock.
-	slices.SortFunc(l.all, func(a, b entry) int { return cmp.Compare(a.place-b.place, 0) })
-	seen := make(map[backend.LeaseID]bool, len(l.all))
-	l.all = slices.DeleteFunc(l.all, func(e entry) bool {
+	slices.SortFunc(all, func(a, b entry) int { return cmp.Compare(a.place-b.place, 0) })
+	seen, doubled := make(map[backend.LeaseID]bool, len(all)), false
+	all = slices.DeleteFunc(all, func(e entry) bool {
 		again := seen[e.lease]
 		seen[e.lease] = true
-		l.doubled = l.doubled || again
+		doubled = doubled || again
 		return again
 	})
-	claims := make([]backend.Claim, len(l.all))
-	for i, e := range l.all {
-		claims[i] = e.claim
-	}
-	l.Front = backend.FrontOf(claims)
-	return l
-}
-
-// find returns the index of a lease, or -1.
-func (l line) find(id backend.LeaseID) int {
-	return slices.IndexFunc(l.all, func(e entry) bool { return e.lease == id })
-}
-
-// holders returns the front of the line alone.
-func (l line) holders() line { return l.first(l.Out) }
-
-// first returns the first n entries of the line.
-func (l line) first(n int) line {
-	return line{Front: backend.Front{Claims: l.Claims[:n], Out: min(n, l.Out)}, all: l.all[:n]}
+	return queue{seqlock.QueueOf(all), doubled}
 }
 
 // content is the data of an entry's node, for people.

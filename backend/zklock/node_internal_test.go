@@ -9,8 +9,8 @@ import (
 	"github.com/holdfast-io/holdfast/backend"
 )
 
-// The names alone determine the line: see newLine.
-func TestLine(t *testing.T) {
+// The names alone determine the queue: see newQueue.
+func TestQueueOfNodes(t *testing.T) {
 	t.Parallel()
 	for name, tc := range map[string]struct {
 		nodes []string
@@ -25,13 +25,13 @@ func TestLine(t *testing.T) {
 		"not ours":          {[]string{"x.0.1.a.s.0000000001", "something", "x.0.1.a.s", "z.0.1.b.s.0000000000", "x.0.1.c.s.99999999999"}, "a", 1},
 		"places wrap round": {[]string{fmt.Sprintf("x.0.1.b.s.%010d", math.MinInt32), fmt.Sprintf("x.0.1.a.s.%010d", math.MaxInt32)}, "ab", 1},
 	} {
-		l := newLine(tc.nodes)
+		q := newQueue(tc.nodes)
 		var order []byte
-		for _, e := range l.all {
+		for _, e := range q.All {
 			order = append(order, e.lease...)
 		}
-		if string(order) != tc.order || l.Out != tc.out {
-			t.Errorf("%s: %q with %d out, want %q with %d", name, order, l.Out, tc.order, tc.out)
+		if string(order) != tc.order || q.Out != tc.out {
+			t.Errorf("%s: %q with %d out, want %q with %d", name, order, q.Out, tc.order, tc.out)
 		}
 	}
 }

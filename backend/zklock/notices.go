@@ -2,8 +2,6 @@ package zklock
 
 import (
 	"errors"
-	"maps"
-	"slices"
 
 	"github.com/go-zookeeper/zk"
 
@@ -62,9 +60,9 @@ const someChecks, fewLeases = 16, 4
 // beat sends a request that shows that the session lives. If leases are held, it checks the next of
 // them.
 func (s *session) beat() error {
-	k, l, path := s.nextCheck()
-	if l != nil {
-		return s.check(k, l, path)
+	k, path := s.nextCheck()
+	if path != "" {
+		return s.check(k, path)
 	}
 	_, _, err := s.link.conn.Exists(s.b.sessionPath(s.ID))
 	return err
@@ -77,33 +75,33 @@ func (s *session) checkSome() {
 		return
 	}
 	for range min(known, someChecks) {
-		if k, l, path := s.nextCheck(); l == nil || s.check(k, l, path) != nil {
+		if k, path := s.nextCheck(); path == "" || s.check(k, path) != nil {
 			return
 		}
 	}
 }
 
-// nextCheck returns the held lease that is to be checked next, with the path of its entry, or nil
+// nextCheck returns the held lease that is to be checked next, with the path of its entry: empty
 // if none is held. All held leases are checked in turn.
-func (s *session) nextCheck() (seqlock.Key, *lease, string) {
-	s.leases.Lock()
-	defer s.leases.Unlock()
+func (s *session) nextCheck() (seqlock.Key, string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
 	for range 2 {
 		for len(s.checks) > 0 {
 			k := s.checks[0]
 			s.checks = s.checks[1:]
-			if l := s.leases.Get(k); l != nil && l.IsHeld() {
-				return k, l, l.Entry
+			if path := s.leases.EntryOf(k); path != "" {
+				return k, path
 			}
 		}
-		s.checks = slices.Collect(maps.Keys(s.leases.Select((*lease).IsHeld)))
+		s.checks = s.leases.Held()
 	}
-	return seqlock.Key{}, nil, ""
+	return seqlock.Key{}, ""
 }
 
 // check reports a held lease whose entry was deleted by hand. Nothing reports that, and another
 // client may hold the lock by then. If there is a notice of a break, that is the cause.
-func (s *session) check(k seqlock.Key, l *lease, path string) error {
+func (s *session) check(k seqlock.Key, path string) error {
 	there, _, err := s.link.conn.Exists(path)
 	if err != nil || there {
 		return err
@@ -113,10 +111,7 @@ func (s *session) check(k seqlock.Key, l *lease, path string) error {
 		return err // another time; hear handles a node that is gone
 	}
 	s.tellBroken(data)
-	s.leases.Lock()
-	gone := s.leases.Get(k) == l && l.IsHeld() && l.Entry == path // otherwise it was released in the meantime
-	s.leases.Unlock()
-	if gone {
+	if s.leases.EntryOf(k) == path { // otherwise it was released in the meantime
 		s.tell(backend.Loss{Lease: k.ID, Cause: backend.CauseGone})
 	}
 	return nil
@@ -125,20 +120,17 @@ func (s *session) check(k seqlock.Key, l *lease, path string) error {
 // tellMissing reports the leases whose entries no longer exist, although they were not released
 // here: their notices made room for newer ones.
 func (s *session) tellMissing() error {
-	paths := make(map[string]*lease)
-	ids := make(map[string]backend.LeaseID)
-	s.leases.Lock()
-	for k, l := range s.leases.Select(func(l *lease) bool { return l.Entry != "" && !l.IsGone() }) {
-		paths[l.Entry], ids[l.Entry] = l, k.ID
-	}
-	s.leases.Unlock()
-	for path, l := range paths {
+	for _, k := range s.leases.Held() {
+		path := s.leases.EntryOf(k)
+		if path == "" {
+			continue // it was released in the meantime
+		}
 		there, _, err := s.link.conn.Exists(path)
 		if err != nil {
 			return err
 		}
-		if !there && !l.IsGone() { // otherwise it was released in the meantime
-			s.tell(backend.Loss{Lease: ids[path], Cause: backend.CauseGone})
+		if !there && s.leases.EntryOf(k) == path {
+			s.tell(backend.Loss{Lease: k.ID, Cause: backend.CauseGone})
 		}
 	}
 	return nil
@@ -151,7 +143,5 @@ func (s *session) tell(loss backend.Loss) {
 		if path := l.Entry; loss.Cause == backend.CauseBroken && (path != "" || l.Unsure) {
 			s.b.sessions.Go(func() { s.clear(k, path) })
 		}
-		s.unplace(l)
-		l.Entry = ""
 	})
 }

@@ -44,7 +44,8 @@ func (b *Backend) Release(ctx context.Context, req backend.ReleaseRequest) error
 		found, err = b.removeLease(ctx, l, key)
 	}
 	if ok && (err == nil || errors.Is(err, zk.ErrSessionExpired)) {
-		s.settle(key)
+		s.leases.Settle(key)
+		s.leases.ForgetAbandoned()
 	}
 	switch {
 	case ok && (errors.Is(err, zk.ErrSessionExpired) || s.Life.Err() != nil) && ctx.Err() == nil:
@@ -116,18 +117,6 @@ func (s *session) leave(k seqlock.Key, abandon bool) (*lease, string, *lease, st
 		return l, l.Entry, to, to.Entry
 	}
 	return l, l.Entry, nil, ""
-}
-
-// settle records that a lease was released and has no entry. If a create of it is under way, the
-// lease stays known until that has ended: see created.
-func (s *session) settle(k seqlock.Key) {
-	s.leases.Lock()
-	defer s.leases.Unlock()
-	if l := s.leases.Get(k); l != nil {
-		s.unplace(l)
-		s.leases.Settle(k, l, l.Unsure && len(l.Store.turn) > 0)
-	}
-	s.leases.Forgotten()
 }
 
 // removeLease deletes every entry of the lease. It reports whether there was one.

@@ -27,12 +27,11 @@ type session struct {
 	closed chan struct{} // closed when the attempt to end it in the ensemble has ended
 	gone   bool          // it has ended there; read after closed is closed
 
-	mu      sync.Mutex // guards contact
-	contact contact
+	entries map[spot]*lease // of exclusive leases; guarded by the mutex of leases
 
-	// guarded by the mutex of leases
-	entries map[spot]*lease // of exclusive leases
-	checks  []seqlock.Key   // held leases whose entries have yet to be checked in this round
+	mu      sync.Mutex // guards the fields below
+	contact contact
+	checks  []seqlock.Key // held leases whose entries have yet to be checked in this round
 }
 
 const (
@@ -45,10 +44,10 @@ const (
 	opBreak   = "break"
 )
 
-func (b *Backend) newSession(s *sessions.Session) *session {
-	return &session{
-		Session: s, b: b, leases: seqlock.NewLeases(s, newHandOver), closed: make(chan struct{}), entries: make(map[spot]*lease),
-	}
+func (b *Backend) newSession(base *sessions.Session) *session {
+	s := &session{Session: base, b: b, closed: make(chan struct{}), entries: make(map[spot]*lease)}
+	s.leases = seqlock.NewLeases(base, s.unplace)
+	return s
 }
 
 // OpenSession makes a session or confirms it. Errors: *InvalidError, also for a TTL that the

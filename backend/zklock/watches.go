@@ -14,9 +14,9 @@ import (
 // The library calls event in the order of the events, and watches fire within that call, so they
 // fire in that order, too.
 type watches struct {
-	mu    sync.Mutex
-	nodes map[string]*watch // of a node, by path
-	lines map[string]*watch // of the nodes below it
+	mu     sync.Mutex
+	nodes  map[string]*watch // of a node, by path
+	queues map[string]*watch // of the nodes below it
 }
 
 // watch is closed when something has changed.
@@ -27,7 +27,7 @@ type watch struct {
 }
 
 func newWatches() *watches {
-	return &watches{nodes: make(map[string]*watch), lines: make(map[string]*watch)}
+	return &watches{nodes: make(map[string]*watch), queues: make(map[string]*watch)}
 }
 
 // done returns a channel that is closed when something has changed. Nil: never.
@@ -70,7 +70,7 @@ func (s *watches) event(e zk.Event) {
 		s.fire(s.nodes, e)
 	}
 	if gone || e.Type == zk.EventNodeChildrenChanged {
-		s.fire(s.lines, e)
+		s.fire(s.queues, e)
 	}
 }
 
@@ -105,10 +105,10 @@ type listing struct {
 	watch *watch
 }
 
-// watchLine watches the nodes below a node, and lists them.
-func (l *link) watchLine(ctx context.Context, path string) (listing, error) {
+// watchQueue watches the nodes below a node, and lists them.
+func (l *link) watchQueue(ctx context.Context, path string) (listing, error) {
 	return call(ctx, l, func() (listing, error) {
-		w, set := l.watches.join(l.watches.lines, path)
+		w, set := l.watches.join(l.watches.queues, path)
 		var nodes []string
 		var err error
 		if set {
@@ -116,7 +116,7 @@ func (l *link) watchLine(ctx context.Context, path string) (listing, error) {
 		} else {
 			nodes, _, _, err = l.conn.ChildrenW(path)
 		}
-		l.watches.joined(l.watches.lines, path, w, err)
+		l.watches.joined(l.watches.queues, path, w, err)
 		return listing{nodes, w}, err
 	})
 }

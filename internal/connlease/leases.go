@@ -130,15 +130,11 @@ func (b *Leases) Ready(ctx context.Context, op string) error {
 
 // fail returns the error for the caller.
 func (b *Leases) fail(ctx context.Context, op string, mayHold bool, err error) error {
-	switch {
-	case err == nil:
-		return nil
-	case errors.Is(err, backend.ErrClosed), b.life.Err() != nil:
-		return backend.ErrClosed
-	case storeerr.IsKind(err):
+	known, err := storeerr.Of(ctx, b.life, err)
+	if known {
 		return err
 	}
-	return b.store.Unavailable(op, mayHold, storeerr.Cause(ctx, err))
+	return b.store.Unavailable(op, mayHold, err)
 }
 
 // session returns a live session.

@@ -80,6 +80,9 @@ func Break[E any](ctx context.Context, store Evictor[E]) (backend.BreakResult, b
 		}
 		rest = left
 	}
+	if err != nil {
+		res = backend.BreakResult{}
+	}
 	return res, begun, err
 }
 

@@ -1,7 +1,7 @@
 // Package seqlock has the rules that stores with ordered keys share: ZooKeeper and Consul. The queue of
 // a lock is its keys in order, and the holders are the front of it, as far as it fits
 // (backend.Front). No key records them. Here is what a session knows of its leases, which of them may
-// be granted, and how locks are broken.
+// be granted, what follows from the queue, and how locks are broken.
 //
 // What follows differs between the two stores, and stays in their packages. ZooKeeper reports the
 // number of entries with each create, and a waiter watches one node; in Consul a create reads the

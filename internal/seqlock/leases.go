@@ -21,7 +21,7 @@ type Leases[S any] struct {
 	sync.Mutex
 
 	session   *sessions.Session
-	fresh     func() S // may be nil
+	forget    func(*Lease[S]) // may be nil
 	all       map[Key]*Lease[S]
 	abandoned []Key // in the order in which they were abandoned
 }
@@ -35,6 +35,9 @@ type Lease[S any] struct {
 	Unsure bool
 	// Callers counts what is in progress for the lease.
 	Callers int
+	// Turn has capacity 1. A value is in it while a caller looks for the entry and makes it, in a store
+	// in which two such callers could make two.
+	Turn chan struct{}
 	// Gone is closed when the lease was released, abandoned or lost. The callers that wait for it
 	// stop, and none is granted it.
 	Gone chan struct{}
@@ -43,10 +46,10 @@ type Lease[S any] struct {
 	abandoned time.Time
 }
 
-// NewLeases returns the leases of a session, which has none yet. fresh returns what the store adds to a
-// new one. nil: the zero value.
-func NewLeases[S any](s *sessions.Session, fresh func() S) *Leases[S] {
-	return &Leases[S]{session: s, fresh: fresh, all: make(map[Key]*Lease[S])}
+// NewLeases returns the leases of a session, which has none yet. forget is called with the mutex held
+// before the entry of a lease is forgotten. It may be nil.
+func NewLeases[S any](s *sessions.Session, forget func(*Lease[S])) *Leases[S] {
+	return &Leases[S]{session: s, forget: forget, all: make(map[Key]*Lease[S])}
 }
 
 // IsGone reports whether the lease was released, abandoned or lost.
@@ -78,10 +81,7 @@ func (l *Lease[S]) stop() {
 func (x *Leases[S]) lease(k Key) *Lease[S] {
 	l, ok := x.all[k]
 	if !ok {
-		l = &Lease[S]{Gone: make(chan struct{})}
-		if x.fresh != nil {
-			l.Store = x.fresh()
-		}
+		l = &Lease[S]{Turn: make(chan struct{}, 1), Gone: make(chan struct{})}
 		x.all[k] = l
 	}
 	return l
@@ -139,7 +139,7 @@ func (x *Leases[S]) Knows(k Key) bool {
 }
 
 // Leave stops the callers that wait for the lease, and lets no other join. It returns nil if nothing
-// is known of the lease, except if it is abandoned. The mutex is held.
+// is known of the lease and it is not abandoned. The mutex is held.
 func (x *Leases[S]) Leave(k Key, abandon bool) *Lease[S] {
 	l := x.all[k]
 	if abandon {
@@ -155,9 +155,11 @@ func (x *Leases[S]) Leave(k Key, abandon bool) *Lease[S] {
 	return l
 }
 
-// Forgotten forgets the leases that were abandoned so long ago that no request for them can be on its
-// way any more, and returns them. The mutex is held.
-func (x *Leases[S]) Forgotten() []Key {
+// ForgetAbandoned forgets the leases that were abandoned so long ago that no request for them can be on
+// its way any more, and returns them.
+func (x *Leases[S]) ForgetAbandoned() []Key {
+	x.Lock()
+	defer x.Unlock()
 	var old []Key
 	for len(x.abandoned) > 0 {
 		k := x.abandoned[0]
@@ -173,32 +175,59 @@ func (x *Leases[S]) Forgotten() []Key {
 	return old
 }
 
-// Settle records that a lease was released and has no entry that is known. If unsure is set, there may
-// be another one: the lease stays known until that is settled. The mutex is held.
-func (x *Leases[S]) Settle(k Key, l *Lease[S], unsure bool) {
-	l.Entry, l.Unsure = "", unsure
-	x.Drop(k, l)
+// Settle records that a lease was released and has no entry. If the entry is just being made, the lease
+// stays known until that has ended.
+func (x *Leases[S]) Settle(k Key) {
+	x.Lock()
+	defer x.Unlock()
+	if l, ok := x.all[k]; ok {
+		x.noEntry(l, l.Unsure && len(l.Turn) > 0)
+		x.Drop(k, l)
+	}
 }
 
-// Get returns what is known of the lease, or nil. The mutex is held.
-func (x *Leases[S]) Get(k Key) *Lease[S] { return x.all[k] }
+// Forget records that a lease has no entry, and none is being made.
+func (x *Leases[S]) Forget(l *Lease[S]) {
+	x.Lock()
+	defer x.Unlock()
+	x.noEntry(l, false)
+}
+
+func (x *Leases[S]) noEntry(l *Lease[S], unsure bool) {
+	if x.forget != nil {
+		x.forget(l)
+	}
+	l.Entry, l.Unsure = "", unsure
+}
+
+// EntryOf returns the entry of a lease that is held. Empty: it is not held.
+func (x *Leases[S]) EntryOf(k Key) string {
+	x.Lock()
+	defer x.Unlock()
+	if l, ok := x.all[k]; ok && l.IsHeld() {
+		return l.Entry
+	}
+	return ""
+}
+
+// Held returns the leases that are held, in any order.
+func (x *Leases[S]) Held() []Key {
+	x.Lock()
+	defer x.Unlock()
+	var some []Key
+	for k, l := range x.all {
+		if l.IsHeld() {
+			some = append(some, k)
+		}
+	}
+	return some
+}
 
 // Count returns how many leases are known.
 func (x *Leases[S]) Count() int {
 	x.Lock()
 	defer x.Unlock()
 	return len(x.all)
-}
-
-// Select returns the leases for which f returns true. The mutex is held.
-func (x *Leases[S]) Select(f func(*Lease[S]) bool) map[Key]*Lease[S] {
-	some := make(map[Key]*Lease[S])
-	for k, l := range x.all {
-		if f(l) {
-			some[k] = l
-		}
-	}
-	return some
 }
 
 // Report reports a loss, once, and forgets the leases of that ID, for each of which lose is called
@@ -210,6 +239,7 @@ func (x *Leases[S]) Report(loss backend.Loss, lose func(Key, *Lease[S])) {
 		for k, l := range x.all {
 			if k.ID == loss.Lease {
 				lose(k, l)
+				x.noEntry(l, l.Unsure)
 				l.stop()
 				delete(x.all, k)
 			}

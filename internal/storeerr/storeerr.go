@@ -34,3 +34,19 @@ func Cause(ctx context.Context, err error) error {
 	}
 	return cause
 }
+
+// Of returns true and the error of a call as its caller gets it, if that is known: nil, an error of
+// package backend, or backend.ErrClosed once life has ended. Otherwise it returns false and the cause
+// of a *backend.UnavailableError: see Cause.
+func Of(ctx, life context.Context, err error) (bool, error) {
+	switch {
+	case err == nil:
+		return true, nil
+	case life.Err() != nil, errors.Is(context.Cause(ctx), backend.ErrClosed), errors.Is(err, backend.ErrClosed):
+		// This includes a call in progress that got another error first.
+		return true, backend.ErrClosed
+	case IsKind(err):
+		return true, err
+	}
+	return false, Cause(ctx, err)
+}
