@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/holdfast-io/holdfast/backend"
+	"github.com/holdfast-io/holdfast/internal/clock"
 )
 
 // AcquireOption changes one acquisition. Bounds are checked before anything is sent. A bad value is
@@ -176,36 +177,45 @@ func checkContext(ctx context.Context) error {
 	return nil
 }
 
-// settings applies the options of an acquisition and checks those that are valid only in
-// combination.
-func (c *Client) settings(ctx context.Context, opts []AcquireOption) (settings, error) {
-	s := settings{wait: -1, owner: c.cfg.Owner}
+// call is one acquisition that the caller asked for. It makes the holds that it may become.
+type call struct {
+	settings
+	key   heldKey
+	begun clock.Instant // 0: there are no hooks that want to know
+	req   backend.AcquireRequest
+}
+
+// newCall applies the options of an acquisition and checks those that are valid only in combination.
+func (c *Client) newCall(ctx context.Context, name string, opts []AcquireOption) (*call, error) {
+	x := &call{settings: settings{wait: -1, owner: c.cfg.Owner}, key: heldKey{c, name}}
+	s := &x.settings
 	if err := checkContext(ctx); err != nil {
-		return s, err
+		return nil, err
 	}
 	for _, o := range opts {
 		if o == nil {
-			return s, invalid("option", "nil", "an option")
+			return nil, invalid("option", "nil", "an option")
 		}
-		if err := o.acquire(&s); err != nil {
-			return s, err
+		if err := o.acquire(s); err != nil {
+			return nil, err
 		}
 	}
 	switch {
 	case s.permits > 1 && s.limit < s.permits:
-		return s, invalid("permits", strconv.Itoa(s.permits), fmt.Sprintf("1 to the limit, %d", max(1, s.limit)))
+		return nil, invalid("permits", strconv.Itoa(s.permits), fmt.Sprintf("1 to the limit, %d", max(1, s.limit)))
 	case s.lease != "" && !s.noRenew:
-		return s, invalid("lease", strconv.Quote(string(s.lease)), "given only for a lease that is not renewed (NoRenew)")
+		return nil, invalid("lease", strconv.Quote(string(s.lease)), "given only for a lease that is not renewed (NoRenew)")
 	case s.atLeast > 0 && s.atMost > 0 && s.atMost < s.atLeast:
-		return s, invalid("at_most", s.atMost.String(), "at_least or more, "+s.atLeast.String())
+		return nil, invalid("at_most", s.atMost.String(), "at_least or more, "+s.atLeast.String())
 	}
-	return s, nil
+	return x, nil
 }
 
 // request builds the backend request for the settings, without the IDs.
-func (c *Client) request(name string, s settings) backend.AcquireRequest {
+func (x *call) request() backend.AcquireRequest {
+	c, s := x.key.c, &x.settings
 	r := backend.AcquireRequest{
-		Name: name, Owner: s.owner, Note: s.note, Reentrant: s.reentrant, Wait: s.wait != 0,
+		Name: x.key.name, Owner: s.owner, Note: s.note, Reentrant: s.reentrant, Wait: s.wait != 0,
 	}
 	if s.limit > 1 || s.shared && s.limit != 1 { // a limit of one admits a single holder
 		r.Mode = backend.Shared

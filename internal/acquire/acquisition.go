@@ -27,18 +27,21 @@ type Request struct {
 	// Fixed is the lease ID if the caller made it. Such a lease is never released here: another client
 	// may have retried with the same ID, and may hold it by now.
 	Fixed backend.LeaseID
-	// New returns the candidate of an attempt, which keeps the lease.
-	New func(liveness.Lease) Candidate
+	// Candidates makes the candidate of each attempt.
+	Candidates Maker
 }
+
+// Maker makes candidates.
+type Maker interface{ Candidate() Candidate }
 
 // Candidate is what a lease becomes if it is granted. Lost may be called before Accept: the lease can
 // then no longer be accepted.
 type Candidate interface {
 	liveness.Holder
-	// Lease returns the same lease each time.
+	// Lease returns the same lease each time. Acquire sets its Name, ID, Session, Timed, Life and Late.
 	Lease() *liveness.Lease
 	// Accept takes the grant over, unless the lease has ended already. The request left at sent or
-	// later. From then on, releasing the lease is the candidate's.
+	// later. From then on, releasing the lease is the candidate's. Agent.Mu is held.
 	Accept(ctx context.Context, g backend.Grant, sent clock.Instant) error
 }
 
@@ -95,32 +98,38 @@ func Validate(req backend.AcquireRequest, caps backend.Capabilities) error {
 // ErrUnsupported from the backend; ErrLost if Fixed names a lease that has ended. An *Error says whether
 // the lease may be held.
 func (a *Agent) Acquire(ctx context.Context, req Request) (Candidate, error) {
-	if err := context.Cause(ctx); err != nil {
-		return nil, err
+	a.work.add() // prepare then checks whether Close has begun
+	defer a.work.done()
+	switch {
+	case a.closing.Err() != nil:
+		return nil, backend.ErrClosed
+	case ctx.Err() != nil:
+		return nil, context.Cause(ctx)
 	}
 	q := acquisition{Agent: a, req: req}
+	q.chooseLease()
 	return q.run(ctx)
 }
 
 func (a *acquisition) run(ctx context.Context) (Candidate, error) {
-	within, cancel := a.bound(ctx)
-	defer cancel()
+	patient, finish := a.bound(ctx)
+	defer finish()
 	for n := 0; ; n++ {
-		got, err := a.prepare(within)
+		x, err := a.prepare(patient)
 		if err == nil {
-			if err = a.attempt(ctx, within, got); err == nil {
-				return got, nil
+			if err = a.attempt(ctx, x); err == nil {
+				return x.got, nil
 			}
 		}
-		if a.again(within, err, n) {
+		if a.again(patient, err, n) {
 			continue
 		}
-		if a.req.Patience > 0 && isOver(ctx, within) && (!IsUnavailable(err) || hasEnded(err)) && a.closing.Err() == nil {
-			if got, err = a.last(ctx); err == nil {
-				return got, nil
+		if a.req.Patience > 0 && isOver(ctx, patient) && (!IsUnavailable(err) || hasEnded(err)) && a.closing.Err() == nil {
+			if x, err = a.last(ctx); err == nil {
+				return x.got, nil
 			}
 		}
-		return nil, a.fail(ctx, within, err)
+		return nil, a.fail(ctx, patient, err)
 	}
 }
 
@@ -132,67 +141,90 @@ func hasEnded(err error) bool {
 
 // bound limits the attempts to the time that the caller wants to wait, or, if it does not want to
 // wait, to the time for which an unavailable backend is retried.
-func (a *acquisition) bound(ctx context.Context) (context.Context, context.CancelFunc) {
+func (a *acquisition) bound(ctx context.Context) (context.Context, func()) {
+	patience := a.req.Patience
 	switch {
-	case a.req.Patience < 0:
-		return ctx, func() {} // each attempt has a context of its own that ends
-	case a.req.Patience == 0:
-		return context.WithTimeoutCause(ctx, a.Timeout, errWaitOver)
-	default:
-		return context.WithTimeoutCause(ctx, a.req.Patience, errWaitOver)
+	case patience < 0:
+		return ctx, func() {}
+	case patience == 0:
+		patience = a.Timeout
 	}
+	bound := within(ctx, patience, errWaitOver)
+	return bound, bound.finish
 }
 
-// prepare chooses the session and the lease ID of the next attempt. The lease ID stays the same, so
-// that a lost reply does not mean two grants. A new session brings a new lease ID: a lease of the
-// old session that was granted after all would die with that session.
-func (a *acquisition) prepare(ctx context.Context) (Candidate, error) {
+// attempt is one request in progress.
+type attempt struct {
+	ctx    requestContext
+	got    Candidate
+	missed time.Duration // see clock.Clock.At
+	in     *attempts     // nil once it is not in progress, or is interrupted
+	slot   int           // in that list
+}
+
+// prepare registers the next attempt, so that a loss reported while its request is in progress is not
+// missed. The lease ID stays the same, so that a lost reply does not mean two grants. A new session
+// brings a new lease ID: a lease of the old session that was granted after all would die with that
+// session.
+func (a *acquisition) prepare(ctx context.Context) (*attempt, error) {
+	now, missed := a.Clock.Read()
+	x := &attempt{ctx: requestContext{Context: ctx}, got: a.req.Candidates.Candidate(), missed: missed}
+	a.Mu.Lock()
+	defer a.Mu.Unlock()
 	var sess *liveness.Session
+	others := &a.loose
 	if a.caps.Sessions && (a.req.Wait || !a.req.Timed) {
 		var err error
-		if sess, err = a.req.Session.Live(ctx); err != nil {
+		if sess, err = a.req.Session.obtain(ctx, now); err != nil {
 			return nil, err
 		}
+		others = &a.req.Session.waiting
 	}
 	if sess != nil && sess != a.sess {
-		if a.sess != nil && a.req.Lease != "" && a.req.Fixed == "" {
+		if a.sess != nil && a.req.Fixed == "" {
 			a.abandon()
 		}
 		a.sess, a.req.AcquireRequest.Session = sess, sess.ID
 	}
-	if a.req.Lease == "" {
-		a.req.Lease = a.req.Fixed
+	l := x.got.Lease()
+	l.Name, l.ID, l.Session = a.req.Name, a.req.Lease, sess
+	l.Timed, l.Life, l.Late = a.req.Timed, a.req.TTL, a.unknown
+	switch {
+	case a.closed:
+		return nil, backend.ErrClosed
+	case !a.Live.Expect(l):
+		return nil, backend.ErrSessionLost
 	}
+	others.add(x)
+	return x, nil
+}
+
+// chooseLease chooses the lease ID of the attempts from now on.
+func (a *acquisition) chooseLease() {
+	a.req.Lease = a.req.Fixed
 	if a.req.Lease == "" {
 		a.req.Lease = backend.NewLeaseID()
 	}
-	return a.req.New(liveness.Lease{
-		Name: a.req.Name, ID: a.req.Lease, Session: sess, Timed: a.req.Timed, Life: a.req.TTL, Late: a.unknown,
-	}), nil
 }
 
 // attempt sends one request.
-func (a *acquisition) attempt(ctx, within context.Context, got Candidate) error {
-	within, interrupt := context.WithCancelCause(within)
-	defer interrupt(nil)
-	if err := a.expect(got.Lease(), interrupt); err != nil {
-		return err
-	}
-	missed := a.Clock.Missed()
-	grant, err := a.Backend.Acquire(within, a.req.AcquireRequest)
-	if err != nil {
-		a.drop(got.Lease())
-		if cause := context.Cause(within); cause != nil && !IsAnswer(err) {
-			a.unknown = true
-			err = cause
+func (a *acquisition) attempt(ctx context.Context, x *attempt) error {
+	grant, err := a.Backend.Acquire(&x.ctx, a.req.AcquireRequest)
+	if err != nil && !IsAnswer(err) {
+		if cause := causeOf(&x.ctx); cause != nil {
+			a.unknown, err = true, cause
 		}
-		return err
 	}
-	a.unknown = true // until the candidate has it, no caller releases it
-	err = got.Accept(ctx, grant, a.Clock.At(grant.Asked, missed))
-	a.stopWaiting(got.Lease())
+	x.ctx.finish()
+	a.Mu.Lock()
+	defer a.Mu.Unlock()
+	x.leave()
+	if err == nil {
+		a.unknown = true // until the candidate has it, no caller releases it
+		err = x.got.Accept(ctx, grant, a.Clock.At(grant.Asked, x.missed))
+	}
 	if err != nil {
-		a.drop(got.Lease())
+		a.Live.Drop(x.got.Lease())
 	}
 	return err
 }
@@ -209,35 +241,7 @@ func isRefusal(err error) bool {
 
 // isOver reports whether within has ended only because Patience has elapsed.
 func isOver(ctx, within context.Context) bool {
-	return errors.Is(context.Cause(within), errWaitOver) && ctx.Err() == nil
-}
-
-// expect registers a lease, so that a loss reported while its request is in progress is not missed.
-func (a *acquisition) expect(l *liveness.Lease, interrupt context.CancelCauseFunc) error {
-	a.Mu.Lock()
-	defer a.Mu.Unlock()
-	switch {
-	case a.closed:
-		return backend.ErrClosed
-	case !a.Live.Expect(l):
-		return backend.ErrSessionLost
-	}
-	a.waiting.add(l, interrupt)
-	return nil
-}
-
-// drop removes a lease that was not granted.
-func (a *acquisition) drop(l *liveness.Lease) {
-	a.Mu.Lock()
-	defer a.Mu.Unlock()
-	a.waiting.remove(l)
-	a.Live.Drop(l)
-}
-
-func (a *acquisition) stopWaiting(l *liveness.Lease) {
-	a.Mu.Lock()
-	defer a.Mu.Unlock()
-	a.waiting.remove(l)
+	return errors.Is(causeOf(within), errWaitOver) && ctx.Err() == nil
 }
 
 // again reports whether to retry after err. It pauses first if a pause is due.
@@ -255,7 +259,9 @@ func (a *acquisition) again(within context.Context, err error, n int) bool {
 		return a.Pause(within, min(Backoff(n), 100*time.Millisecond))
 	case errors.Is(err, backend.ErrLost):
 		// Granted and lost before it was accepted, or abandoned: this ID cannot be used again.
+		a.Mu.Lock()
 		a.abandon()
+		a.Mu.Unlock()
 		return a.req.Fixed == "" && a.Pause(within, min(Backoff(n), 100*time.Millisecond))
 	case errors.Is(err, backend.ErrQuarantine):
 		errors.As(err, &away)
@@ -282,16 +288,14 @@ func (a *acquisition) heldByOurs(err error) bool {
 	})
 }
 
-// abandon releases the lease ID in the background. The next attempt has another ID.
+// abandon releases the lease ID in the background. The next attempt has another ID. Mu is held.
 func (a *acquisition) abandon() {
-	if a.unknown && a.req.Lease != "" && a.req.Fixed == "" {
-		a.Mu.Lock()
+	if a.unknown && a.req.Fixed == "" {
 		a.Settle(a.release(), a.sess, a.req.TTL)
-		a.Mu.Unlock()
 		a.givenUp = append(a.givenUp, a.req.Lease)
 	}
 	a.unknown = false
-	a.req.Lease = a.req.Fixed
+	a.chooseLease()
 }
 
 func (a *acquisition) release() backend.ReleaseRequest {
@@ -301,16 +305,16 @@ func (a *acquisition) release() backend.ReleaseRequest {
 // last makes one more attempt, without waiting, when Patience has elapsed: its refusal says who holds
 // the lock, or why no client does. If the lease was granted in the meantime, the caller gets it.
 // The place in the queue is released.
-func (a *acquisition) last(ctx context.Context) (Candidate, error) {
-	within, cancel := context.WithTimeout(ctx, min(a.Timeout, time.Second))
-	defer cancel()
-	got, err := a.prepare(within)
+func (a *acquisition) last(ctx context.Context) (*attempt, error) {
+	short := within(ctx, min(a.Timeout, time.Second), context.DeadlineExceeded)
+	defer short.finish()
+	x, err := a.prepare(short)
 	if err == nil {
 		a.req.Wait = false
-		if err = a.attempt(ctx, within, got); err == nil {
-			return got, nil
+		if err = a.attempt(ctx, x); err == nil {
+			return x, nil
 		}
-		if a.req.Fixed == "" && a.Backend.Release(within, a.release()) == nil {
+		if a.req.Fixed == "" && a.Backend.Release(short, a.release()) == nil {
 			a.unknown = false
 		}
 	}
@@ -374,7 +378,9 @@ func (a *acquisition) fail(ctx, within context.Context, err error) error {
 	switch {
 	case a.unknown:
 		a.Observer.Ambiguous(ctx, "acquire")
+		a.Mu.Lock()
 		a.abandon()
+		a.Mu.Unlock()
 	case len(a.givenUp) == 0:
 		return err
 	}

@@ -32,11 +32,10 @@ func (o observer) Wake() { o.a.Wake() }
 
 // Ended implements liveness.Observer.
 func (o observer) Ended(s *liveness.Session) {
-	delete(o.a.open, s)
-	for _, interrupt := range o.a.waiting[s] {
-		interrupt(backend.ErrSessionLost)
+	if owner, ok := o.a.open[s]; ok {
+		delete(o.a.open, s)
+		owner.waiting.interrupt(backend.ErrSessionLost)
 	}
-	delete(o.a.waiting, s)
 }
 
 // Wake has the renewer do what is due.

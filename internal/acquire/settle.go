@@ -105,10 +105,10 @@ func (a *Agent) Try(ctx context.Context, f func(context.Context) error) error {
 
 // tryFor makes one attempt of a given length.
 func (a *Agent) tryFor(ctx context.Context, long time.Duration, f func(context.Context) error) error {
-	within, cancel := context.WithTimeout(ctx, long)
-	defer cancel()
-	err := f(within)
-	if err != nil && within.Err() != nil && ctx.Err() == nil && !IsAnswer(err) && !IsUnavailable(err) {
+	bound := within(ctx, long, context.DeadlineExceeded)
+	defer bound.finish()
+	err := f(bound)
+	if err != nil && bound.Err() != nil && ctx.Err() == nil && !IsAnswer(err) && !IsUnavailable(err) {
 		err = &backend.UnavailableError{Backend: a.caps.Name, Op: "request", MayHold: true, Err: err}
 	}
 	return err
