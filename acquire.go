@@ -230,8 +230,8 @@ func (c *Client) take(ctx context.Context, x *call) (*Lock, error) {
 
 // takeOrJoin returns another handle of a lock that ctx belongs to, or acquires the lock.
 func (c *Client) takeOrJoin(ctx context.Context, x *call) (*Lock, error) {
-	x.req = x.request()
-	if err := acquire.Validate(x.req, c.caps); err != nil {
+	x.build()
+	if err := acquire.Validate(x.req.AcquireRequest, c.caps); err != nil {
 		return nil, err
 	}
 	if lock, err := c.reenter(ctx, x); lock != nil || err != nil {
@@ -239,7 +239,7 @@ func (c *Client) takeOrJoin(ctx context.Context, x *call) (*Lock, error) {
 	}
 	c.hooks.waiting(ctx, 1)
 	defer c.hooks.waiting(ctx, -1)
-	got, err := c.agent.Acquire(ctx, acquire.Request{AcquireRequest: x.req, Patience: x.wait, Session: c.sess, Fixed: x.lease, Candidates: x})
+	got, err := c.agent.Acquire(ctx, &x.req)
 	if err != nil {
 		return nil, err
 	}
@@ -275,7 +275,7 @@ func (c *Client) reenter(ctx context.Context, x *call) (*Lock, error) {
 	if !h.live.Held() {
 		return nil, nil //nolint:nilnil // as above
 	}
-	if err := h.covers(x.req); err != nil {
+	if err := h.covers(&x.req.AcquireRequest); err != nil {
 		return nil, err
 	}
 	lock := &Lock{h: h, values: ctx, joined: true}
@@ -284,7 +284,7 @@ func (c *Client) reenter(ctx context.Context, x *call) (*Lock, error) {
 }
 
 // covers returns an error if the lease does not include what req asks for. Client.mu is held.
-func (h *hold) covers(req backend.AcquireRequest) error {
+func (h *hold) covers(req *backend.AcquireRequest) error {
 	switch {
 	case !h.shared:
 		return nil // an exclusive lease includes everything

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/holdfast-io/holdfast/backend"
+	"github.com/holdfast-io/holdfast/internal/acquire"
 	"github.com/holdfast-io/holdfast/internal/clock"
 )
 
@@ -182,7 +183,7 @@ type call struct {
 	settings
 	key   heldKey
 	begun clock.Instant // 0: there are no hooks that want to know
-	req   backend.AcquireRequest
+	req   acquire.Request
 }
 
 // newCall applies the options of an acquisition and checks those that are valid only in combination.
@@ -211,12 +212,11 @@ func (c *Client) newCall(ctx context.Context, name string, opts []AcquireOption)
 	return x, nil
 }
 
-// request builds the backend request for the settings, without the IDs.
-func (x *call) request() backend.AcquireRequest {
-	c, s := x.key.c, &x.settings
-	r := backend.AcquireRequest{
-		Name: x.key.name, Owner: s.owner, Note: s.note, Reentrant: s.reentrant, Wait: s.wait != 0,
-	}
+// build fills in the request from the settings.
+func (x *call) build() {
+	c, s, r := x.key.c, &x.settings, &x.req
+	r.Patience, r.Session, r.Fixed, r.Candidates = s.wait, c.sess, s.lease, x
+	r.Name, r.Owner, r.Note, r.Reentrant, r.Wait = x.key.name, s.owner, s.note, s.reentrant, s.wait != 0
 	if s.limit > 1 || s.shared && s.limit != 1 { // a limit of one admits a single holder
 		r.Mode = backend.Shared
 		r.Permits = 1
@@ -231,5 +231,4 @@ func (x *call) request() backend.AcquireRequest {
 	if !c.caps.Sessions || s.noRenew || s.atLeast > 0 || ttl != c.cfg.TTL {
 		r.Timed, r.TTL = true, max(ttl, s.atLeast)
 	}
-	return r
 }

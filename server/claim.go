@@ -90,7 +90,7 @@ func (s *Server) take(ctx context.Context, a ask, session *acquire.Session) (*cl
 	err := acquire.Validate(req, s.caps)
 	var got acquire.Candidate
 	if err == nil {
-		got, err = s.agent.Acquire(ctx, acquire.Request{
+		got, err = s.agent.Acquire(ctx, &acquire.Request{
 			AcquireRequest: req, Patience: time.Duration(a.Wait), Session: session, Fixed: a.lease, Candidates: claims{s, shared},
 		})
 	}

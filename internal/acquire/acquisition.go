@@ -16,7 +16,7 @@ import (
 
 // Request is one acquisition.
 type Request struct {
-	// AcquireRequest is what is sent. Acquire chooses the Session and the Lease.
+	// AcquireRequest is what is sent. Acquire sets the Session and the Lease.
 	backend.AcquireRequest
 	// Patience is how long to wait: negative: until the context ends; 0: the request does not wait,
 	// and an unavailable backend is retried for Config.Timeout.
@@ -70,7 +70,7 @@ func MayHold(err error) bool {
 // acquisition is one call of Acquire, with as many attempts as it needs.
 type acquisition struct {
 	*Agent
-	req     Request
+	req     *Request
 	sess    *liveness.Session // of the last attempt; may be nil
 	unknown bool              // an attempt was cut short: the lease may be held
 	away    error             // the last ErrUnavailable
@@ -91,13 +91,13 @@ func Validate(req backend.AcquireRequest, caps backend.Capabilities) error {
 }
 
 // Acquire makes attempts until the lock is granted or a further attempt is pointless. It returns the
-// candidate that accepted the grant. When it fails, a lease that may have been granted is released in
+// candidate that accepted the grant. It changes req, which belongs to one acquisition. When it fails, a lease that may have been granted is released in
 // the background.
 //
 // Errors: ErrHeld after Patience; the cause of ctx; ErrUnavailable; ErrClosed; ErrInvalid and
 // ErrUnsupported from the backend; ErrLost if Fixed names a lease that has ended. An *Error says whether
 // the lease may be held.
-func (a *Agent) Acquire(ctx context.Context, req Request) (Candidate, error) {
+func (a *Agent) Acquire(ctx context.Context, req *Request) (Candidate, error) {
 	a.work.add() // prepare then checks whether Close has begun
 	defer a.work.done()
 	switch {
