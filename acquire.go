@@ -24,11 +24,11 @@ import (
 // sent; ErrUnavailable; ErrDeadlock; ErrClosed. With the context of a resumed lock that is acquired
 // again, also ErrLost when that lock has ended.
 func (c *Client) Acquire(ctx context.Context, name string, opts ...AcquireOption) (*Lock, error) {
-	x, err := c.newCall(ctx, name, opts)
+	s, err := c.settings(ctx, opts)
 	if err != nil {
 		return nil, c.opErr("acquire", name, err)
 	}
-	return c.take(ctx, x)
+	return c.take(ctx, name, &s)
 }
 
 // TryAcquire acquires the lock if it is free and does not wait in the queue. While the backend is
@@ -36,12 +36,12 @@ func (c *Client) Acquire(ctx context.Context, name string, opts ...AcquireOption
 //
 // Errors: as for Acquire. ErrHeld comes with a *HeldError that names the holders.
 func (c *Client) TryAcquire(ctx context.Context, name string, opts ...AcquireOption) (*Lock, error) {
-	x, err := c.newCall(ctx, name, opts)
+	s, err := c.settings(ctx, opts)
 	if err != nil {
 		return nil, c.opErr("acquire", name, err)
 	}
-	x.wait = 0
-	return c.take(ctx, x)
+	s.wait = 0
+	return c.take(ctx, name, &s)
 }
 
 // Do runs f while it holds the lock. The context passed to f ends with ctx, and when the lock is
@@ -98,12 +98,12 @@ func (l *Lock) releaseQuietly(ctx context.Context) {
 //
 // Errors: as for Acquire.
 func (c *Client) AcquireAll(ctx context.Context, names []string, opts ...AcquireOption) (Locks, error) {
-	each, err := c.newCall(ctx, "", opts)
+	s, err := c.settings(ctx, opts)
 	if err == nil && len(names) == 0 {
 		err = invalid("names", "[]", "one or more")
 	}
-	if err == nil && each.lease != "" {
-		err = invalid("lease", string(each.lease), "given for one lock only")
+	if err == nil && s.lease != "" {
+		err = invalid("lease", string(s.lease), "given for one lock only")
 	}
 	for _, name := range names {
 		err = errors.Join(err, backend.ValidateName(name))
@@ -113,14 +113,13 @@ func (c *Client) AcquireAll(ctx context.Context, names []string, opts ...Acquire
 	}
 	sorted := slices.Compact(slices.Sorted(slices.Values(names)))
 	begun := c.clock.Now()
+	wait := s.wait
 	locks := make(Locks, 0, len(sorted))
 	for _, name := range sorted {
-		one := *each
-		one.key.name = name
-		if each.wait > 0 {
-			one.wait = max(1, each.wait-time.Duration(c.clock.Now()-begun)) // 0 would be no Wait at all
+		if wait > 0 {
+			s.wait = max(1, wait-time.Duration(c.clock.Now()-begun)) // 0 would be no Wait at all
 		}
-		lock, err := c.take(ctx, &one)
+		lock, err := c.take(ctx, name, &s)
 		if err == nil {
 			locks = append(locks, lock)
 			err = locks.lost()
@@ -215,13 +214,14 @@ func (c *Client) Resume(ctx context.Context, lease Lease, opts ...ResumeOption) 
 }
 
 // take acquires one lock.
-func (c *Client) take(ctx context.Context, x *call) (*Lock, error) {
+func (c *Client) take(ctx context.Context, name string, s *settings) (*Lock, error) {
+	x := c.call(name, s)
 	x.begun = c.timeForHooks()
 	lock, err := c.takeOrJoin(ctx, x)
 	if err != nil {
-		err = c.opErr("acquire", x.key.name, err)
+		err = c.opErr("acquire", name, err)
 		hook(ctx, &c.hooks, c.hooks.Failed, FailedEvent{
-			Name: x.key.name, Shared: x.shared, Waited: time.Duration(c.timeForHooks() - x.begun), Result: Result(acquire.Outcome(ctx, err)), Err: err,
+			Name: name, Shared: s.shared, Waited: time.Duration(c.timeForHooks() - x.begun), Result: Result(acquire.Outcome(ctx, err)), Err: err,
 		})
 		return nil, err
 	}
@@ -230,7 +230,6 @@ func (c *Client) take(ctx context.Context, x *call) (*Lock, error) {
 
 // takeOrJoin returns another handle of a lock that ctx belongs to, or acquires the lock.
 func (c *Client) takeOrJoin(ctx context.Context, x *call) (*Lock, error) {
-	x.build()
 	if err := acquire.Validate(x.req.AcquireRequest, c.caps); err != nil {
 		return nil, err
 	}
@@ -249,8 +248,8 @@ func (c *Client) takeOrJoin(ctx context.Context, x *call) (*Lock, error) {
 // Candidate implements acquire.Maker.
 func (x *call) Candidate() acquire.Candidate {
 	h := &hold{
-		c: x.key.c, owner: x.req.Owner, begun: x.begun, shared: x.req.Mode == backend.Shared, limit: x.req.Limit, permits: x.req.Permits,
-		most: x.atMost, floor: x.atLeast,
+		c: x.c, owner: x.req.Owner, begun: x.begun, shared: x.req.Mode == backend.Shared, limit: x.req.Limit, permits: x.req.Permits,
+		most: x.most, floor: x.floor,
 	}
 	h.live.Holder = h
 	if x.req.Timed && !x.noRenew {
@@ -261,7 +260,7 @@ func (x *call) Candidate() acquire.Candidate {
 
 // reenter returns another handle of the lease that ctx belongs to, or nil if there is none.
 func (c *Client) reenter(ctx context.Context, x *call) (*Lock, error) {
-	outer, ok := ctx.Value(&x.key).(*Lock)
+	outer, ok := ctx.Value(x).(*Lock)
 	if !ok {
 		return nil, nil //nolint:nilnil // neither a lock nor an error: the caller acquires
 	}

@@ -44,12 +44,12 @@ func (s State) String() string {
 // hold is a lease of this client, shared by the Locks that are handles of it. All fields that
 // change are guarded by Client.mu.
 type hold struct {
-	live   liveness.Lease
-	c      *Client
-	owner  string
-	shared bool
+	live  liveness.Lease
+	c     *Client
+	owner string
 	// The limit and permits of a shared lease, which bound what re-entry may ask for.
 	limit, permits int
+	shared         bool
 	unread         bool          // resumed, and its mode and permits are not read from the backend yet
 	begun          clock.Instant // when the caller asked for the lock; 0: there are no hooks that want to know
 	floor, most    time.Duration // AtLeast and AtMost; 0: not given
@@ -126,16 +126,6 @@ func (c *Client) check(h *hold) {
 	}
 }
 
-// heldKey is what re-entry asks a context for, by a pointer to it: the lock of that client and name that
-// the context belongs to.
-type heldKey struct {
-	c    *Client
-	name string
-}
-
-// is reports whether the key asks for l.
-func (k *heldKey) is(l *Lock) bool { return k.c == l.h.c && k.name == l.h.live.Name }
-
 // lockContext is the context of a lock. Its Err reads the clock, so it is correct even if the timer
 // that closes Done is late.
 type lockContext struct {
@@ -152,7 +142,7 @@ func (x *lockContext) Err() error {
 }
 
 func (x *lockContext) Value(key any) any {
-	if k, ok := key.(*heldKey); ok && k.is(x.lock) {
+	if asked, ok := key.(*call); ok && asked.asksFor(x.lock) {
 		return x.lock
 	}
 	return x.Context.Value(key)
@@ -180,9 +170,9 @@ func (x *lookingContext) Err() error {
 }
 
 func (x *lookingContext) Value(key any) any {
-	if k, ok := key.(*heldKey); ok {
+	if asked, ok := key.(*call); ok {
 		for _, l := range x.locks {
-			if k.is(l) {
+			if asked.asksFor(l) {
 				return l
 			}
 		}

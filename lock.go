@@ -31,11 +31,11 @@ type Lock struct {
 	h      *hold
 	values context.Context //nolint:containedctx // of the call that made it: the source of the values of Context
 	// Guarded by Client.mu:
-	ctx     *lockContext // made by the first call of Context
-	cancel  context.CancelCauseFunc
-	renewed chan struct{}
-	gone    error // why this handle has ended; nil while it is valid
-	joined  bool  // by re-entry; never changes
+	ctx      *lockContext // made by the first call of Context
+	cancel   context.CancelCauseFunc
+	renewed  chan struct{}
+	released bool
+	joined   bool // by re-entry; never changes
 }
 
 // Name returns the name of the lock.
@@ -88,8 +88,8 @@ func (l *Lock) end(err error) {
 
 // over returns why the handle has ended, or nil. Client.mu is held.
 func (l *Lock) over() error {
-	if l.gone != nil {
-		return l.gone
+	if l.released {
+		return ErrReleased
 	}
 	return l.h.err
 }

@@ -178,45 +178,60 @@ func checkContext(ctx context.Context) error {
 	return nil
 }
 
-// call is one acquisition that the caller asked for. It makes the holds that it may become.
+// call is one acquisition that the caller asked for. It makes the holds that it may become. A context
+// answers to a pointer to it, as a key, with the lock that it belongs to, if that has the same name: see
+// Client.reenter.
 type call struct {
-	settings
-	key   heldKey
-	begun clock.Instant // 0: there are no hooks that want to know
-	req   acquire.Request
+	c           *Client
+	begun       clock.Instant // 0: there are no hooks that want to know
+	floor, most time.Duration // as in hold
+	noRenew     bool
+	req         acquire.Request
 }
 
-// newCall applies the options of an acquisition and checks those that are valid only in combination.
-func (c *Client) newCall(ctx context.Context, name string, opts []AcquireOption) (*call, error) {
-	x := &call{settings: settings{wait: -1, owner: c.cfg.Owner}, key: heldKey{c, name}}
-	s := &x.settings
+// asksFor reports whether the call is for the lock that l is a handle of.
+func (x *call) asksFor(l *Lock) bool { return x.c == l.h.c && x.req.Name == l.h.live.Name }
+
+// settings applies the options of an acquisition and checks those that are valid only in
+// combination.
+func (c *Client) settings(ctx context.Context, opts []AcquireOption) (settings, error) {
+	s := settings{wait: -1, owner: c.cfg.Owner}
 	if err := checkContext(ctx); err != nil {
-		return nil, err
+		return s, err
 	}
+	if len(opts) == 0 {
+		return s, nil
+	}
+	return s.with(opts)
+}
+
+// with returns the settings with the options applied.
+func (s settings) with(opts []AcquireOption) (settings, error) {
 	for _, o := range opts {
 		if o == nil {
-			return nil, invalid("option", "nil", "an option")
+			return s, invalid("option", "nil", "an option")
 		}
-		if err := o.acquire(s); err != nil {
-			return nil, err
+		if err := o.acquire(&s); err != nil {
+			return s, err
 		}
 	}
 	switch {
 	case s.permits > 1 && s.limit < s.permits:
-		return nil, invalid("permits", strconv.Itoa(s.permits), fmt.Sprintf("1 to the limit, %d", max(1, s.limit)))
+		return s, invalid("permits", strconv.Itoa(s.permits), fmt.Sprintf("1 to the limit, %d", max(1, s.limit)))
 	case s.lease != "" && !s.noRenew:
-		return nil, invalid("lease", strconv.Quote(string(s.lease)), "given only for a lease that is not renewed (NoRenew)")
+		return s, invalid("lease", strconv.Quote(string(s.lease)), "given only for a lease that is not renewed (NoRenew)")
 	case s.atLeast > 0 && s.atMost > 0 && s.atMost < s.atLeast:
-		return nil, invalid("at_most", s.atMost.String(), "at_least or more, "+s.atLeast.String())
+		return s, invalid("at_most", s.atMost.String(), "at_least or more, "+s.atLeast.String())
 	}
-	return x, nil
+	return s, nil
 }
 
-// build fills in the request from the settings.
-func (x *call) build() {
-	c, s, r := x.key.c, &x.settings, &x.req
+// call returns the acquisition of a lock with these settings.
+func (c *Client) call(name string, s *settings) *call {
+	x := &call{c: c, floor: s.atLeast, most: s.atMost, noRenew: s.noRenew}
+	r := &x.req
 	r.Patience, r.Session, r.Fixed, r.Candidates = s.wait, c.sess, s.lease, x
-	r.Name, r.Owner, r.Note, r.Reentrant, r.Wait = x.key.name, s.owner, s.note, s.reentrant, s.wait != 0
+	r.Name, r.Owner, r.Note, r.Reentrant, r.Wait = name, s.owner, s.note, s.reentrant, s.wait != 0
 	if s.limit > 1 || s.shared && s.limit != 1 { // a limit of one admits a single holder
 		r.Mode = backend.Shared
 		r.Permits = 1
@@ -231,4 +246,5 @@ func (x *call) build() {
 	if !c.caps.Sessions || s.noRenew || s.atLeast > 0 || ttl != c.cfg.TTL {
 		r.Timed, r.TTL = true, max(ttl, s.atLeast)
 	}
+	return x
 }

@@ -56,7 +56,7 @@ func (l *Lock) Release(ctx context.Context) error {
 // Client.mu is held.
 func (l *Lock) leave() bool {
 	h := l.h
-	l.gone = ErrReleased
+	l.released = true
 	l.end(ErrReleased)
 	for i, other := range h.handles {
 		if other == l {

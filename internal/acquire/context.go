@@ -2,69 +2,62 @@ package acquire
 
 import (
 	"context"
-	"sync"
+	"sync/atomic"
 	"time"
 )
 
 // requestContext is the context of one request. Most requests are answered before any code waits for
-// the end of their context, so the channel and the timer that such a wait needs are made on demand. The
-// zero value of what follows the parent is a context that ends with its parent.
+// the end of their context, so the channel and the timer that such a wait needs are made on demand.
 type requestContext struct {
 	context.Context           //nolint:containedctx // the parent
 	deadline        time.Time // zero: that of the parent alone
 	cause           error     // of the end at the deadline
-
-	mu     sync.Mutex
-	made   context.Context //nolint:containedctx // this context, as package context makes it; nil until it is needed
-	cancel context.CancelCauseFunc
-	over   bool
+	made            atomic.Pointer[madeContext]
 }
+
+// madeContext is what package context makes of a requestContext.
+type madeContext struct {
+	context.Context //nolint:containedctx // this is a context
+	cancel          context.CancelCauseFunc
+}
+
+// finished is what a requestContext becomes when its request has been answered.
+var finished = func() *madeContext {
+	ctx, cancel := context.WithCancelCause(context.Background())
+	cancel(nil)
+	return &madeContext{ctx, cancel}
+}()
 
 // within returns a context that ends with ctx, or with cause when d has elapsed. Its caller finishes it.
 func within(ctx context.Context, d time.Duration, cause error) *requestContext {
 	return &requestContext{Context: ctx, deadline: time.Now().Add(d), cause: cause}
 }
 
-// finish says that the request has been answered: the context ends, and what was made for it is released.
+// finish ends the context when its request has been answered, and releases what was made for it.
 func (x *requestContext) finish() {
-	x.mu.Lock()
-	defer x.mu.Unlock()
-	x.over = true
-	if x.made != nil {
-		x.cancel(nil)
+	if !x.made.CompareAndSwap(nil, finished) {
+		x.made.Load().cancel(nil)
 	}
 }
 
 // end ends the context with a cause.
-func (x *requestContext) end(cause error) {
-	x.make()
-	x.cancel(cause)
-}
+func (x *requestContext) end(cause error) { x.make().cancel(cause) }
 
-// make makes the context that this one stands for.
-func (x *requestContext) make() context.Context {
-	x.mu.Lock()
-	defer x.mu.Unlock()
-	if x.made != nil {
-		return x.made
+// make makes the context, unless that has been done.
+func (x *requestContext) make() *madeContext {
+	if made := x.made.Load(); made != nil {
+		return made
 	}
 	ctx, cancel := context.WithCancelCause(x.Context)
-	x.made, x.cancel = ctx, cancel
+	made := &madeContext{ctx, cancel}
 	if !x.deadline.IsZero() {
 		timed, stop := context.WithDeadlineCause(ctx, x.deadline, x.cause)
-		x.made, x.cancel = timed, func(cause error) { cancel(cause); stop() }
+		made = &madeContext{timed, func(cause error) { cancel(cause); stop() }}
 	}
-	if x.over {
-		x.cancel(nil)
+	if !x.made.CompareAndSwap(nil, made) {
+		made.cancel(nil)
 	}
-	return x.made
-}
-
-// present returns the context that make has made, or nil.
-func (x *requestContext) present() context.Context {
-	x.mu.Lock()
-	defer x.mu.Unlock()
-	return x.made
+	return x.made.Load()
 }
 
 // Deadline implements context.Context.
@@ -81,7 +74,7 @@ func (x *requestContext) Done() <-chan struct{} { return x.make().Done() }
 
 // Err implements context.Context.
 func (x *requestContext) Err() error {
-	if made := x.present(); made != nil {
+	if made := x.made.Load(); made != nil {
 		return made.Err()
 	}
 	if err := x.Context.Err(); err != nil {
@@ -95,8 +88,10 @@ func (x *requestContext) Err() error {
 
 // Value implements context.Context. It is how package context finds the cause and the children.
 func (x *requestContext) Value(key any) any {
-	if made := x.present(); made != nil {
-		return made.Value(key)
+	if made := x.made.Load(); made != nil {
+		if v := made.Value(key); v != nil {
+			return v
+		}
 	}
 	return x.Context.Value(key)
 }

@@ -51,14 +51,14 @@ type Lease[L, X any] struct {
 	ID     backend.LeaseID
 	Claim  backend.Claim
 	Note   string
-	Timed  bool // it has an end of its own once it is held
 	TTL    time.Duration
+	Timed  bool // it has an end of its own once it is held
 	State  State
-	Asked  time.Time // when it was requested
 	Waited bool      // it was in the queue
+	Joined bool      // by re-entry
+	Asked  time.Time // when it was requested
 	Token  fence.Token
 	Since  time.Time // of the grant
-	Joined bool      // by re-entry
 	Own    X
 }
 
