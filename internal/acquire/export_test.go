@@ -1,0 +1,16 @@
+package acquire
+
+import (
+	"context"
+	"time"
+)
+
+// Within returns a context that ends with ctx, or with cause when d has elapsed, and the functions that
+// finish it and end it.
+func Within(ctx context.Context, d time.Duration, cause error) (x context.Context, finish func(), end func(error)) {
+	r := within(ctx, d, cause)
+	return r, r.finish, r.end
+}
+
+// CauseOf returns why ctx has ended, or nil.
+func CauseOf(ctx context.Context) error { return causeOf(ctx) }
