@@ -23,6 +23,10 @@ import (
 // Errors: ErrHeld after Wait; the cause of ctx; ErrInvalid and ErrUnsupported, before anything is
 // sent; ErrUnavailable; ErrDeadlock; ErrClosed. With the context of a resumed lock that is acquired
 // again, also ErrLost when that lock has ended.
+//
+// After Wait the error has a *HeldError that names the holders. The cause of ctx comes with one only if
+// the backend refused the lock as ctx ended: a waiter is not told who holds the lock, and after the end
+// of ctx it is too late to ask. To learn it, give Wait a little less time than ctx has.
 func (c *Client) Acquire(ctx context.Context, name string, opts ...AcquireOption) (*Lock, error) {
 	s, err := c.settings(ctx, opts)
 	if err != nil {

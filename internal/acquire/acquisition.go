@@ -94,7 +94,8 @@ func Validate(req backend.AcquireRequest, caps backend.Capabilities) error {
 // candidate that accepted the grant. It changes req, which belongs to one acquisition. When it fails, a lease that may have been granted is released in
 // the background.
 //
-// Errors: ErrHeld after Patience; the cause of ctx; ErrUnavailable; ErrClosed; ErrInvalid and
+// Errors: ErrHeld after Patience; the cause of ctx, around the *backend.HeldError if that was the last
+// answer; ErrUnavailable; ErrClosed; ErrInvalid and
 // ErrUnsupported from the backend; ErrLost if Fixed names a lease that has ended. An *Error says whether
 // the lease may be held.
 func (a *Agent) Acquire(ctx context.Context, req *Request) (Candidate, error) {
@@ -279,6 +280,12 @@ func (a *acquisition) again(within context.Context, err error, n int) bool {
 	}
 }
 
+// isHeld reports whether err says who holds the lock.
+func isHeld(err error) bool {
+	_, ok := errors.AsType[*backend.HeldError](err)
+	return ok
+}
+
 // heldByOurs reports whether only earlier attempts of this acquisition hold the lock. For the
 // caller it is then free.
 func (a *acquisition) heldByOurs(err error) bool {
@@ -368,6 +375,8 @@ func (a *acquisition) fail(ctx, within context.Context, err error) error {
 	switch {
 	case a.closing.Err() != nil:
 		err = backend.ErrClosed
+	case ctx.Err() != nil && isHeld(err) && !a.heldByOurs(err):
+		err = joinCause(ctx, err)
 	case ctx.Err() != nil:
 		err = joinCause(ctx, a.away)
 	case isOver(ctx, within) && !isRefusal(err) && !IsUnavailable(err):
@@ -391,6 +400,8 @@ func (a *acquisition) fail(ctx, within context.Context, err error) error {
 // Outcome returns what became of a failed acquisition, for metrics.
 func Outcome(ctx context.Context, err error) string {
 	switch {
+	case ctx.Err() != nil && errors.Is(err, context.Cause(ctx)):
+		return "canceled"
 	case errors.Is(err, backend.ErrHeld):
 		return "held"
 	case errors.Is(err, backend.ErrInvalid), errors.Is(err, backend.ErrUnsupported):
