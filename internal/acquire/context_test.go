@@ -91,6 +91,7 @@ func TestRequestContextHasTheSoonerDeadline(t *testing.T) {
 			t.Errorf("its deadline is in %s", time.Until(d))
 		}
 		time.Sleep(time.Second)
+		synctest.Wait()
 		if err := acquire.CauseOf(x); !errors.Is(err, errParent) {
 			t.Errorf("it ended with %v", err)
 		}
