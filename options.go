@@ -192,8 +192,7 @@ type call struct {
 // asksFor reports whether the call is for the lock that l is a handle of.
 func (x *call) asksFor(l *Lock) bool { return x.c == l.h.c && x.req.Name == l.h.live.Name }
 
-// settings applies the options of an acquisition and checks those that are valid only in
-// combination.
+// settings returns the settings of an acquisition with these options.
 func (c *Client) settings(ctx context.Context, opts []AcquireOption) (settings, error) {
 	s := settings{wait: -1, owner: c.cfg.Owner}
 	if err := checkContext(ctx); err != nil {
@@ -205,7 +204,8 @@ func (c *Client) settings(ctx context.Context, opts []AcquireOption) (settings, 
 	return s.with(opts)
 }
 
-// with returns the settings with the options applied.
+// with applies the options of an acquisition and checks those that are valid only in combination. It is
+// apart from settings because what an option changes is on the heap.
 func (s settings) with(opts []AcquireOption) (settings, error) {
 	for _, o := range opts {
 		if o == nil {

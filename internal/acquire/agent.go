@@ -54,7 +54,7 @@ type Agent struct {
 	stop       context.CancelFunc
 	closing    context.Context //nolint:containedctx // ends with ErrClosed when Close begins
 	startClose context.CancelCauseFunc
-	work       tally         // calls, settlements and renewals in progress; once closed is set, a call that counts itself ends at once
+	work       tally         // calls, settlements and renewals in progress: what counts itself then checks whether Close has begun
 	second     limiter       // the second attempts of settlements
 	further    limiter       // the later ones: apart, because many of them may get no answer
 	wake       chan struct{} // wakes the renewer; capacity 1

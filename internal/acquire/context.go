@@ -40,7 +40,7 @@ func (x *requestContext) finish() {
 	}
 }
 
-// end ends the context with a cause.
+// end ends the context with a cause. It is for a context without a deadline of its own.
 func (x *requestContext) end(cause error) { x.make().cancel(cause) }
 
 // make makes the context, unless that has been done.
@@ -48,11 +48,12 @@ func (x *requestContext) make() *madeContext {
 	if made := x.made.Load(); made != nil {
 		return made
 	}
-	ctx, cancel := context.WithCancelCause(x.Context)
-	made := &madeContext{ctx, cancel}
-	if !x.deadline.IsZero() {
-		timed, stop := context.WithDeadlineCause(ctx, x.deadline, x.cause)
-		made = &madeContext{timed, func(cause error) { cancel(cause); stop() }}
+	made := new(madeContext)
+	if x.deadline.IsZero() {
+		made.Context, made.cancel = context.WithCancelCause(x.Context)
+	} else {
+		ctx, stop := context.WithDeadlineCause(x.Context, x.deadline, x.cause)
+		made.Context, made.cancel = ctx, func(error) { stop() }
 	}
 	if !x.made.CompareAndSwap(nil, made) {
 		made.cancel(nil)
@@ -88,10 +89,14 @@ func (x *requestContext) Err() error {
 
 // Value implements context.Context. It is how package context finds the cause and the children.
 func (x *requestContext) Value(key any) any {
-	if made := x.made.Load(); made != nil {
+	switch made := x.made.Load(); made {
+	case nil:
+	case finished: // it has the cause, and no other values
 		if v := made.Value(key); v != nil {
 			return v
 		}
+	default:
+		return made.Value(key)
 	}
 	return x.Context.Value(key)
 }

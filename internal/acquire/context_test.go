@@ -22,57 +22,66 @@ var (
 // not, and whenever it is first asked.
 func TestRequestContext(t *testing.T) {
 	t.Parallel()
-	for name, end := range map[string]struct {
-		do         func(cancel context.CancelCauseFunc, finish func(), end func(error))
+	type subject struct {
+		context.Context //nolint:containedctx // the subject of the test
+		parent          context.CancelCauseFunc
+		finish          func()
+		end             func(error)
+	}
+	for name, c := range map[string]struct {
+		timed      bool
+		end        func(subject)
 		err, cause error
 	}{
-		"with its parent":   {func(cancel context.CancelCauseFunc, _ func(), _ func(error)) { cancel(errParent) }, context.Canceled, errParent},
-		"at its deadline":   {func(context.CancelCauseFunc, func(), func(error)) { time.Sleep(time.Minute) }, context.DeadlineExceeded, errLate},
-		"with a cause":      {func(_ context.CancelCauseFunc, _ func(), end func(error)) { end(errEnded) }, context.Canceled, errEnded},
-		"with its request":  {func(_ context.CancelCauseFunc, finish func(), _ func(error)) { finish() }, context.Canceled, context.Canceled},
-		"once for all":      {func(_ context.CancelCauseFunc, finish func(), end func(error)) { end(errEnded); finish() }, context.Canceled, errEnded},
-		"before its parent": {func(c context.CancelCauseFunc, finish func(), _ func(error)) { finish(); c(errParent) }, context.Canceled, context.Canceled},
+		"with its parent":             {false, func(x subject) { x.parent(errParent) }, context.Canceled, errParent},
+		"timed, with its parent":      {true, func(x subject) { x.parent(errParent) }, context.Canceled, errParent},
+		"at its deadline":             {true, func(subject) { time.Sleep(time.Minute) }, context.DeadlineExceeded, errLate},
+		"with a cause":                {false, func(x subject) { x.end(errEnded) }, context.Canceled, errEnded},
+		"with its request":            {false, func(x subject) { x.finish() }, context.Canceled, context.Canceled},
+		"timed, with its request":     {true, func(x subject) { x.finish() }, context.Canceled, context.Canceled},
+		"with a cause, then finished": {false, func(x subject) { x.end(errEnded); x.finish() }, context.Canceled, errEnded},
+		"finished, then with a cause": {false, func(x subject) { x.finish(); x.end(errEnded) }, context.Canceled, context.Canceled},
+		"finished before its parent":  {false, func(x subject) { x.finish(); x.parent(errParent) }, context.Canceled, context.Canceled},
 	} {
 		for _, waited := range []bool{false, true} {
 			synctest.Test(t, func(t *testing.T) {
 				ctx, cancel := context.WithCancelCause(context.WithValue(t.Context(), key{}, "value"))
 				defer cancel(nil)
-				x, finish, endWith := acquire.Within(ctx, time.Minute, errLate)
-				defer finish()
-				if d, ok := x.Deadline(); !ok || time.Until(d) != time.Minute {
+				x := subject{parent: cancel}
+				if c.timed {
+					x.Context, x.finish = acquire.Within(ctx, time.Minute, errLate)
+				} else {
+					x.Context, x.finish, x.end = acquire.Interruptible(ctx)
+				}
+				defer x.finish()
+				if d, ok := x.Deadline(); ok != c.timed || ok && time.Until(d) != time.Minute {
 					t.Errorf("%s: its deadline is in %s", name, time.Until(d))
 				}
-				var child context.Context
+				same := []context.Context{x}
 				if waited {
-					var stop context.CancelFunc
-					child, stop = context.WithCancel(x)
+					child, stop := context.WithCancel(x)
 					defer stop()
+					same = append(same, child)
 				}
 				if err := errors.Join(x.Err(), acquire.CauseOf(x), context.Cause(x)); err != nil {
 					t.Errorf("%s: before the end: %v", name, err)
 				}
-				end.do(cancel, finish, endWith)
+				c.end(x)
 				synctest.Wait()
-				for _, c := range []context.Context{child, x} {
-					if c == nil {
-						continue
-					}
-					if cause := acquire.CauseOf(c); c.Err() != end.err || cause != end.cause { //nolint:errorlint // these and nothing around them
-						t.Errorf("%s, waited %t: %v, cause %v; want %v, %v", name, waited, c.Err(), cause, end.err, end.cause)
+				late, stop := context.WithCancel(x)
+				defer stop()
+				for _, one := range append(same, late) {
+					if cause := acquire.CauseOf(one); one.Err() != c.err || cause != c.cause { //nolint:errorlint // these and nothing around them
+						t.Errorf("%s, waited %t: %v, cause %v; want %v, %v", name, waited, one.Err(), cause, c.err, c.cause)
 					}
 					select {
-					case <-c.Done():
+					case <-one.Done():
 					default:
 						t.Errorf("%s, waited %t: Done is not closed", name, waited)
 					}
-					if c.Value(key{}) != "value" {
+					if one.Value(key{}) != "value" {
 						t.Errorf("%s, waited %t: it lost its values", name, waited)
 					}
-				}
-				late, stop := context.WithCancel(x)
-				defer stop()
-				if late.Err() == nil {
-					t.Errorf("%s, waited %t: a child made after the end has not ended", name, waited)
 				}
 			})
 		}
@@ -85,7 +94,7 @@ func TestRequestContextHasTheSoonerDeadline(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx, cancel := context.WithTimeoutCause(t.Context(), time.Second, errParent)
 		defer cancel()
-		x, finish, _ := acquire.Within(ctx, time.Minute, errLate)
+		x, finish := acquire.Within(ctx, time.Minute, errLate)
 		defer finish()
 		if d, ok := x.Deadline(); !ok || time.Until(d) != time.Second {
 			t.Errorf("its deadline is in %s", time.Until(d))
