@@ -68,9 +68,8 @@ func TestRequestContext(t *testing.T) {
 				}
 				c.end(x)
 				synctest.Wait()
-				late, stop := context.WithCancel(x)
-				defer stop()
-				for _, one := range append(same, late) {
+				check := func(one context.Context) {
+					t.Helper()
 					if cause := acquire.CauseOf(one); one.Err() != c.err || cause != c.cause { //nolint:errorlint // these and nothing around them
 						t.Errorf("%s, waited %t: %v, cause %v; want %v, %v", name, waited, one.Err(), cause, c.err, c.cause)
 					}
@@ -83,6 +82,12 @@ func TestRequestContext(t *testing.T) {
 						t.Errorf("%s, waited %t: it lost its values", name, waited)
 					}
 				}
+				for _, one := range same {
+					check(one)
+				}
+				late, stop := context.WithCancel(x)
+				defer stop()
+				check(late)
 			})
 		}
 	}
