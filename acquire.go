@@ -23,12 +23,16 @@ import (
 // Errors: ErrHeld after Wait; the cause of ctx; ErrInvalid and ErrUnsupported, before anything is
 // sent; ErrUnavailable; ErrDeadlock; ErrClosed. With the context of a resumed lock that is acquired
 // again, also ErrLost when that lock has ended.
+//
+// After Wait the error has a *HeldError that names the holders. The cause of ctx comes with one only if
+// the backend refused the lock as ctx ended: a waiter is not told who holds the lock, and after the end
+// of ctx it is too late to ask. To learn it, give Wait a little less time than ctx has.
 func (c *Client) Acquire(ctx context.Context, name string, opts ...AcquireOption) (*Lock, error) {
 	s, err := c.settings(ctx, opts)
 	if err != nil {
 		return nil, c.opErr("acquire", name, err)
 	}
-	return c.take(ctx, name, s)
+	return c.take(ctx, name, &s)
 }
 
 // TryAcquire acquires the lock if it is free and does not wait in the queue. While the backend is
@@ -41,7 +45,7 @@ func (c *Client) TryAcquire(ctx context.Context, name string, opts ...AcquireOpt
 		return nil, c.opErr("acquire", name, err)
 	}
 	s.wait = 0
-	return c.take(ctx, name, s)
+	return c.take(ctx, name, &s)
 }
 
 // Do runs f while it holds the lock. The context passed to f ends with ctx, and when the lock is
@@ -59,7 +63,7 @@ func (c *Client) Do(ctx context.Context, name string, f func(context.Context, *L
 	if err != nil {
 		return err
 	}
-	inner, cancel := context.WithCancelCause(context.WithValue(ctx, heldKey{c, name}, lock))
+	inner, cancel := context.WithCancelCause(ctx)
 	lockCtx := lock.Context()
 	stop := context.AfterFunc(lockCtx, func() { cancel(context.Cause(lockCtx)) })
 	defer cancel(nil)
@@ -119,7 +123,7 @@ func (c *Client) AcquireAll(ctx context.Context, names []string, opts ...Acquire
 		if wait > 0 {
 			s.wait = max(1, wait-time.Duration(c.clock.Now()-begun)) // 0 would be no Wait at all
 		}
-		lock, err := c.take(ctx, name, s)
+		lock, err := c.take(ctx, name, &s)
 		if err == nil {
 			locks = append(locks, lock)
 			err = locks.lost()
@@ -204,18 +208,24 @@ func (c *Client) Resume(ctx context.Context, lease Lease, opts ...ResumeOption) 
 	if err != nil {
 		return nil, c.opErr("resume", lease.Name, err)
 	}
+	c.mu.Lock()
 	err = h.Accept(ctx, backend.Grant{Token: got.Token, Left: got.Left}, sent)
-	return h.first, c.opErr("resume", lease.Name, err)
+	c.mu.Unlock()
+	if err != nil {
+		return nil, c.opErr("resume", lease.Name, err)
+	}
+	return &h.first, nil
 }
 
 // take acquires one lock.
-func (c *Client) take(ctx context.Context, name string, s settings) (*Lock, error) {
-	begun := c.clock.Now()
-	lock, err := c.takeOrJoin(ctx, name, s, begun)
+func (c *Client) take(ctx context.Context, name string, s *settings) (*Lock, error) {
+	x := c.call(name, s)
+	x.begun = c.timeForHooks()
+	lock, err := c.takeOrJoin(ctx, x)
 	if err != nil {
 		err = c.opErr("acquire", name, err)
 		hook(ctx, &c.hooks, c.hooks.Failed, FailedEvent{
-			Name: name, Shared: s.shared, Waited: time.Duration(c.clock.Now() - begun), Result: Result(acquire.Outcome(ctx, err)), Err: err,
+			Name: name, Shared: s.shared, Waited: time.Duration(c.timeForHooks() - x.begun), Result: Result(acquire.Outcome(ctx, err)), Err: err,
 		})
 		return nil, err
 	}
@@ -223,47 +233,38 @@ func (c *Client) take(ctx context.Context, name string, s settings) (*Lock, erro
 }
 
 // takeOrJoin returns another handle of a lock that ctx belongs to, or acquires the lock.
-func (c *Client) takeOrJoin(ctx context.Context, name string, s settings, begun clock.Instant) (*Lock, error) {
-	req := c.request(name, s)
-	if err := acquire.Validate(req, c.caps); err != nil {
+func (c *Client) takeOrJoin(ctx context.Context, x *call) (*Lock, error) {
+	if err := acquire.Validate(x.req.AcquireRequest, c.caps); err != nil {
 		return nil, err
 	}
-	done, err := c.agent.Begin()
-	if err != nil {
-		return nil, err
-	}
-	defer done()
-	if lock, err := c.reenter(ctx, req); lock != nil || err != nil {
+	if lock, err := c.reenter(ctx, x); lock != nil || err != nil {
 		return lock, err
 	}
 	c.hooks.waiting(ctx, 1)
 	defer c.hooks.waiting(ctx, -1)
-	got, err := c.agent.Acquire(ctx, acquire.Request{
-		AcquireRequest: req, Patience: s.wait, Session: c.sess, Fixed: s.lease,
-		New: func(l liveness.Lease) acquire.Candidate { return c.candidate(req, s, l, begun) },
-	})
+	got, err := c.agent.Acquire(ctx, &x.req)
 	if err != nil {
 		return nil, err
 	}
-	return got.(*hold).first, nil
+	return &got.(*hold).first, nil
 }
 
-// candidate returns the hold of a lease that may be granted.
-func (c *Client) candidate(req backend.AcquireRequest, s settings, l liveness.Lease, begun clock.Instant) *hold {
+// Candidate implements acquire.Maker.
+func (x *call) Candidate() acquire.Candidate {
 	h := &hold{
-		c: c, live: l, owner: req.Owner, begun: begun, shared: req.Mode == backend.Shared, limit: req.Limit, permits: req.Permits,
-		most: s.atMost, floor: s.atLeast,
+		c: x.c, owner: x.req.Owner, begun: x.begun, shared: x.req.Mode == backend.Shared, limit: x.req.Limit, permits: x.req.Permits,
+		most: x.most, floor: x.floor,
 	}
 	h.live.Holder = h
-	if req.Timed && !s.noRenew {
-		h.live.TTL = req.TTL
+	if x.req.Timed && !x.noRenew {
+		h.live.TTL = x.req.TTL
 	}
 	return h
 }
 
 // reenter returns another handle of the lease that ctx belongs to, or nil if there is none.
-func (c *Client) reenter(ctx context.Context, req backend.AcquireRequest) (*Lock, error) {
-	outer, ok := ctx.Value(heldKey{c, req.Name}).(*Lock)
+func (c *Client) reenter(ctx context.Context, x *call) (*Lock, error) {
+	outer, ok := ctx.Value(x).(*Lock)
 	if !ok {
 		return nil, nil //nolint:nilnil // neither a lock nor an error: the caller acquires
 	}
@@ -277,16 +278,16 @@ func (c *Client) reenter(ctx context.Context, req backend.AcquireRequest) (*Lock
 	if !h.live.Held() {
 		return nil, nil //nolint:nilnil // as above
 	}
-	if err := h.covers(req); err != nil {
+	if err := h.covers(&x.req.AcquireRequest); err != nil {
 		return nil, err
 	}
-	lock := &Lock{h: h, values: context.WithoutCancel(ctx), joined: true}
+	lock := &Lock{h: h, values: ctx, joined: true}
 	h.handles = append(h.handles, lock)
 	return lock, nil
 }
 
 // covers returns an error if the lease does not include what req asks for. Client.mu is held.
-func (h *hold) covers(req backend.AcquireRequest) error {
+func (h *hold) covers(req *backend.AcquireRequest) error {
 	switch {
 	case !h.shared:
 		return nil // an exclusive lease includes everything
@@ -309,8 +310,13 @@ func (c *Client) read(ctx context.Context, h *hold) error {
 	if known {
 		return nil
 	}
+	done, err := c.agent.Begin()
+	if err != nil {
+		return err
+	}
+	defer done()
 	var info LockInfo
-	err := c.agent.Retry(ctx, func(ctx context.Context) error {
+	err = c.agent.Retry(ctx, func(ctx context.Context) error {
 		got, err := c.b.Inspect(ctx, h.live.Name)
 		info = got
 		return err
@@ -335,12 +341,10 @@ func (c *Client) read(ctx context.Context, h *hold) error {
 // Lease implements acquire.Candidate.
 func (h *hold) Lease() *liveness.Lease { return &h.live }
 
-// Accept turns a grant of the backend into a lock, unless the lease has already ended (C14).
+// Accept turns a grant of the backend into a lock, unless the lease has already ended (C14). Client.mu is
+// held.
 func (h *hold) Accept(ctx context.Context, g backend.Grant, sent clock.Instant) error {
 	c := h.c
-	lock := &Lock{h: h, values: context.WithoutCancel(ctx)}
-	c.mu.Lock()
-	defer c.mu.Unlock()
 	now := c.clock.Now()
 	h.token, h.since = g.Token, now
 	inTime := c.live.Granted(&h.live, sent, now, g.Left, h.most)
@@ -352,7 +356,8 @@ func (h *hold) Accept(ctx context.Context, g backend.Grant, sent clock.Instant) 
 	case !inTime:
 		return &LostError{Name: h.live.Name, Token: h.token, Cause: CauseExpired}
 	}
-	h.first, h.handles = lock, append(h.handles, lock)
+	h.first.h, h.first.values = h, ctx
+	h.handles = append(h.one[:0], &h.first)
 	c.live.Hold(&h.live)
 	if !h.unread {
 		hook(ctx, &c.hooks, c.hooks.Acquired, AcquiredEvent{

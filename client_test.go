@@ -466,3 +466,31 @@ func TestNoTimedLeases(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+// The backend refuses the lock as the context ends: the error has the cause of the context, and says who
+// holds the lock.
+func TestContextEndsWithTheRefusal(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		f, store := newFaults(t)
+		results := make(chan holdfast.Result, 1)
+		c := newClient(t, f, holdfast.Config{Hooks: &holdfast.Hooks{Failed: func(_ context.Context, e holdfast.FailedEvent) { results <- e.Result }}})
+		mustAcquire(t, newClient(t, openStore(t, store), holdfast.Config{Owner: "a"}), "n")
+		why := errors.New("enough")
+		ctx, cancel := context.WithCancelCause(t.Context())
+		refuse := func(_ context.Context, call func() (backend.Grant, error)) (backend.Grant, error) {
+			g, err := call()
+			cancel(why)
+			return g, err
+		}
+		f.acquire.Store(&refuse)
+		_, err := c.TryAcquire(ctx, "n")
+		held, ok := errors.AsType[*holdfast.HeldError](err)
+		if !ok || held.Holders[0].Owner != "a" || !errors.Is(err, why) {
+			t.Errorf("%v", err)
+		}
+		if got := <-results; got != holdfast.ResultCanceled {
+			t.Errorf("the result is %q", got)
+		}
+	})
+}

@@ -44,21 +44,22 @@ func (s State) String() string {
 // hold is a lease of this client, shared by the Locks that are handles of it. All fields that
 // change are guarded by Client.mu.
 type hold struct {
-	live   liveness.Lease
-	c      *Client
-	owner  string
-	shared bool
+	live  liveness.Lease
+	c     *Client
+	owner string
 	// The limit and permits of a shared lease, which bound what re-entry may ask for.
 	limit, permits int
+	shared         bool
 	unread         bool          // resumed, and its mode and permits are not read from the backend yet
-	begun          clock.Instant // when the caller asked for the lock
+	begun          clock.Instant // when the caller asked for the lock; 0: there are no hooks that want to know
 	floor, most    time.Duration // AtLeast and AtMost; 0: not given
 
 	token   fence.Token
 	since   clock.Instant
 	err     error // why it has ended
-	first   *Lock // the handle that the acquisition returned
+	first   Lock  // the handle that the acquisition returns
 	handles []*Lock
+	one     [1]*Lock // where handles begins
 }
 
 // id identifies the lease to callers.
@@ -125,12 +126,6 @@ func (c *Client) check(h *hold) {
 	}
 }
 
-// heldKey is the context key under which re-entry finds the lock of a context.
-type heldKey struct {
-	c    *Client
-	name string
-}
-
 // lockContext is the context of a lock. Its Err reads the clock, so it is correct even if the timer
 // that closes Done is late.
 type lockContext struct {
@@ -147,13 +142,13 @@ func (x *lockContext) Err() error {
 }
 
 func (x *lockContext) Value(key any) any {
-	if k, ok := key.(heldKey); ok && k.c == x.lock.h.c && k.name == x.lock.h.live.Name {
+	if asked, ok := key.(*call); ok && asked.asksFor(x.lock) {
 		return x.lock
 	}
 	return x.Context.Value(key)
 }
 
-// lookingContext ends with its locks. Its Err reads the clock, as that of a lock's context does: an
+// lookingContext belongs to its locks, and ends with them. Its Err reads the clock, as that of a lock's context does: an
 // ordinary child of that context would only know what the last timer reported.
 type lookingContext struct {
 	context.Context //nolint:containedctx // this is a context
@@ -172,4 +167,15 @@ func (x *lookingContext) Err() error {
 		}
 	}
 	return x.Context.Err()
+}
+
+func (x *lookingContext) Value(key any) any {
+	if asked, ok := key.(*call); ok {
+		for _, l := range x.locks {
+			if asked.asksFor(l) {
+				return l
+			}
+		}
+	}
+	return x.Context.Value(key)
 }

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/holdfast-io/holdfast/fence"
+	"github.com/holdfast-io/holdfast/internal/clock"
 )
 
 // Hooks are called when something happens to the locks of a client: for metrics, traces and tests.
@@ -129,6 +130,14 @@ func (q *hookQueue) init(hooks *Hooks) {
 		q.Hooks = *hooks
 	}
 	q.life, q.end = context.WithCancel(context.Background())
+}
+
+// timeForHooks reads the clock if there are hooks, which are all that needs this reading.
+func (c *Client) timeForHooks() clock.Instant {
+	if c.cfg.Hooks == nil {
+		return 0
+	}
+	return c.clock.Now()
 }
 
 // hook has a hook called with an event of a call with the context ctx. It may be called with

@@ -29,13 +29,13 @@ type Lease struct {
 // Lock is a granted lock. Its methods are safe for concurrent use.
 type Lock struct {
 	h      *hold
-	values context.Context //nolint:containedctx // the source of the values of Context
+	values context.Context //nolint:containedctx // of the call that made it: the source of the values of Context
 	// Guarded by Client.mu:
-	ctx     *lockContext // made by the first call of Context
-	cancel  context.CancelCauseFunc
-	renewed chan struct{}
-	gone    error // why this handle has ended; nil while it is valid
-	joined  bool  // by re-entry; never changes
+	ctx      *lockContext // made by the first call of Context
+	cancel   context.CancelCauseFunc
+	renewed  chan struct{}
+	released bool
+	joined   bool // by re-entry; never changes
 }
 
 // Name returns the name of the lock.
@@ -70,7 +70,7 @@ func (l *Lock) Context() context.Context {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if l.ctx == nil {
-		ctx, cancel := context.WithCancelCause(l.values)
+		ctx, cancel := context.WithCancelCause(context.WithoutCancel(l.values))
 		l.ctx, l.cancel = &lockContext{Context: ctx, lock: l}, cancel
 		if err := l.over(); err != nil {
 			cancel(err)
@@ -88,8 +88,8 @@ func (l *Lock) end(err error) {
 
 // over returns why the handle has ended, or nil. Client.mu is held.
 func (l *Lock) over() error {
-	if l.gone != nil {
-		return l.gone
+	if l.released {
+		return ErrReleased
 	}
 	return l.h.err
 }
@@ -253,7 +253,11 @@ func (ls Locks) Release(ctx context.Context) error {
 // cause. Its Err reads the clock. Acquiring one of the locks with it re-enters that lock, as with
 // Lock.Context.
 func (ls Locks) Context() context.Context {
-	ctx, cancel := context.WithCancelCause(locksContext{Context: context.Background(), locks: ls})
+	values := context.Background()
+	if len(ls) > 0 {
+		values = context.WithoutCancel(ls[0].values)
+	}
+	ctx, cancel := context.WithCancelCause(values)
 	endWith := func(one context.Context) {
 		context.AfterFunc(one, func() { cancel(context.Cause(one)) })
 	}
@@ -261,25 +265,4 @@ func (ls Locks) Context() context.Context {
 		endWith(l.Context())
 	}
 	return &lookingContext{Context: ctx, end: cancel, locks: ls}
-}
-
-// locksContext supplies the values of several locks: the lock itself for re-entry, and the values
-// of the context that the first was acquired with.
-type locksContext struct {
-	context.Context //nolint:containedctx // this is a context
-	locks           Locks
-}
-
-func (x locksContext) Value(key any) any {
-	if k, ok := key.(heldKey); ok {
-		for _, l := range x.locks {
-			if k.c == l.h.c && k.name == l.h.live.Name {
-				return l
-			}
-		}
-	}
-	if len(x.locks) > 0 {
-		return x.locks[0].values.Value(key)
-	}
-	return x.Context.Value(key)
 }

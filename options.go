@@ -7,6 +7,8 @@ import (
 	"time"
 
 	"github.com/holdfast-io/holdfast/backend"
+	"github.com/holdfast-io/holdfast/internal/acquire"
+	"github.com/holdfast-io/holdfast/internal/clock"
 )
 
 // AcquireOption changes one acquisition. Bounds are checked before anything is sent. A bad value is
@@ -176,13 +178,35 @@ func checkContext(ctx context.Context) error {
 	return nil
 }
 
-// settings applies the options of an acquisition and checks those that are valid only in
-// combination.
+// call is one acquisition that the caller asked for. It makes the holds that it may become. A context
+// answers to a pointer to it, as a key, with the lock that it belongs to, if that has the same name: see
+// Client.reenter.
+type call struct {
+	c           *Client
+	begun       clock.Instant // 0: there are no hooks that want to know
+	floor, most time.Duration // as in hold
+	noRenew     bool
+	req         acquire.Request
+}
+
+// asksFor reports whether the call is for the lock that l is a handle of.
+func (x *call) asksFor(l *Lock) bool { return x.c == l.h.c && x.req.Name == l.h.live.Name }
+
+// settings returns the settings of an acquisition with these options.
 func (c *Client) settings(ctx context.Context, opts []AcquireOption) (settings, error) {
 	s := settings{wait: -1, owner: c.cfg.Owner}
 	if err := checkContext(ctx); err != nil {
 		return s, err
 	}
+	if len(opts) == 0 {
+		return s, nil
+	}
+	return s.with(opts)
+}
+
+// with applies the options of an acquisition and checks those that are valid only in combination. It is
+// apart from settings because what an option changes is on the heap.
+func (s settings) with(opts []AcquireOption) (settings, error) {
 	for _, o := range opts {
 		if o == nil {
 			return s, invalid("option", "nil", "an option")
@@ -202,11 +226,12 @@ func (c *Client) settings(ctx context.Context, opts []AcquireOption) (settings, 
 	return s, nil
 }
 
-// request builds the backend request for the settings, without the IDs.
-func (c *Client) request(name string, s settings) backend.AcquireRequest {
-	r := backend.AcquireRequest{
-		Name: name, Owner: s.owner, Note: s.note, Reentrant: s.reentrant, Wait: s.wait != 0,
-	}
+// call returns the acquisition of a lock with these settings.
+func (c *Client) call(name string, s *settings) *call {
+	x := &call{c: c, floor: s.atLeast, most: s.atMost, noRenew: s.noRenew}
+	r := &x.req
+	r.Patience, r.Session, r.Fixed, r.Candidates = s.wait, c.sess, s.lease, x
+	r.Name, r.Owner, r.Note, r.Reentrant, r.Wait = name, s.owner, s.note, s.reentrant, s.wait != 0
 	if s.limit > 1 || s.shared && s.limit != 1 { // a limit of one admits a single holder
 		r.Mode = backend.Shared
 		r.Permits = 1
@@ -221,5 +246,5 @@ func (c *Client) request(name string, s settings) backend.AcquireRequest {
 	if !c.caps.Sessions || s.noRenew || s.atLeast > 0 || ttl != c.cfg.TTL {
 		r.Timed, r.TTL = true, max(ttl, s.atLeast)
 	}
-	return r
+	return x
 }

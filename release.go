@@ -46,7 +46,7 @@ func (l *Lock) Release(ctx context.Context) error {
 		defer done()
 		err = c.giveUp(ctx, h)
 		hook(ctx, &c.hooks, c.hooks.Released, ReleasedEvent{
-			Lock: h.id(), Token: h.token, Shared: shared, Held: time.Duration(c.clock.Now() - h.since), Err: err,
+			Lock: h.id(), Token: h.token, Shared: shared, Held: time.Duration(c.timeForHooks() - h.since), Err: err,
 		})
 	}
 	return c.opErr("release", h.live.Name, err)
@@ -56,7 +56,7 @@ func (l *Lock) Release(ctx context.Context) error {
 // Client.mu is held.
 func (l *Lock) leave() bool {
 	h := l.h
-	l.gone = ErrReleased
+	l.released = true
 	l.end(ErrReleased)
 	for i, other := range h.handles {
 		if other == l {

@@ -236,18 +236,27 @@ func (r BreakRequest) Validate() error {
 }
 
 func validText(field, s string, limit int) error {
-	if len(s) > limit {
+	switch {
+	case len(s) > limit:
 		return invalid(field, quote(s), fmt.Sprintf("at most %d bytes, not %d", limit, len(s)))
-	}
-	if !utf8.ValidString(s) {
+	case isPlain(s):
+		return nil
+	case !utf8.ValidString(s):
 		return invalid(field, quote(s), "valid UTF-8")
-	}
-	for _, c := range s {
-		if unicode.IsControl(c) {
-			return invalid(field, quote(s), "without control characters")
-		}
+	case strings.ContainsFunc(s, unicode.IsControl):
+		return invalid(field, quote(s), "without control characters")
 	}
 	return nil
+}
+
+// isPlain reports whether s consists of printable ASCII characters, as most texts do.
+func isPlain(s string) bool {
+	for i := range len(s) {
+		if s[i] < ' ' || s[i] > '~' {
+			return false
+		}
+	}
+	return true
 }
 
 func validID(field, id string) error {
@@ -259,15 +268,21 @@ func validID(field, id string) error {
 
 // isWord reports whether id consists only of the characters allowed in IDs.
 func isWord(id string) bool {
-	for _, r := range []byte(id) {
-		switch {
-		case 'a' <= r && r <= 'z', 'A' <= r && r <= 'Z', '0' <= r && r <= '9', r == '_', r == '-':
-		default:
+	for i := range len(id) {
+		if !inIDs[id[i]] {
 			return false
 		}
 	}
 	return true
 }
+
+// inIDs has the characters allowed in IDs.
+var inIDs = func() (in [256]bool) {
+	for _, c := range []byte("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_-") {
+		in[c] = true
+	}
+	return in
+}()
 
 func invalid(field, value, bound string) error {
 	return &InvalidError{Field: field, Value: value, Bound: bound}

@@ -17,11 +17,11 @@ type claim struct {
 	s      *Server
 	live   liveness.Lease
 	shared bool
-	begun  clock.Instant
 	lost   error // set before the grant was accepted; guarded by the agent's mutex
 
 	grant backend.Grant
-	ends  time.Time // of the lease on the backend
+	since clock.Instant // of the grant
+	ends  time.Time     // of the lease on the backend
 }
 
 // Lease implements acquire.Candidate.
@@ -39,35 +39,22 @@ func (c *claim) Moved() {}
 func (c *claim) Abandon() {}
 
 // Accept implements acquire.Candidate.
-func (c *claim) Accept(ctx context.Context, g backend.Grant, sent clock.Instant) error {
-	now, err := c.accept(g, sent)
-	if err == nil {
-		c.s.hooks.Acquired(ctx, holdfast.AcquiredEvent{
-			Lock: holdfast.Lease{Name: c.live.Name, ID: c.live.ID}, Token: g.Token, Shared: c.shared,
-			Waited: time.Duration(now - c.begun), InQueue: g.Waited, ByTimer: g.ByTimer,
-		})
-	}
-	return err
-}
-
-func (c *claim) accept(g backend.Grant, sent clock.Instant) (clock.Instant, error) {
+func (c *claim) Accept(_ context.Context, g backend.Grant, sent clock.Instant) error {
 	a := c.s.agent
-	a.Mu.Lock()
-	defer a.Mu.Unlock()
-	now := a.Clock.Now()
-	inTime := a.Live.Granted(&c.live, sent, now, g.Left, 0)
+	c.since = a.Clock.Now()
+	inTime := a.Live.Granted(&c.live, sent, c.since, g.Left, 0)
 	switch {
 	case c.lost != nil:
-		return now, c.lost
+		return c.lost
 	case !inTime:
-		return now, &holdfast.LostError{Name: c.live.Name, Token: g.Token, Cause: holdfast.CauseExpired}
+		return &holdfast.LostError{Name: c.live.Name, Token: g.Token, Cause: holdfast.CauseExpired}
 	}
 	a.Live.Drop(&c.live)
 	c.grant, c.ends = g, a.Clock.Time(c.live.Deadline())
 	if !g.Asked.IsZero() {
 		c.ends = g.Asked.Add(g.Left)
 	}
-	return now, nil
+	return nil
 }
 
 // request returns what is asked of the backend.
@@ -97,37 +84,43 @@ func (s *Server) try(ctx context.Context, a ask) (*claim, error) {
 func (s *Server) take(ctx context.Context, a ask, session *acquire.Session) (*claim, error) {
 	begun := s.agent.Clock.Now()
 	req := a.request()
+	shared := req.Mode == backend.Shared
 	s.hooks.Waiting(ctx, 1)
 	defer s.hooks.Waiting(ctx, -1)
-	got, err := s.acquireFrom(ctx, acquire.Request{
-		AcquireRequest: req, Patience: time.Duration(a.Wait), Session: session, Fixed: a.lease,
-		New: func(l liveness.Lease) acquire.Candidate {
-			c := &claim{s: s, live: l, shared: req.Mode == backend.Shared, begun: begun}
-			c.live.Holder = c
-			return c
-		},
-	})
+	err := acquire.Validate(req, s.caps)
+	var got acquire.Candidate
+	if err == nil {
+		got, err = s.agent.Acquire(ctx, &acquire.Request{
+			AcquireRequest: req, Patience: time.Duration(a.Wait), Session: session, Fixed: a.lease, Candidates: claims{s, shared},
+		})
+	}
 	if err != nil {
 		err = &holdfast.OpError{Op: "acquire", Name: a.name, Backend: s.caps.Name, MayHold: acquire.MayHold(err), Err: err}
 		s.hooks.Failed(ctx, holdfast.FailedEvent{
-			Name: a.name, Shared: req.Mode == backend.Shared, Waited: time.Duration(s.agent.Clock.Now() - begun),
+			Name: a.name, Shared: shared, Waited: time.Duration(s.agent.Clock.Now() - begun),
 			Result: holdfast.Result(acquire.Outcome(ctx, err)), Err: err,
 		})
 		return nil, err
 	}
-	return got.(*claim), nil
+	c := got.(*claim)
+	s.hooks.Acquired(ctx, holdfast.AcquiredEvent{
+		Lock: holdfast.Lease{Name: c.live.Name, ID: c.live.ID}, Token: c.grant.Token, Shared: shared,
+		Waited: time.Duration(c.since - begun), InQueue: c.grant.Waited, ByTimer: c.grant.ByTimer,
+	})
+	return c, nil
 }
 
-func (s *Server) acquireFrom(ctx context.Context, req acquire.Request) (acquire.Candidate, error) {
-	if err := acquire.Validate(req.AcquireRequest, s.caps); err != nil {
-		return nil, err
-	}
-	done, err := s.agent.Begin()
-	if err != nil {
-		return nil, err
-	}
-	defer done()
-	return s.agent.Acquire(ctx, req)
+// claims makes the claims of one request.
+type claims struct {
+	s      *Server
+	shared bool
+}
+
+// Candidate implements acquire.Maker.
+func (m claims) Candidate() acquire.Candidate {
+	c := &claim{s: m.s, shared: m.shared}
+	c.live.Holder = c
+	return c
 }
 
 // observer counts what the agent reports.

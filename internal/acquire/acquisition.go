@@ -16,7 +16,7 @@ import (
 
 // Request is one acquisition.
 type Request struct {
-	// AcquireRequest is what is sent. Acquire chooses the Session and the Lease.
+	// AcquireRequest is what is sent. Acquire sets the Session and the Lease.
 	backend.AcquireRequest
 	// Patience is how long to wait: negative: until the context ends; 0: the request does not wait,
 	// and an unavailable backend is retried for Config.Timeout.
@@ -27,18 +27,21 @@ type Request struct {
 	// Fixed is the lease ID if the caller made it. Such a lease is never released here: another client
 	// may have retried with the same ID, and may hold it by now.
 	Fixed backend.LeaseID
-	// New returns the candidate of an attempt, which keeps the lease.
-	New func(liveness.Lease) Candidate
+	// Candidates makes the candidate of each attempt.
+	Candidates Maker
 }
+
+// Maker makes candidates.
+type Maker interface{ Candidate() Candidate }
 
 // Candidate is what a lease becomes if it is granted. Lost may be called before Accept: the lease can
 // then no longer be accepted.
 type Candidate interface {
 	liveness.Holder
-	// Lease returns the same lease each time.
+	// Lease returns the same lease each time. Acquire sets its Name, ID, Session, Timed, Life and Late.
 	Lease() *liveness.Lease
 	// Accept takes the grant over, unless the lease has ended already. The request left at sent or
-	// later. From then on, releasing the lease is the candidate's.
+	// later. From then on, releasing the lease is the candidate's. Agent.Mu is held.
 	Accept(ctx context.Context, g backend.Grant, sent clock.Instant) error
 }
 
@@ -67,7 +70,7 @@ func MayHold(err error) bool {
 // acquisition is one call of Acquire, with as many attempts as it needs.
 type acquisition struct {
 	*Agent
-	req     Request
+	req     *Request
 	sess    *liveness.Session // of the last attempt; may be nil
 	unknown bool              // an attempt was cut short: the lease may be held
 	away    error             // the last ErrUnavailable
@@ -92,39 +95,46 @@ func Validate(req backend.AcquireRequest, caps backend.Capabilities) error {
 }
 
 // Acquire makes attempts until the lock is granted or a further attempt is pointless. It returns the
-// candidate that accepted the grant. When it fails, a lease that may have been granted is released in
+// candidate that accepted the grant. It changes req, which belongs to one acquisition. When it fails, a lease that may have been granted is released in
 // the background.
 //
-// Errors: ErrHeld after Patience; the cause of ctx; ErrUnavailable; ErrClosed; ErrInvalid and
+// Errors: ErrHeld after Patience; the cause of ctx, around the *backend.HeldError if that was the last
+// answer; ErrUnavailable; ErrClosed; ErrInvalid and
 // ErrUnsupported from the backend; ErrLost if Fixed names a lease that has ended. An *Error says whether
 // the lease may be held.
-func (a *Agent) Acquire(ctx context.Context, req Request) (Candidate, error) {
-	if err := context.Cause(ctx); err != nil {
-		return nil, err
+func (a *Agent) Acquire(ctx context.Context, req *Request) (Candidate, error) {
+	a.work.add() // prepare then checks whether Close has begun
+	defer a.work.done()
+	switch {
+	case a.closing.Err() != nil:
+		return nil, backend.ErrClosed
+	case ctx.Err() != nil:
+		return nil, context.Cause(ctx)
 	}
 	q := acquisition{Agent: a, req: req}
+	q.chooseLease()
 	return q.run(ctx)
 }
 
 func (a *acquisition) run(ctx context.Context) (Candidate, error) {
-	within, cancel := a.bound(ctx)
-	defer cancel()
+	patient, finish := a.bound(ctx)
+	defer finish()
 	for n := 0; ; n++ {
-		got, err := a.prepare(within)
+		x, err := a.prepare(patient)
 		if err == nil {
-			if err = a.attempt(ctx, within, got); err == nil {
-				return got, nil
+			if err = a.attempt(ctx, x); err == nil {
+				return x.got, nil
 			}
 		}
-		if a.again(within, err, n) {
+		if a.again(patient, err, n) {
 			continue
 		}
-		if a.req.Patience > 0 && isOver(ctx, within) && (!IsUnavailable(err) || hasEnded(err)) && a.closing.Err() == nil {
-			if got, err = a.last(ctx); err == nil {
-				return got, nil
+		if a.req.Patience > 0 && isOver(ctx, patient) && (!IsUnavailable(err) || hasEnded(err)) && a.closing.Err() == nil {
+			if x, err = a.last(ctx); err == nil {
+				return x.got, nil
 			}
 		}
-		return nil, a.fail(ctx, within, err)
+		return nil, a.fail(ctx, patient, err)
 	}
 }
 
@@ -136,68 +146,90 @@ func hasEnded(err error) bool {
 
 // bound limits the attempts to the time that the caller wants to wait, or, if it does not want to
 // wait, to the time for which an unavailable backend is retried.
-func (a *acquisition) bound(ctx context.Context) (context.Context, context.CancelFunc) {
+func (a *acquisition) bound(ctx context.Context) (context.Context, func()) {
+	patience := a.req.Patience
 	switch {
-	case a.req.Patience < 0:
-		return ctx, func() {} // each attempt has a context of its own that ends
-	case a.req.Patience == 0:
-		return context.WithTimeoutCause(ctx, a.Timeout, errWaitOver)
-	default:
-		return context.WithTimeoutCause(ctx, a.req.Patience, errWaitOver)
+	case patience < 0:
+		return ctx, func() {}
+	case patience == 0:
+		patience = a.Timeout
 	}
+	bound := within(ctx, patience, errWaitOver)
+	return bound, bound.finish
 }
 
-// prepare chooses the session and the lease ID of the next attempt. The lease ID stays the same, so
-// that a lost reply does not mean two grants. A new session brings a new lease ID: a lease of the
-// old session that was granted after all would die with that session.
-func (a *acquisition) prepare(ctx context.Context) (Candidate, error) {
+// attempt is one request in progress.
+type attempt struct {
+	ctx    requestContext
+	got    Candidate
+	missed time.Duration // see clock.Clock.At
+	in     *attempts     // nil once it is not in progress, or is interrupted
+	slot   int           // in that list
+}
+
+// prepare registers the next attempt, so that a loss reported while its request is in progress is not
+// missed. The lease ID stays the same, so that a lost reply does not mean two grants. A new session
+// brings a new lease ID: a lease of the old session that was granted after all would die with that
+// session.
+func (a *acquisition) prepare(ctx context.Context) (*attempt, error) {
+	now, missed := a.Clock.Read()
+	x := &attempt{ctx: requestContext{Context: ctx}, got: a.req.Candidates.Candidate(), missed: missed}
+	a.Mu.Lock()
+	defer a.Mu.Unlock()
 	var sess *liveness.Session
+	others := &a.loose
 	if a.caps.Sessions && (a.req.Wait || !a.req.Timed) {
 		var err error
-		if sess, err = a.req.Session.Live(ctx); err != nil {
+		if sess, err = a.req.Session.obtain(ctx, now); err != nil {
 			return nil, err
 		}
+		others = &a.req.Session.waiting
 	}
 	if sess != nil && sess != a.sess {
-		if a.sess != nil && a.req.Lease != "" && a.req.Fixed == "" {
+		if a.sess != nil && a.req.Fixed == "" {
 			a.abandon()
 		}
 		a.sess, a.req.AcquireRequest.Session = sess, sess.ID
 	}
-	if a.req.Lease == "" {
-		a.req.Lease = a.req.Fixed
+	l := x.got.Lease()
+	l.Name, l.ID, l.Session = a.req.Name, a.req.Lease, sess
+	l.Timed, l.Life, l.Late = a.req.Timed, a.req.TTL, a.unknown
+	switch {
+	case a.closed:
+		return nil, backend.ErrClosed
+	case !a.Live.Expect(l):
+		return nil, backend.ErrSessionLost
 	}
+	others.add(x)
+	return x, nil
+}
+
+// chooseLease chooses the lease ID of the attempts from now on.
+func (a *acquisition) chooseLease() {
+	a.req.Lease = a.req.Fixed
 	if a.req.Lease == "" {
 		a.req.Lease = backend.NewLeaseID()
 	}
-	return a.req.New(liveness.Lease{
-		Name: a.req.Name, ID: a.req.Lease, Session: sess, Timed: a.req.Timed, Life: a.req.TTL, Late: a.unknown,
-	}), nil
 }
 
 // attempt sends one request.
-func (a *acquisition) attempt(ctx, within context.Context, got Candidate) error {
-	within, interrupt := context.WithCancelCause(within)
-	defer interrupt(nil)
-	if err := a.expect(got.Lease(), interrupt); err != nil {
-		return err
+func (a *acquisition) attempt(ctx context.Context, x *attempt) error {
+	grant, err := a.Backend.Acquire(&x.ctx, a.req.AcquireRequest)
+	if IsCutShort(&x.ctx, err) {
+		err = context.Cause(&x.ctx)
+		// What is not timed ends with its session.
+		a.unknown = a.unknown || a.req.Timed || !errors.Is(err, errSessionEnded)
 	}
-	missed := a.Clock.Missed()
-	grant, err := a.Backend.Acquire(within, a.req.AcquireRequest)
-	if err != nil {
-		a.drop(got.Lease())
-		if IsCutShort(within, err) {
-			err = context.Cause(within)
-			// What is not timed ends with its session.
-			a.unknown = a.unknown || a.req.Timed || !errors.Is(err, errSessionEnded)
-		}
-		return err
+	x.ctx.finish()
+	a.Mu.Lock()
+	defer a.Mu.Unlock()
+	x.leave()
+	if err == nil {
+		a.unknown = true // until the candidate has it, no caller releases it
+		err = x.got.Accept(ctx, grant, a.Clock.At(grant.Asked, x.missed))
 	}
-	a.unknown = true // until the candidate has it, no caller releases it
-	err = got.Accept(ctx, grant, a.Clock.At(grant.Asked, missed))
-	a.stopWaiting(got.Lease())
 	if err != nil {
-		a.drop(got.Lease())
+		a.Live.Drop(x.got.Lease())
 	}
 	return err
 }
@@ -212,7 +244,7 @@ func IsAnswer(err error) bool {
 // look like an answer: the context of a lock ends with ErrLost, and that of an errgroup with the ErrHeld of
 // another lock.
 func IsCutShort(ctx context.Context, err error) bool {
-	cause := context.Cause(ctx)
+	cause := causeOf(ctx)
 	return cause != nil && err != nil && (errors.Is(err, cause) || !IsAnswer(err))
 }
 
@@ -223,35 +255,7 @@ func isRefusal(err error) bool {
 
 // isOver reports whether within has ended only because Patience has elapsed.
 func isOver(ctx, within context.Context) bool {
-	return errors.Is(context.Cause(within), errWaitOver) && ctx.Err() == nil
-}
-
-// expect registers a lease, so that a loss reported while its request is in progress is not missed.
-func (a *acquisition) expect(l *liveness.Lease, interrupt context.CancelCauseFunc) error {
-	a.Mu.Lock()
-	defer a.Mu.Unlock()
-	switch {
-	case a.closed:
-		return backend.ErrClosed
-	case !a.Live.Expect(l):
-		return backend.ErrSessionLost
-	}
-	a.waiting.add(l, interrupt)
-	return nil
-}
-
-// drop removes a lease that was not granted.
-func (a *acquisition) drop(l *liveness.Lease) {
-	a.Mu.Lock()
-	defer a.Mu.Unlock()
-	a.waiting.remove(l)
-	a.Live.Drop(l)
-}
-
-func (a *acquisition) stopWaiting(l *liveness.Lease) {
-	a.Mu.Lock()
-	defer a.Mu.Unlock()
-	a.waiting.remove(l)
+	return errors.Is(causeOf(within), errWaitOver) && ctx.Err() == nil
 }
 
 // again reports whether to retry after err. It pauses first if a pause is due.
@@ -269,7 +273,9 @@ func (a *acquisition) again(within context.Context, err error, n int) bool {
 		return a.Pause(within, min(Backoff(n), 100*time.Millisecond))
 	case errors.Is(err, backend.ErrLost):
 		// Granted and lost before it was accepted, or abandoned: this ID cannot be used again.
+		a.Mu.Lock()
 		a.abandon()
+		a.Mu.Unlock()
 		return a.req.Fixed == "" && a.Pause(within, min(Backoff(n), 100*time.Millisecond))
 	case errors.Is(err, backend.ErrQuarantine):
 		errors.As(err, &away)
@@ -287,6 +293,12 @@ func (a *acquisition) again(within context.Context, err error, n int) bool {
 	}
 }
 
+// isHeld reports whether err says who holds the lock.
+func isHeld(err error) bool {
+	_, ok := errors.AsType[*backend.HeldError](err)
+	return ok
+}
+
 // heldByOurs reports whether only earlier attempts of this acquisition hold the lock. For the
 // caller it is then free.
 func (a *acquisition) heldByOurs(err error) bool {
@@ -296,16 +308,14 @@ func (a *acquisition) heldByOurs(err error) bool {
 	})
 }
 
-// abandon releases the lease ID in the background. The next attempt has another ID.
+// abandon releases the lease ID in the background. The next attempt has another ID. Mu is held.
 func (a *acquisition) abandon() {
-	if a.unknown && a.req.Lease != "" && a.req.Fixed == "" {
-		a.Mu.Lock()
+	if a.unknown && a.req.Fixed == "" {
 		a.Settle(a.release(), a.sess, a.req.TTL)
-		a.Mu.Unlock()
 		a.givenUp = append(a.givenUp, a.req.Lease)
 	}
 	a.unknown = false
-	a.req.Lease = a.req.Fixed
+	a.chooseLease()
 }
 
 func (a *acquisition) release() backend.ReleaseRequest {
@@ -315,16 +325,16 @@ func (a *acquisition) release() backend.ReleaseRequest {
 // last makes one more attempt, without waiting, when Patience has elapsed: its refusal says who holds
 // the lock, or why no client does. If the lease was granted in the meantime, the caller gets it.
 // The place in the queue is released.
-func (a *acquisition) last(ctx context.Context) (Candidate, error) {
-	within, cancel := context.WithTimeout(ctx, min(a.Timeout, time.Second))
-	defer cancel()
-	got, err := a.prepare(within)
+func (a *acquisition) last(ctx context.Context) (*attempt, error) {
+	short := within(ctx, min(a.Timeout, time.Second), context.DeadlineExceeded)
+	defer short.finish()
+	x, err := a.prepare(short)
 	if err == nil {
 		a.req.Wait = false
-		if err = a.attempt(ctx, within, got); err == nil {
-			return got, nil
+		if err = a.attempt(ctx, x); err == nil {
+			return x, nil
 		}
-		if a.req.Fixed == "" && a.Backend.Release(within, a.release()) == nil {
+		if a.req.Fixed == "" && a.Backend.Release(short, a.release()) == nil {
 			a.unknown = false
 		}
 	}
@@ -378,6 +388,8 @@ func (a *acquisition) fail(ctx, within context.Context, err error) error {
 	switch {
 	case a.closing.Err() != nil:
 		err = backend.ErrClosed
+	case ctx.Err() != nil && isHeld(err) && !IsCutShort(ctx, err) && !a.heldByOurs(err):
+		err = joinCause(ctx, err)
 	case ctx.Err() != nil:
 		err = joinCause(ctx, a.away)
 	case isOver(ctx, within) && !isRefusal(err) && !IsUnavailable(err):
@@ -388,7 +400,9 @@ func (a *acquisition) fail(ctx, within context.Context, err error) error {
 	switch {
 	case a.unknown:
 		a.Observer.Ambiguous(ctx, "acquire")
+		a.Mu.Lock()
 		a.abandon()
+		a.Mu.Unlock()
 	case len(a.givenUp) == 0:
 		return err
 	}
@@ -399,6 +413,8 @@ func (a *acquisition) fail(ctx, within context.Context, err error) error {
 // Outcome returns what became of a failed acquisition, for metrics.
 func Outcome(ctx context.Context, err error) string {
 	switch {
+	case ctx.Err() != nil && errors.Is(err, context.Cause(ctx)):
+		return "canceled"
 	case errors.Is(err, backend.ErrHeld):
 		return "held"
 	case errors.Is(err, backend.ErrInvalid), errors.Is(err, backend.ErrUnsupported):

@@ -54,38 +54,54 @@ type Agent struct {
 	stop       context.CancelFunc
 	closing    context.Context //nolint:containedctx // ends with ErrClosed when Close begins
 	startClose context.CancelCauseFunc
-	work       tally         // calls, settlements and renewals in progress; it grows with Mu held
+	work       tally         // calls, settlements and renewals in progress: what counts itself then checks whether Close has begun
 	second     limiter       // the second attempts of settlements
 	further    limiter       // the later ones: apart, because many of them may get no answer
 	wake       chan struct{} // wakes the renewer; capacity 1
 	kept       chan struct{} // closed when the renewer has ended
 
 	// Guarded by Mu:
-	closed  bool
-	open    map[*liveness.Session]struct{}
-	losses  []lossNote // reported by the backend, not yet applied
-	waiting attempts
-	warned  time.Time // the quarantine has been logged up to this time
+	closed bool
+	open   map[*liveness.Session]*Session
+	loose  attempts   // that need no session
+	losses []lossNote // reported by the backend, not yet applied
+	warned time.Time  // the quarantine has been logged up to this time
 }
 
-// attempts are those in progress, by the session that they need, or nil. The function ends the attempt.
-type attempts map[*liveness.Session]map[*liveness.Lease]context.CancelCauseFunc
+// attempts are those in progress that need one session, or none, in no order.
+type attempts struct{ list []*attempt }
 
-func (a attempts) add(l *liveness.Lease, interrupt context.CancelCauseFunc) {
-	if a[l.Session] == nil {
-		a[l.Session] = make(map[*liveness.Lease]context.CancelCauseFunc)
+func (s *attempts) add(x *attempt) {
+	x.in, x.slot = s, len(s.list)
+	s.list = append(s.list, x)
+}
+
+// leave removes the attempt from its list.
+func (x *attempt) leave() {
+	if x.in == nil {
+		return
 	}
-	a[l.Session][l] = interrupt
+	list, last := x.in.list, len(x.in.list)-1
+	list[x.slot], list[last].slot = list[last], x.slot
+	list[last] = nil
+	x.in.list, x.in = list[:last], nil
 }
 
-func (a attempts) remove(l *liveness.Lease) { delete(a[l.Session], l) }
+// interrupt ends the attempts with that cause.
+func (s *attempts) interrupt(cause error) {
+	for _, x := range s.list {
+		x.in = nil
+		x.ctx.end(cause)
+	}
+	s.list = nil
+}
 
 // New returns an agent. It sends nothing.
 func New(cfg Config) *Agent {
 	a := &Agent{
 		Config: cfg, Clock: clock.New(), caps: cfg.Backend.Capabilities(),
 		wake: make(chan struct{}, 1), kept: make(chan struct{}), second: newLimiter(), further: newLimiter(),
-		open: make(map[*liveness.Session]struct{}), waiting: make(attempts),
+		open: make(map[*liveness.Session]*Session),
 	}
 	a.Live = liveness.New(observer{Observer: cfg.Observer, a: a}, cfg.TTL)
 	a.background, a.stop = context.WithCancel(context.Background())
@@ -127,9 +143,9 @@ func (a *Agent) Sessions() int { return len(a.open) }
 
 // Waiting returns how many attempts are in progress. Mu is held.
 func (a *Agent) Waiting() int {
-	n := 0
-	for _, some := range a.waiting {
-		n += len(some)
+	n := len(a.loose.list)
+	for _, s := range a.open {
+		n += len(s.waiting.list)
 	}
 	return n
 }
@@ -148,10 +164,9 @@ func (a *Agent) Close(ctx context.Context, s *Session, give func() []backend.Rel
 	a.closed = true
 	releases := give()
 	last := s.end()
-	for _, some := range a.waiting {
-		for _, interrupt := range some {
-			interrupt(backend.ErrClosed)
-		}
+	a.loose.interrupt(backend.ErrClosed)
+	for _, other := range a.open {
+		other.waiting.interrupt(backend.ErrClosed)
 	}
 	a.Mu.Unlock()
 	a.startClose(backend.ErrClosed)

@@ -32,11 +32,10 @@ func (o observer) Wake() { o.a.Wake() }
 
 // Ended implements liveness.Observer.
 func (o observer) Ended(s *liveness.Session) {
-	delete(o.a.open, s)
-	for _, interrupt := range o.a.waiting[s] {
-		interrupt(errSessionEnded)
+	if owner, ok := o.a.open[s]; ok {
+		delete(o.a.open, s)
+		owner.waiting.interrupt(errSessionEnded)
 	}
-	delete(o.a.waiting, s)
 }
 
 // Wake has the renewer do what is due.

@@ -4,6 +4,7 @@ import (
 	"context"
 
 	"github.com/holdfast-io/holdfast/backend"
+	"github.com/holdfast-io/holdfast/internal/clock"
 	"github.com/holdfast-io/holdfast/internal/liveness"
 	"github.com/holdfast-io/holdfast/internal/retry"
 )
@@ -16,6 +17,7 @@ type Session struct {
 	live    *liveness.Session // may have ended; nil when none was opened yet
 	opening *opening          // nil when it is not being opened
 	ended   bool              // by End, Leave or Close
+	waiting attempts          // that need live
 }
 
 // opening is a session that is being opened, shared by the calls that wait for it.
@@ -46,14 +48,19 @@ func (s *Session) Open() bool {
 // Live returns the session, and opens it first if it is not open. Opening continues after ctx has
 // ended, for the other callers.
 func (s *Session) Live(ctx context.Context) (*liveness.Session, error) {
+	now := s.a.Clock.Now()
+	s.a.Mu.Lock()
+	defer s.a.Mu.Unlock()
+	return s.obtain(ctx, now)
+}
+
+// obtain is Live at that time. Agent.Mu is held, but not while the session is being opened.
+func (s *Session) obtain(ctx context.Context, now clock.Instant) (*liveness.Session, error) {
 	a := s.a
-	a.Mu.Lock()
 	if a.closed || s.ended {
-		a.Mu.Unlock()
 		return nil, backend.ErrClosed
 	}
-	if live := s.Current(); live != nil && a.Clock.Now() < live.Deadline() {
-		defer a.Mu.Unlock()
+	if live := s.Current(); live != nil && now < live.Deadline() {
 		return live, nil
 	}
 	if s.opening == nil {
@@ -63,6 +70,7 @@ func (s *Session) Live(ctx context.Context) (*liveness.Session, error) {
 	}
 	op := s.opening
 	a.Mu.Unlock()
+	defer a.Mu.Lock()
 	select {
 	case <-op.done:
 		return op.sess, op.err
@@ -98,7 +106,7 @@ func (s *Session) open(op *opening) {
 			a.Live.Expire(before)
 		}
 		a.Live.Opened(live, sent)
-		a.open[live] = struct{}{}
+		a.open[live] = s
 		s.live, op.sess = live, live
 	}
 	op.err = err

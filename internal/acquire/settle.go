@@ -105,11 +105,11 @@ func (a *Agent) Try(ctx context.Context, f func(context.Context) error) error {
 
 // tryFor makes one attempt of a given length.
 func (a *Agent) tryFor(ctx context.Context, long time.Duration, f func(context.Context) error) error {
-	within, cancel := context.WithTimeout(ctx, long)
-	defer cancel()
-	err := f(within)
+	bound := within(ctx, long, context.DeadlineExceeded)
+	defer bound.finish()
+	err := f(bound)
 	switch {
-	case !IsCutShort(within, err):
+	case !IsCutShort(bound, err):
 	case ctx.Err() == nil && !IsUnavailable(err):
 		return &backend.UnavailableError{Backend: a.caps.Name, Op: "request", MayHold: true, Err: err}
 	case IsAnswer(err): // it looks like one

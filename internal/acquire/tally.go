@@ -1,27 +1,33 @@
 package acquire
 
-import "sync"
+import (
+	"sync"
+	"sync/atomic"
+)
 
 // tally counts the work in progress. Unlike a sync.WaitGroup it may count up from zero while others wait
 // for zero.
 type tally struct {
-	mu   sync.Mutex
-	n    int
-	idle chan struct{} // closed when n becomes 0; nil when no caller waits for that
+	n    atomic.Int64
+	mu   sync.Mutex                    // held to change idle
+	idle atomic.Pointer[chan struct{}] // closed when n is 0; nil when no caller waits for that
 }
 
-func (t *tally) add() {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	t.n++
-}
+func (t *tally) add() { t.n.Add(1) }
 
 func (t *tally) done() {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	if t.n--; t.n == 0 && t.idle != nil {
-		close(t.idle)
-		t.idle = nil
+	if t.n.Add(-1) == 0 && t.idle.Load() != nil {
+		t.mu.Lock()
+		defer t.mu.Unlock()
+		t.closeIfIdle()
+	}
+}
+
+// closeIfIdle notifies the callers that wait for zero, if it is reached. mu is held.
+func (t *tally) closeIfIdle() {
+	if idle := t.idle.Load(); idle != nil && t.isIdle() {
+		close(*idle)
+		t.idle.Store(nil)
 	}
 }
 
@@ -38,19 +44,14 @@ func (t *tally) run(f func()) {
 func (t *tally) whenIdle() <-chan struct{} {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if t.idle == nil {
-		t.idle = make(chan struct{})
+	idle := t.idle.Load()
+	if idle == nil {
+		made := make(chan struct{})
+		idle = &made
+		t.idle.Store(idle) // before n is read: a done that reads nil comes before that
 	}
-	idle := t.idle
-	if t.n == 0 {
-		close(t.idle)
-		t.idle = nil
-	}
-	return idle
+	t.closeIfIdle()
+	return *idle
 }
 
-func (t *tally) isIdle() bool {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	return t.n == 0
-}
+func (t *tally) isIdle() bool { return t.n.Load() == 0 }

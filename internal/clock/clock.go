@@ -43,8 +43,15 @@ func (c *Clock) SetAsleep(asleep func() time.Duration) {
 
 // Now reads the clock.
 func (c *Clock) Now() Instant {
+	now, _ := c.Read()
+	return now
+}
+
+// Read reads the clock, and returns what Missed does as well.
+func (c *Clock) Read() (Instant, time.Duration) {
 	t := time.Now()
-	return c.At(t, c.missedAt(t))
+	missed := c.missedAt(t)
+	return c.At(t, missed), missed
 }
 
 // Jumps reports whether the clock may advance by more than a timer waited, because it counts the time

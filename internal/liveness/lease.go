@@ -13,18 +13,18 @@ type Lease struct {
 	Name    string
 	ID      backend.LeaseID
 	Session *Session      // of the lease, or of its place in the queue; may be nil
-	Timed   bool          // it is a timed lease
 	TTL     time.Duration // what renewals of this lease alone ask for; 0: there are none
 	Life    time.Duration // the longest TTL that was requested; 0: it has no TTL of its own
+	Timed   bool          // it is a timed lease
 	Late    bool          // an attempt to acquire it was cut short, and may still arrive
 
-	entry
 	held     bool // granted, and not ended
 	ended    bool // lost or released
+	renewing bool // Step asked for a renewal, which is not answered yet
+	entry
 	deadline clock.Instant
 	until    clock.Instant // it ends then in any case; 0: there is no such time
 	renewAt  clock.Instant
-	renewing bool          // Step asked for a renewal, which is not answered yet
 	renewals []*Renewal    // its renewals that are in progress
 	unknown  time.Duration // the shortest TTL of a renewal with unknown outcome; 0: none
 	failures int           // renewals that failed since the last success

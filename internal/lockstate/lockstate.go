@@ -51,14 +51,14 @@ type Lease[L, X any] struct {
 	ID     backend.LeaseID
 	Claim  backend.Claim
 	Note   string
-	Timed  bool // it has an end of its own once it is held
 	TTL    time.Duration
+	Timed  bool // it has an end of its own once it is held
 	State  State
-	Asked  time.Time // when it was requested
 	Waited bool      // it was in the queue
+	Joined bool      // by re-entry
+	Asked  time.Time // when it was requested
 	Token  fence.Token
 	Since  time.Time // of the grant
-	Joined bool      // by re-entry
 	Own    X
 }
 
@@ -148,10 +148,10 @@ func (l *Lock[L, X]) joins(c backend.Claim) *Lease[L, X] {
 	return nil
 }
 
-// admits reports whether the claim, which is the last in the queue, may be granted now: it fits and is
-// also the first, or it joins by re-entry, which overtakes.
+// admits reports whether a claim that is not in the queue may be granted now: it fits and no lease is
+// ahead of it, or it joins by re-entry, which overtakes.
 func (l *Lock[L, X]) admits(c backend.Claim) bool {
-	return l.QueueLen() == 1 && c.Fits(l.Holders.Claims) || l.joins(c) != nil
+	return l.QueueLen() == 0 && c.Fits(l.Holders.Claims) || l.joins(c) != nil
 }
 
 // Store is what the rules need of a store, within one transaction.
@@ -206,12 +206,12 @@ func Acquire[L, X any](s Store[L, X], lock *Lock[L, X], req *backend.AcquireRequ
 		return nil, err
 	}
 	l.Asked = s.Now()
-	lock.Queue.add(l)
 	if lock.admits(l.Claim) {
 		grant(s, l)
 		return l, nil
 	}
 	l.Waited = true
+	lock.Queue.add(l)
 	s.Queued(l)
 	return l, nil
 }
@@ -305,7 +305,7 @@ func refuse[L, X any](s Store[L, X], lock *Lock[L, X], c backend.Claim, wait boo
 			return &backend.LimitError{Name: lock.Name, Asked: c.Limit, InForce: limit}
 		}
 	}
-	if wait || lock.joins(c) != nil || lock.QueueLen() == 0 && c.Fits(lock.Holders.Claims) {
+	if wait || lock.admits(c) {
 		return nil
 	}
 	return heldError(s, lock, lock.QueueLen())
@@ -324,13 +324,13 @@ func Settle[L, X any](s Store[L, X], lock *Lock[L, X], until func(*Lease[L, X]) 
 		if until != nil && until(next) {
 			return
 		}
+		lock.Queue.remove(next)
 		grant(s, next)
 	}
 }
 
-// grant moves a lease from the queue to the holders.
+// grant adds a lease, which is not in the queue any more, to the holders.
 func grant[L, X any](s Store[L, X], l *Lease[L, X]) {
-	l.Lock.Queue.remove(l)
 	if h := l.Lock.joins(l.Claim); h != nil {
 		l.Token, l.Joined = h.Token, true
 	} else {
