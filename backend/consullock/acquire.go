@@ -11,6 +11,7 @@ import (
 
 	"github.com/holdfast-io/holdfast/backend"
 	"github.com/holdfast-io/holdfast/fence"
+	"github.com/holdfast-io/holdfast/internal/seqlock"
 )
 
 // Acquire takes the lock, or waits for it in the queue if req.Wait is set. If ctx ends while it
@@ -20,116 +21,61 @@ func (b *Backend) Acquire(ctx context.Context, req backend.AcquireRequest) (back
 	if err := req.Validate(b.caps); err != nil {
 		return backend.Grant{}, err
 	}
-	ctx, cancel := b.within(ctx)
-	defer cancel()
-	if ctx.Err() != nil {
-		return backend.Grant{}, context.Cause(ctx)
-	}
-	s, err := b.session(req.Session)
+	ctx, done, err := b.sessions.Begin(ctx)
 	if err != nil {
 		return backend.Grant{}, err
 	}
-	a := &acquisition{b: b, s: s, req: &req, key: leaseKey{req.Name, req.Lease}, asked: time.Now()}
-	if a.mine, err = s.join(a.key); err != nil {
+	defer done()
+	s, err := b.sessions.Get(req.Session)
+	if err != nil {
 		return backend.Grant{}, err
 	}
-	defer s.part(a.key)
+	a := &acquisition{b: b, s: s, req: &req, key: seqlock.Key{Name: req.Name, ID: req.Lease}, asked: time.Now()}
+	if a.mine, err = s.leases.Join(a.key); err != nil {
+		return backend.Grant{}, err
+	}
+	defer s.leases.Part(a.key, a.mine)
 	g, err := a.run(ctx)
 	switch {
-	case b.base.Err() != nil:
+	case b.sessions.Base().Err() != nil:
 		return backend.Grant{}, backend.ErrClosed
-	case err == nil && s.left() <= 0: // it ended on the way
+	case err == nil && s.Left() <= 0: // it ended on the way
 		return backend.Grant{}, backend.ErrSessionLost
-	case err != nil && s.life.Err() != nil && ctx.Err() == nil:
+	case err != nil && s.Life.Err() != nil && ctx.Err() == nil:
 		return backend.Grant{}, backend.ErrSessionLost
-	case s.isLost(a.key), a.late:
+	case s.IsLost(req.Lease), a.late:
 		s.clear(a.key)
 		return backend.Grant{}, backend.ErrLost
-	case err == nil && s.has(a.key, a.mine):
+	case err == nil && s.grant(a.mine):
 		return g, nil
 	case err == nil: // it was released or abandoned
 		return backend.Grant{}, backend.ErrLost
 	}
 	err = b.fail(ctx, opAcquire, err, true)
-	if away, ok := errors.AsType[*backend.UnavailableError](err); ok && a.entered {
+	if away, ok := errors.AsType[*backend.UnavailableError](err); ok && s.leases.MayHave(a.mine) {
 		away.MayHold = true // whatever was refused since
 	}
 	return g, err
 }
 
-// join records a caller that requests the lease. ErrLost: it was abandoned, its loss was reported,
-// or its release has not ended yet. A release of unknown outcome counts as a release: the key may be
-// deleted at any time, so the lease must not be granted again.
-func (s *session) join(k leaseKey) (*own, error) {
-	s.b.mu.Lock()
-	defer s.b.mu.Unlock()
-	if s.ended {
-		return nil, backend.ErrSessionLost
-	}
-	if s.told[k.id] {
-		return nil, backend.ErrLost
-	}
-	o := s.own(k)
-	if o.abandoned || o.isGone() {
-		return nil, backend.ErrLost
-	}
-	o.waiters++
-	return o, nil
-}
-
-// has records that the lease is held, unless it was released, abandoned or reported as lost in the
+// grant records that the lease is held, unless it was released, abandoned or reported as lost in the
 // meantime.
-func (s *session) has(k leaseKey, o *own) bool {
-	s.b.mu.Lock()
-	defer s.b.mu.Unlock()
-	if s.told[k.id] || o.isGone() {
-		return false
-	}
-	s.out[k] = struct{}{}
-	return true
-}
-
-// isLost reports whether the loss of the lease was reported.
-func (s *session) isLost(k leaseKey) bool {
-	s.b.mu.Lock()
-	defer s.b.mu.Unlock()
-	return s.told[k.id]
+func (s *session) grant(l *lease) bool {
+	s.leases.Lock()
+	defer s.leases.Unlock()
+	return l.Grant()
 }
 
 // clear deletes what exists of a lease that must not be granted, also if its request arrives later.
-func (s *session) clear(k leaseKey) {
-	s.b.mu.Lock()
-	o := s.own(k)
-	o.abandoned, o.at = true, time.Now()
-	s.b.mu.Unlock()
-	s.b.background(func() {
-		for failures := 0; s.b.abandon(s.life, s, k) != nil && pause(s.life, failures); {
+func (s *session) clear(k seqlock.Key) {
+	s.leases.Lock()
+	s.leases.Leave(k, true)
+	s.leases.Unlock()
+	s.b.sessions.Go(func() {
+		for failures := 0; s.b.abandon(s.Life, s, k) != nil && pause(s.Life, failures); {
 			failures++
 		}
 	})
-}
-
-// own returns what is known of the lease. Backend.mu is held.
-func (s *session) own(k leaseKey) *own {
-	o, ok := s.leases[k]
-	if !ok {
-		o = &own{gone: make(chan struct{})}
-		s.leases[k] = o
-	}
-	return o
-}
-
-// part ends what join began.
-func (s *session) part(k leaseKey) {
-	s.b.mu.Lock()
-	defer s.b.mu.Unlock()
-	o := s.leases[k]
-	if o == nil {
-		return
-	}
-	if o.waiters--; o.waiters <= 0 && !o.abandoned {
-		delete(s.leases, k)
-	}
 }
 
 // acquisition is one Acquire in progress.
@@ -137,12 +83,10 @@ type acquisition struct {
 	b     *Backend
 	s     *session
 	req   *backend.AcquireRequest
-	key   leaseKey
-	mine  *own
+	key   seqlock.Key
+	mine  *lease
 	asked time.Time
-
-	entered bool // the key was made, and may exist
-	late    bool // the lease was released before the key was made: the release may not have seen it
+	late  bool // the lease was released before the key was made: the release may not have seen it
 }
 
 func (a *acquisition) run(ctx context.Context) (backend.Grant, error) {
@@ -175,6 +119,7 @@ func (a *acquisition) run(ctx context.Context) (backend.Grant, error) {
 	for {
 		i := l.find(a.req.Lease)
 		if i < 0 {
+			a.forget()
 			return backend.Grant{}, backend.ErrLost // it was deleted immediately
 		}
 		if err := a.checkLimit(ctx, l, i); err != nil {
@@ -229,7 +174,29 @@ func (a *acquisition) stepBack(ctx context.Context, l line, i int) (bool, error)
 	if isRefused(err, becauseAbsent) {
 		return false, nil
 	}
+	if err == nil {
+		a.forget()
+	}
 	return err == nil, err
+}
+
+// forget records that the lease has no key.
+func (a *acquisition) forget() {
+	a.s.leases.Lock()
+	defer a.s.leases.Unlock()
+	a.mine.Entry, a.mine.Unsure = "", false
+}
+
+// made records how the request that makes the key ended.
+func (a *acquisition) made(err error) {
+	a.s.leases.Lock()
+	defer a.s.leases.Unlock()
+	switch {
+	case err == nil:
+		a.mine.Entry, a.mine.Unsure = a.b.leaseKey(a.key), false
+	case !refused(err):
+		a.mine.Unsure = true
+	}
 }
 
 // enter makes the key of the lease, and executes more operations with it, in one transaction, which
@@ -248,21 +215,21 @@ func (a *acquisition) enter(ctx context.Context, more ...*api.KVTxnOp) ([]*api.K
 		{Verb: api.KVLock, Key: a.b.leaseKey(a.key), Value: value, Session: a.s.uuid},
 	}, more...)
 	for failures := 0; ; failures++ {
-		if a.mine.isGone() {
+		if a.mine.IsGone() {
 			return nil, backend.ErrLost
 		}
 		pairs, err := a.b.txn(ctx, ops)
-		if a.late = a.mine.isGone() && !refused(err); a.late {
+		a.made(err)
+		if a.late = a.mine.IsGone() && !refused(err); a.late {
 			return nil, backend.ErrLost
 		}
 		switch {
 		case err == nil:
-			a.entered = true
 			return pairs, nil
 		case isRefused(err, becauseExists, becauseHeld):
 			return nil, backend.ErrLost
 		case isRefused(err, becauseSession):
-			a.s.expire(backend.CauseGone)
+			a.s.Expire(backend.CauseGone)
 			return nil, backend.ErrSessionLost
 		case !isRefused(err, becauseDelay):
 			return nil, err
@@ -280,7 +247,7 @@ func (b *Backend) look(ctx context.Context, lock string) (line, error) {
 }
 
 // remove deletes the key of a lease, which may be gone.
-func (b *Backend) remove(ctx context.Context, k leaseKey) error {
+func (b *Backend) remove(ctx context.Context, k seqlock.Key) error {
 	return b.delete(ctx, b.leaseKey(k))
 }
 
@@ -296,6 +263,7 @@ func (a *acquisition) checkLimit(ctx context.Context, l line, i int) error {
 	if err := a.b.remove(ctx, a.key); err != nil {
 		return err
 	}
+	a.forget()
 	return &backend.LimitError{Name: a.req.Name, Asked: a.req.Limit, InForce: limit}
 }
 

@@ -4,8 +4,6 @@ import (
 	"context"
 	"errors"
 	"log/slog"
-	"maps"
-	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -16,6 +14,8 @@ import (
 
 	"github.com/holdfast-io/holdfast/backend"
 	"github.com/holdfast-io/holdfast/internal/conns"
+	"github.com/holdfast-io/holdfast/internal/seqlock"
+	"github.com/holdfast-io/holdfast/internal/sessions"
 )
 
 const name = "consul"
@@ -51,20 +51,14 @@ type Backend struct {
 
 	onAgent atomic.Bool // a session is tied to the node of the agent
 
-	base context.Context         //nolint:containedctx // it is what Close ends
-	end  context.CancelCauseFunc // ends base
+	sessions *sessions.Sessions[*session]
 
-	mu        sync.Mutex // guards the fields below
-	closed    bool
-	sessions  map[backend.SessionID]*session
-	dead      map[backend.SessionID]*grave // sessions that have ended
-	lines     map[string]*follower         // of locks that a caller here waits for
-	coming    map[string]int               // by lock: acquires that are joining its queue at this moment and read it
-	hearing   int                          // sessions that have a query of their own
-	questions int                          // lines that have a query of their own
-	crowd     crowd                        // the other lines
-	work      sync.WaitGroup
-	closing   sync.Once
+	mu        sync.Mutex           // guards the fields below
+	lines     map[string]*follower // of locks that a caller here waits for
+	coming    map[string]int       // by lock: acquires that are joining its queue at this moment and read it
+	hearing   int                  // sessions that have a query of their own
+	questions int                  // lines that have a query of their own
+	crowd     crowd                // the other lines
 }
 
 var _ backend.Backend = (*Backend)(nil)
@@ -93,14 +87,14 @@ func New(client *api.Client, cfg Config) (*Backend, error) {
 		cfg.Logger = slog.New(slog.DiscardHandler)
 	}
 	b := &Backend{
-		cfg: cfg, client: client, polls: client, sessions: make(map[backend.SessionID]*session), dead: make(map[backend.SessionID]*grave),
+		cfg: cfg, client: client, polls: client,
 		lines: make(map[string]*follower), coming: make(map[string]int), crowd: crowd{members: make(map[*follower]struct{}), again: func() {}},
 		caps: backend.Capabilities{
 			Name: name, Sessions: true, Bound: true, Shared: true, Permits: true, FIFO: true, Push: true, LossPush: true,
 			Durable: true, TokenKind: "revision", MinTTL: cfg.MinTTL, MaxTTL: maxTTL, ExpiryLag: lag, Doubles: true,
 		},
 	}
-	b.base, b.end = context.WithCancelCause(context.Background())
+	b.sessions = sessions.New(sessions.Config[*session]{Caps: b.caps, New: b.newSession, Fail: b.fail})
 	return b, nil
 }
 
@@ -125,45 +119,11 @@ func (b *Backend) Capabilities() backend.Capabilities { return b.caps }
 // most a second if Consul is unreachable; then the sessions end when they expire. A second Close
 // does nothing.
 func (b *Backend) Close() error {
-	b.closing.Do(func() {
-		b.mu.Lock()
-		b.closed = true
-		sessions, graves := b.sessions, slices.Collect(maps.Values(b.dead))
-		b.sessions = nil
-		b.mu.Unlock()
-		b.end(backend.ErrClosed)
-		var all sync.WaitGroup
-		for _, s := range sessions {
-			all.Go(func() {
-				<-s.opened
-				s.finish()
-				b.lay(context.Background(), b.graveOf(s.id))
-			})
-		}
-		for _, g := range graves {
-			all.Go(func() { b.lay(context.Background(), g) })
-		}
-		all.Wait()
-		b.work.Wait()
-		for _, o := range b.owned {
-			o.Close()
-		}
-	})
-	return nil
-}
-
-// background runs f. Close ends it and waits for it.
-func (b *Backend) background(f func()) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	if !b.closed {
-		b.work.Go(f)
+	b.sessions.Close()
+	for _, o := range b.owned {
+		o.Close()
 	}
-}
-
-// within returns ctx, which also ends when the backend is closed.
-func (b *Backend) within(ctx context.Context) (context.Context, func()) {
-	return backend.Within(ctx, b.base)
+	return nil
 }
 
 // The keys. All keys of a session are locked by it, and deleted with it.
@@ -173,10 +133,10 @@ func (b *Backend) lockKey(lock string) string {
 	return b.locksKey() + backend.EscapeSegment(lock) + "/"
 }
 
-func (b *Backend) leaseKey(k leaseKey) string { return b.lockKey(k.name) + string(k.id) }
+func (b *Backend) leaseKey(k seqlock.Key) string { return b.lockKey(k.Name) + string(k.ID) }
 
-func (b *Backend) abandonedKey(k leaseKey) string {
-	return b.cfg.Prefix + "/abandoned/" + string(k.id) + "/" + backend.EscapeSegment(k.name)
+func (b *Backend) abandonedKey(k seqlock.Key) string {
+	return b.cfg.Prefix + "/abandoned/" + string(k.ID) + "/" + backend.EscapeSegment(k.Name)
 }
 
 // noticeKey is keyed by Consul's session, because a lease's key names that, too.

@@ -16,11 +16,11 @@ func (b *Backend) Inspect(ctx context.Context, lock string) (backend.LockInfo, e
 	if err := backend.ValidateName(lock); err != nil {
 		return backend.LockInfo{}, err
 	}
-	ctx, cancel := b.within(ctx)
-	defer cancel()
-	if ctx.Err() != nil {
-		return backend.LockInfo{}, context.Cause(ctx)
+	ctx, done, err := b.sessions.Begin(ctx)
+	if err != nil {
+		return backend.LockInfo{}, err
 	}
+	defer done()
 	l, err := b.look(ctx, lock)
 	if err != nil {
 		return backend.LockInfo{}, b.fail(ctx, opInspect, err, false)
@@ -57,11 +57,11 @@ func (b *Backend) List(ctx context.Context, req backend.ListRequest) (backend.Li
 	if err := req.Validate(); err != nil {
 		return backend.ListPage{}, err
 	}
-	ctx, cancel := b.within(ctx)
-	defer cancel()
-	if ctx.Err() != nil {
-		return backend.ListPage{}, context.Cause(ctx)
+	ctx, done, err := b.sessions.Begin(ctx)
+	if err != nil {
+		return backend.ListPage{}, err
 	}
+	defer done()
 	page, err := b.list(ctx, &req)
 	if err != nil {
 		return backend.ListPage{}, b.fail(ctx, opList, err, false)
@@ -111,10 +111,10 @@ func (b *Backend) Watch(ctx context.Context, req backend.WatchRequest, _ func(ba
 	if err := backend.ValidatePrefix(req.Prefix); err != nil {
 		return err
 	}
-	ctx, cancel := b.within(ctx)
-	defer cancel()
-	if ctx.Err() != nil {
-		return context.Cause(ctx)
+	ctx, done, err := b.sessions.Begin(ctx)
+	if err != nil {
+		return err
 	}
+	defer done()
 	return backend.ErrUnsupported
 }

@@ -15,32 +15,33 @@ import (
 	"github.com/holdfast-io/holdfast/internal/seqlock"
 )
 
-// listen lets a session hear of its losses immediately, if there is a connection for that. A client
-// has one session; only if many clients share a backend, the last of them learn of losses by their
-// next renewal.
-func (b *Backend) listen(s *session) {
+// listens reports whether there is a connection for one more session that hears of its losses
+// immediately: then the caller must call deaf when the session has ended. A client has one session;
+// only if many clients share a backend, the last of them learn of losses by their next renewal.
+func (b *Backend) listens() bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if b.hearing >= maxHearing {
-		return
+		return false
 	}
 	b.hearing++
-	b.work.Go(func() {
-		s.hear()
-		b.mu.Lock()
-		defer b.mu.Unlock()
-		b.hearing--
-	})
+	return true
+}
+
+func (b *Backend) deaf() {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.hearing--
 }
 
 // hear reports the losses that are written to the session's notices, and the end of the session,
 // with which the key is deleted.
 func (s *session) hear() {
 	var index uint64
-	for failures := 0; s.life.Err() == nil; {
-		now, err := s.read(s.life, index)
+	for failures := 0; s.Life.Err() == nil; {
+		now, err := s.read(s.Life, index)
 		if err != nil {
-			if !pause(s.life, failures) {
+			if !pause(s.Life, failures) {
 				return
 			}
 			failures++
@@ -64,7 +65,7 @@ func (s *session) read(ctx context.Context, index uint64) (uint64, error) {
 		return 0, err
 	}
 	if pair == nil || pair.Session != s.uuid {
-		s.expire(backend.CauseGone)
+		s.Expire(backend.CauseGone)
 		return 0, backend.ErrSessionLost
 	}
 	return meta.LastIndex, s.take(ctx, seqlock.Notices(pair.Value))
@@ -73,36 +74,42 @@ func (s *session) read(ctx context.Context, index uint64) (uint64, error) {
 // take reports what is in the notices, and checks for breaks whose notices were dropped before they
 // were read.
 func (s *session) take(ctx context.Context, notices []seqlock.Notice) error {
-	s.b.mu.Lock()
+	s.mu.Lock()
 	missed := s.inbox.Read(notices)
-	s.b.mu.Unlock()
-	var broken []leaseKey
+	s.mu.Unlock()
+	var broken []seqlock.Key
 	for _, n := range notices {
-		broken = append(broken, s.tell(backend.Loss{Session: s.id, Lease: n.Lease, Cause: backend.CauseBroken, Reason: n.Reason})...)
+		broken = append(broken, s.tell(backend.Loss{Lease: n.Lease, Cause: backend.CauseBroken, Reason: n.Reason})...)
 	}
 	if len(broken) > 0 {
-		s.b.background(func() { s.clearAfter(broken) })
+		s.b.sessions.Go(func() { s.clearAfter(broken) })
 	}
 	if !missed {
 		return nil
 	}
-	s.b.mu.Lock()
+	s.mu.Lock()
 	s.inbox.Found()
-	out := slices.Collect(maps.Keys(s.out))
-	s.b.mu.Unlock()
-	for keys := range slices.Chunk(out, maxTxnOps) {
+	s.mu.Unlock()
+	for keys := range slices.Chunk(s.held(), maxTxnOps) {
 		if err := s.tellMissing(ctx, keys); err != nil {
-			s.b.mu.Lock()
+			s.mu.Lock()
 			s.inbox.Again()
-			s.b.mu.Unlock()
+			s.mu.Unlock()
 			return err
 		}
 	}
 	return nil
 }
 
+// held returns the leases that are held.
+func (s *session) held() []seqlock.Key {
+	s.leases.Lock()
+	defer s.leases.Unlock()
+	return slices.Collect(maps.Keys(s.leases.Select((*lease).IsHeld)))
+}
+
 // tellMissing reports those of the leases whose keys no longer exist, or are not the session's.
-func (s *session) tellMissing(ctx context.Context, keys []leaseKey) error {
+func (s *session) tellMissing(ctx context.Context, keys []seqlock.Key) error {
 	gone, err := s.absent(ctx, keys)
 	for _, k := range gone {
 		s.tellGone(k)
@@ -112,7 +119,7 @@ func (s *session) tellMissing(ctx context.Context, keys []leaseKey) error {
 
 // absent returns those of the leases whose keys do not exist, or are not the session's. The keys
 // must fit into one transaction.
-func (s *session) absent(ctx context.Context, keys []leaseKey) ([]leaseKey, error) {
+func (s *session) absent(ctx context.Context, keys []seqlock.Key) ([]seqlock.Key, error) {
 	var ops api.KVTxnOps
 	for _, k := range keys {
 		ops = append(ops, &api.KVTxnOp{Verb: api.KVCheckSession, Key: s.b.leaseKey(k), Session: s.uuid})
@@ -123,7 +130,7 @@ func (s *session) absent(ctx context.Context, keys []leaseKey) ([]leaseKey, erro
 	if err != nil || ok {
 		return nil, err
 	}
-	var gone []leaseKey
+	var gone []seqlock.Key
 	for _, e := range res.Errors {
 		one := &txnError{api.TxnErrors{e}}
 		if e.OpIndex < len(keys) && isRefused(one, becauseAbsent, becauseOther) {
@@ -180,19 +187,11 @@ func pause(ctx context.Context, failures int) bool {
 // deletion, and other clients may have the lock then. One request checks as many as fit into it; if
 // more are held, a random selection.
 func (s *session) missGone(ctx context.Context) {
-	var keys []leaseKey
-	s.b.mu.Lock()
-	for k := range s.out {
-		if len(keys) == maxTxnOps {
-			break
-		}
-		keys = append(keys, k)
-	}
-	s.b.mu.Unlock()
+	keys := s.held()
 	if len(keys) == 0 {
 		return
 	}
-	gone, err := s.absent(ctx, keys)
+	gone, err := s.absent(ctx, keys[:min(len(keys), maxTxnOps)])
 	if err != nil || len(gone) == 0 {
 		return // another time
 	}
@@ -205,51 +204,35 @@ func (s *session) missGone(ctx context.Context) {
 }
 
 // tellGone reports that a lease is gone, unless it was released in the meantime.
-func (s *session) tellGone(k leaseKey) {
-	s.b.mu.Lock()
-	_, out := s.out[k]
-	s.b.mu.Unlock()
-	if out {
-		s.tell(backend.Loss{Session: s.id, Lease: k.id, Cause: backend.CauseGone})
+func (s *session) tellGone(k seqlock.Key) {
+	s.leases.Lock()
+	l := s.leases.Get(k)
+	held := l != nil && l.IsHeld()
+	s.leases.Unlock()
+	if held {
+		s.tell(backend.Loss{Lease: k.ID, Cause: backend.CauseGone})
 	}
 }
 
-// tell reports a lost lease, once, and returns the locks that it held. Lost is final: the lease is
-// never granted again.
-func (s *session) tell(loss backend.Loss) []leaseKey {
-	s.b.mu.Lock()
-	known := s.told[loss.Lease]
-	var held []leaseKey
-	if !known {
-		s.told[loss.Lease] = true
-		s.losses = append(s.losses, loss)
-		for k := range s.out {
-			if k.id == loss.Lease {
-				held = append(held, k)
-				delete(s.out, k)
-			}
+// tell reports a lost lease, once, and returns the locks that it held.
+func (s *session) tell(loss backend.Loss) []seqlock.Key {
+	var held []seqlock.Key
+	s.leases.Report(loss, func(k seqlock.Key, l *lease) {
+		if l.IsHeld() {
+			held = append(held, k)
 		}
-		for k, o := range s.leases {
-			if k.id == loss.Lease {
-				o.stop()
-			}
-		}
-	}
-	s.b.mu.Unlock()
-	if s.lost != nil && !known {
-		s.lost(loss)
-	}
+	})
 	return held
 }
 
 // clearAfter clears those of the broken leases that have a key. A break names the lease and not the
 // key: there may be one that was made after it.
-func (s *session) clearAfter(broken []leaseKey) {
+func (s *session) clearAfter(broken []seqlock.Key) {
 	for keys := range slices.Chunk(broken, maxTxnOps) {
-		var gone []leaseKey
+		var gone []seqlock.Key
 		var err error
 		for failures := 0; ; failures++ {
-			if gone, err = s.absent(s.life, keys); err == nil || !pause(s.life, failures) {
+			if gone, err = s.absent(s.Life, keys); err == nil || !pause(s.Life, failures) {
 				break
 			}
 		}

@@ -2,11 +2,11 @@ package consullock
 
 import (
 	"context"
-	"time"
 
 	"github.com/hashicorp/consul/api"
 
 	"github.com/holdfast-io/holdfast/backend"
+	"github.com/holdfast-io/holdfast/internal/seqlock"
 )
 
 // Release releases a lease, or its place in the queue. With req.Abandon it can never be granted
@@ -16,30 +16,34 @@ func (b *Backend) Release(ctx context.Context, req backend.ReleaseRequest) error
 	if err := req.Validate(); err != nil {
 		return err
 	}
-	ctx, cancel := b.within(ctx)
-	defer cancel()
-	if ctx.Err() != nil {
-		return context.Cause(ctx)
+	ctx, done, err := b.sessions.Begin(ctx)
+	if err != nil {
+		return err
 	}
-	k := leaseKey{req.Name, req.Lease}
-	s := b.leave(k, req)
-	if s != nil && req.Abandon {
+	defer done()
+	k := seqlock.Key{Name: req.Name, ID: req.Lease}
+	s, ok := b.sessions.Find(req.Session, func(s *session) bool { return s.leases.Knows(k) })
+	if ok {
+		s.leave(k, req.Abandon)
+	}
+	switch {
+	case ok && req.Abandon:
 		return b.fail(ctx, opRelease, b.abandon(ctx, s, k), true)
-	}
-	if req.Abandon {
+	case req.Abandon:
 		return b.fail(ctx, opRelease, b.remove(ctx, k), true)
 	}
 	key := b.leaseKey(k)
 	heir := b.heirTo(req.Name, key)
-	err := b.giveBack(ctx, req.Name, key, heir)
+	err = b.giveBack(ctx, req.Name, key, heir)
 	if heir != "" && refusedOnly(err, opOfHeir) {
 		err = b.giveBack(ctx, req.Name, key, "")
 	}
-	if isRefused(err, becauseAbsent) {
-		return backend.ErrLost
+	absent := isRefused(err, becauseAbsent)
+	if ok && (err == nil || absent) {
+		s.settle(k)
 	}
-	if s != nil && err != nil && !refused(err) {
-		s.doubt(k)
+	if absent {
+		return backend.ErrLost
 	}
 	return b.fail(ctx, opRelease, err, true)
 }
@@ -61,60 +65,25 @@ func (b *Backend) giveBack(ctx context.Context, lock, key, heir string) error {
 	return err
 }
 
-// doubt remembers a lease whose release has an unknown outcome, which counts as a release: the key
-// may be deleted at any time, so the lease must not be granted again.
-func (s *session) doubt(k leaseKey) {
-	s.b.mu.Lock()
-	defer s.b.mu.Unlock()
-	o := s.own(k)
-	o.abandoned, o.at = true, time.Now()
-	o.stop()
+// leave stops the callers that wait for the lease.
+func (s *session) leave(k seqlock.Key, abandon bool) {
+	s.leases.Lock()
+	defer s.leases.Unlock()
+	s.leases.Leave(k, abandon)
 }
 
-// leave stops the callers that wait for the lease, and returns its session if that is here.
-func (b *Backend) leave(k leaseKey, req backend.ReleaseRequest) *session {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	var found *session
-	for _, s := range b.sessions {
-		_, held := s.out[k]
-		delete(s.out, k)
-		o := s.leases[k]
-		if s.ended || !s.isOpen() || !held && o == nil && (!req.Abandon || s.id != req.Session) {
-			continue
-		}
-		if req.Abandon {
-			o = s.own(k)
-			o.abandoned, o.at = true, time.Now()
-		}
-		if o != nil {
-			o.stop()
-		}
-		found = s
-	}
-	return found
-}
-
-// stop makes the callers that wait for the lease stop. Backend.mu is held.
-func (o *own) stop() {
-	if !o.isGone() {
-		close(o.gone)
-	}
-}
-
-// isGone reports whether the lease was released, abandoned or reported as lost.
-func (o *own) isGone() bool {
-	select {
-	case <-o.gone:
-		return true
-	default:
-		return false
+// settle records that a lease was released and has no key.
+func (s *session) settle(k seqlock.Key) {
+	s.leases.Lock()
+	defer s.leases.Unlock()
+	if l := s.leases.Get(k); l != nil {
+		s.leases.Settle(k, l, false)
 	}
 }
 
 // abandon deletes the key of the lease, and replaces it with one that an acquire still on its way
 // finds.
-func (b *Backend) abandon(ctx context.Context, s *session, k leaseKey) error {
+func (b *Backend) abandon(ctx context.Context, s *session, k seqlock.Key) error {
 	_, err := b.txn(ctx, api.KVTxnOps{
 		{Verb: api.KVLock, Key: b.abandonedKey(k), Value: []byte("{}"), Session: s.uuid},
 		{Verb: api.KVDelete, Key: b.leaseKey(k)},
@@ -130,24 +99,18 @@ func (b *Backend) abandon(ctx context.Context, s *session, k leaseKey) error {
 	return err
 }
 
-// forgetAbandoned forgets leases that were abandoned so long ago that no request for them can be on
-// its way any more.
+// forgetAbandoned deletes what an acquire of an abandoned lease would find, once no such request can be
+// on its way any more.
 func (s *session) forgetAbandoned() {
-	var old []leaseKey
-	s.b.mu.Lock()
-	for k, o := range s.leases {
-		if o.abandoned && o.waiters <= 0 && time.Since(o.at) > rememberDead {
-			old = append(old, k)
-			delete(s.leases, k)
-		}
-	}
-	s.b.mu.Unlock()
+	s.leases.Lock()
+	old := s.leases.Forgotten()
+	s.leases.Unlock()
 	if len(old) == 0 {
 		return
 	}
-	s.b.background(func() {
+	s.b.sessions.Go(func() {
 		for _, k := range old {
-			_ = s.b.delete(s.life, s.b.abandonedKey(k)) // otherwise it goes with the session
+			_ = s.b.delete(s.Life, s.b.abandonedKey(k)) // otherwise it goes with the session
 		}
 	})
 }

@@ -62,12 +62,13 @@ func (a *acquisition) wait(ctx context.Context, created uint64, seen *sight) (ba
 	select {
 	case v := <-w.verdict:
 		if v.err != nil {
+			a.forget()
 			return backend.Grant{}, v.err
 		}
 		return a.grant(v.entry, true, v.byTimer), nil
-	case <-a.mine.gone:
+	case <-a.mine.Gone:
 		return backend.Grant{}, backend.ErrLost
-	case <-a.s.life.Done():
+	case <-a.s.Life.Done():
 		return backend.Grant{}, backend.ErrSessionLost
 	case <-ctx.Done():
 		return backend.Grant{}, context.Cause(ctx)
@@ -81,9 +82,7 @@ func (b *Backend) follow(lock string, w *waiter, seen *sight) *follower {
 	if !ok {
 		f = &follower{name: lock, waiters: make(map[*waiter]struct{}), stop: func() {}, again: func() {}}
 		b.lines[lock] = f
-		if !b.closed {
-			defer b.start(f) // once it knows of w
-		}
+		defer b.start(f) // once it knows of w
 	}
 	f.mu.Lock()
 	defer f.mu.Unlock()

@@ -131,6 +131,7 @@ func (a *acquisition) join(r *record) (entry, error) {
 	case i >= 0 && r.Queue[i].Session != req.Session && r.Queue[i].Token > 0:
 		return entry{}, backend.ErrLost // it will die with the other session
 	case i >= 0 && r.Queue[i].Token > 0:
+		r.touch = true // a release of it may be on its way
 		return r.Queue[i], nil
 	case i >= 0:
 		if r.Queue[i].Session != req.Session {

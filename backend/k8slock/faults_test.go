@@ -22,7 +22,7 @@ func TestFaults(t *testing.T) {
 	t.Parallel()
 	server := testserver.Kubernetes(t)
 	for name, test := range map[string]func(*bench){
-		"reply-of-an-acquire-lost": lostAcquire, "reply-of-a-release-lost": lostRelease, "late-acquire": lateAcquire,
+		"reply-of-an-acquire-lost": lostAcquire, "reply-of-a-release-lost": lostRelease, "late-acquire": lateAcquire, "late-release": lateRelease,
 		"reply-of-a-renewal-lost": lostRenewal, "renewal-after-the-end": lateRenewal, "object-deleted": objectDeleted,
 		"deaf-watch": deafWatch, "deaf-observer": deafObserver, "broken-watch": brokenWatch, "conflicts": conflicts, "requests": requests, "refused": refused, "full-queue": fullQueue,
 		"names": names, "garbage": garbage, "unused": unused, "dead-to-the-hasty": deadToTheHasty,
@@ -353,11 +353,9 @@ func lostRelease(b *bench) {
 	q.holders("a", next)
 }
 
-// lateAcquire: a write that arrives after its lease was abandoned does nothing.
-func lateAcquire(b *bench) {
-	p := b.process(time.Minute)
-	first, _ := p.take("a")
-	p.give(first)
+// delayed keeps the next write to object "a" back, and has its caller told that it failed. The function sends
+// it, and returns the status of the answer.
+func (p *process) delayed() func() int {
 	var late *http.Request
 	var body []byte
 	judge := once(http.MethodPut, "a", isLate)
@@ -369,6 +367,23 @@ func lateAcquire(b *bench) {
 		}
 		return f
 	})
+	return func() int {
+		late.Body = io.NopCloser(strings.NewReader(string(body)))
+		res, err := p.wire.next.RoundTrip(late)
+		if err != nil {
+			p.Fatal(err)
+		}
+		_ = res.Body.Close()
+		return res.StatusCode
+	}
+}
+
+// lateAcquire: a write that arrives after its lease was abandoned does nothing.
+func lateAcquire(b *bench) {
+	p := b.process(time.Minute)
+	first, _ := p.take("a")
+	p.give(first)
+	arrive := p.delayed()
 	req := p.ask("a")
 	if _, err := p.Acquire(b.Context(), req); !mayHold(err) {
 		b.Fatalf("Acquire on a cut wire: %v", err)
@@ -376,16 +391,28 @@ func lateAcquire(b *bench) {
 	if err := p.Release(b.Context(), backend.ReleaseRequest{Name: "a", Lease: req.Lease, Session: p.id, Abandon: true}); err != nil {
 		b.Fatal(err)
 	}
-	late.Body = io.NopCloser(strings.NewReader(string(body)))
-	res, err := p.wire.next.RoundTrip(late)
-	if err != nil {
-		b.Fatal(err)
-	}
-	_ = res.Body.Close()
-	if res.StatusCode != http.StatusConflict {
-		b.Errorf("the late write: %s", res.Status)
+	if status := arrive(); status != http.StatusConflict {
+		b.Errorf("the late write: %d", status)
 	}
 	p.holders("a")
+}
+
+// lateRelease: a release that arrives after its lease was acquired again, by the same ID, does nothing: the
+// lock would pass to the next waiter while the caller holds it.
+func lateRelease(b *bench) {
+	p := b.process(time.Minute)
+	req, _ := p.take("a")
+	arrive := p.delayed()
+	if err := p.Release(b.Context(), backend.ReleaseRequest{Name: "a", Lease: req.Lease, Session: p.id}); !mayHold(err) {
+		b.Fatalf("Release on a cut wire: %v", err)
+	}
+	if _, err := p.Acquire(b.Context(), req); err != nil {
+		b.Fatal(err)
+	}
+	if status := arrive(); status != http.StatusConflict {
+		b.Errorf("the late write: %d", status)
+	}
+	p.holders("a", req)
 }
 
 // lostRenewal: the next one continues from what the lost one wrote.

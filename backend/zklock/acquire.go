@@ -12,6 +12,7 @@ import (
 	"github.com/holdfast-io/holdfast/backend"
 	"github.com/holdfast-io/holdfast/fence"
 	"github.com/holdfast-io/holdfast/internal/retry"
+	"github.com/holdfast-io/holdfast/internal/seqlock"
 )
 
 // Acquire takes the lock, or waits for it in the queue if req.Wait is set. If ctx ends while it
@@ -21,89 +22,35 @@ func (b *Backend) Acquire(ctx context.Context, req backend.AcquireRequest) (back
 	if err := req.Validate(b.caps); err != nil {
 		return backend.Grant{}, err
 	}
-	ctx, cancel := b.within(ctx)
-	defer cancel()
-	if ctx.Err() != nil {
-		return backend.Grant{}, context.Cause(ctx)
-	}
-	s, err := b.session(req.Session)
+	ctx, done, err := b.sessions.Begin(ctx)
 	if err != nil {
 		return backend.Grant{}, err
 	}
-	key := leaseKey{req.Name, req.Lease}
-	a := &acquisition{b: b, s: s, req: &req, key: key, lock: b.lockPath(req.Name), asked: time.Now()}
-	if a.mine, err = s.join(key); err != nil {
+	defer done()
+	s, err := b.sessions.Get(req.Session)
+	if err != nil {
 		return backend.Grant{}, err
 	}
-	defer s.part(key, a.mine)
+	key := seqlock.Key{Name: req.Name, ID: req.Lease}
+	a := &acquisition{b: b, s: s, req: &req, key: key, lock: b.lockPath(req.Name), asked: time.Now()}
+	if a.mine, err = s.leases.Join(key); err != nil {
+		return backend.Grant{}, err
+	}
+	defer s.leases.Part(key, a.mine)
 	g, err := a.run(ctx)
 	switch {
-	case err == nil && (s.left() <= 0 || isClosed(s.over)): // it ended on the way
+	case err == nil && s.Left() <= 0: // it ended on the way
 		return backend.Grant{}, backend.ErrSessionLost
-	case isClosed(s.over) && ctx.Err() == nil:
+	case s.Life.Err() != nil && ctx.Err() == nil:
 		err = backend.ErrSessionLost
-	case s.isLost(key) && b.base.Err() == nil:
+	case s.IsLost(req.Lease) && ctx.Err() == nil:
 		return backend.Grant{}, backend.ErrLost // tell and created delete its entry
 	}
 	err = b.fail(ctx, opAcquire, err, true)
-	if away, ok := errors.AsType[*backend.UnavailableError](err); ok && s.mayHold(a.mine) {
+	if away, ok := errors.AsType[*backend.UnavailableError](err); ok && s.leases.MayHave(a.mine) {
 		away.MayHold = true // whatever was refused since
 	}
 	return g, err
-}
-
-// mayHold reports whether the lease has an entry, or may have one.
-func (s *session) mayHold(o *own) bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return o.path != "" || o.unsure
-}
-
-// isLost reports whether the loss of the lease was reported.
-func (s *session) isLost(k leaseKey) bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.told[k.id]
-}
-
-// join records a caller that requests the lease, and returns what is known of it. ErrLost: it was
-// abandoned, its loss was reported, or its release has not ended yet. A release of unknown outcome
-// counts as a release: the entry may be deleted at any time, so it must not be granted again.
-func (s *session) join(k leaseKey) (*own, error) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.ended {
-		return nil, backend.ErrSessionLost
-	}
-	if s.told[k.id] {
-		return nil, backend.ErrLost
-	}
-	o, ok := s.leases[k]
-	if !ok {
-		o = newOwn()
-		s.leases[k] = o
-	}
-	if o.abandoned || isClosed(o.gone) {
-		return nil, backend.ErrLost
-	}
-	o.callers++
-	return o, nil
-}
-
-// part ends what join began.
-func (s *session) part(k leaseKey, o *own) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	o.callers--
-	s.drop(k, o)
-}
-
-// drop forgets a lease that has no entry, no caller, and was not abandoned. The session's mu is
-// held.
-func (s *session) drop(k leaseKey, o *own) {
-	if s.leases[k] == o && o.callers <= 0 && o.path == "" && !o.unsure && !o.abandoned {
-		delete(s.leases, k)
-	}
 }
 
 // acquisition is one Acquire in progress.
@@ -111,8 +58,8 @@ type acquisition struct {
 	b     *Backend
 	s     *session
 	req   *backend.AcquireRequest
-	key   leaseKey
-	mine  *own
+	key   seqlock.Key
+	mine  *lease
 	lock  string // path
 	asked time.Time
 }
@@ -135,14 +82,14 @@ type standing struct {
 // enter finds the entry of the lease, or makes it.
 func (a *acquisition) enter(ctx context.Context) (standing, error) {
 	select {
-	case a.mine.turn <- struct{}{}:
-	case <-a.s.over:
+	case a.mine.Store.turn <- struct{}{}:
+	case <-a.s.Life.Done():
 		return standing{}, backend.ErrSessionLost
 	case <-ctx.Done():
 		return standing{}, &unsent{context.Cause(ctx)}
 	}
-	done := func() { <-a.mine.turn }
-	path, unsure := a.mine.where(a.s)
+	done := func() { <-a.mine.Store.turn }
+	path, unsure := a.where()
 	if path == "" && (unsure || !a.req.Wait) {
 		// A reply may have been lost; and a request that does not wait must leave no trace in a
 		// queue that has no room.
@@ -167,10 +114,10 @@ func (a *acquisition) enter(ctx context.Context) (standing, error) {
 
 // where returns the path of the entry, as far as it is known, and whether there may be one that is
 // not known.
-func (o *own) where(s *session) (string, bool) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return o.path, o.unsure
+func (a *acquisition) where() (string, bool) {
+	a.s.leases.Lock()
+	defer a.s.leases.Unlock()
+	return a.mine.Entry, a.mine.Unsure
 }
 
 // found looks for an entry of the lease that an earlier request made. An entry of another session
@@ -192,9 +139,9 @@ func (a *acquisition) found(l line) (string, error) {
 
 // settle records where the entry is.
 func (a *acquisition) settle(path string) {
-	a.s.mu.Lock()
-	defer a.s.mu.Unlock()
-	a.mine.path, a.mine.unsure = path, false
+	a.s.leases.Lock()
+	defer a.s.leases.Unlock()
+	a.mine.Entry, a.mine.Unsure = path, false
 	a.s.place(a.mine, a.req.Mode)
 }
 
@@ -202,17 +149,17 @@ func (a *acquisition) settle(path string) {
 // does the release that abandons the lease. create calls done when the attempt has ended, which may
 // be after the return.
 func (a *acquisition) create(ctx context.Context, done func()) (standing, error) {
-	a.s.mu.Lock()
-	if a.isFinal() || ctx.Err() != nil {
-		defer a.s.mu.Unlock()
+	a.s.leases.Lock()
+	if a.mine.IsGone() || ctx.Err() != nil {
+		defer a.s.leases.Unlock()
 		done()
-		if a.isFinal() {
+		if a.mine.IsGone() {
 			return standing{}, backend.ErrLost
 		}
 		return standing{}, &unsent{context.Cause(ctx)}
 	}
-	a.mine.unsure = true
-	a.s.mu.Unlock()
+	a.mine.Unsure = true
+	a.s.leases.Unlock()
 	e, err := call(ctx, a.s.link, func() (standing, error) {
 		defer done()
 		e, err := a.join()
@@ -225,10 +172,6 @@ func (a *acquisition) create(ctx context.Context, done func()) (standing, error)
 	return e, err
 }
 
-// isFinal reports whether this request must not be granted: the lease was released, abandoned or
-// reported as lost since it began. The session's mu is held.
-func (a *acquisition) isFinal() bool { return isClosed(a.mine.gone) }
-
 // join makes the entry, in one transaction with a write to its lock. The answer reports how many
 // entries there are now, and the ID of the transaction, which is the token: the leader counts them,
 // over all its terms.
@@ -237,7 +180,7 @@ func (a *acquisition) join() (standing, error) {
 	ops := []any{
 		&zk.CreateRequest{
 			Path: a.lock + "/" + prefix(a.req), Acl: acl, Flags: zk.FlagEphemeral | zk.FlagSequence,
-			Data: content{Owner: a.req.Owner, Note: a.req.Note, TTL: int64(a.s.ttl)}.encode(),
+			Data: content{Owner: a.req.Owner, Note: a.req.Note, TTL: int64(a.s.TTL)}.encode(),
 		},
 		&zk.SetDataRequest{Path: a.lock, Version: -1},
 	}
@@ -264,40 +207,40 @@ func (a *acquisition) join() (standing, error) {
 
 // created records how the create ended, also when no caller waits for it any more.
 func (a *acquisition) created(path string, err error) {
-	a.s.mu.Lock()
-	defer a.s.mu.Unlock()
+	a.s.leases.Lock()
+	defer a.s.leases.Unlock()
 	switch {
-	case a.isFinal() && !refused(err):
+	case a.mine.IsGone() && !refused(err):
 		// The release may have read the queue before the entry was made. clear counts as a caller, so
 		// that no other request for the lease makes an entry that would be deleted, too.
-		a.mine.path = path
-		a.mine.callers++
-		a.s.b.work.Go(func() {
+		a.mine.Entry = path
+		a.mine.Callers++
+		a.b.sessions.Go(func() {
 			a.s.clear(a.key, "")
 			a.s.forget(a.mine)
-			a.s.part(a.key, a.mine)
+			a.s.leases.Part(a.key, a.mine)
 		})
 	case err == nil:
-		a.mine.path, a.mine.unsure = path, false
+		a.mine.Entry, a.mine.Unsure = path, false
 		a.s.place(a.mine, a.req.Mode)
 	case refused(err):
-		a.mine.unsure = false
+		a.mine.Unsure = false
 	}
-	a.s.drop(a.key, a.mine)
+	a.s.leases.Drop(a.key, a.mine)
 }
 
 // clear deletes the entries of a lease that must never be granted, because no caller will: one was
 // told that nothing is left of it. If the path is not empty, it does so only if that entry exists.
-func (s *session) clear(k leaseKey, path string) {
+func (s *session) clear(k seqlock.Key, path string) {
 	for {
 		there, err := true, error(nil)
 		if path != "" {
 			there, _, err = s.link.conn.Exists(path)
 		}
 		if err == nil && there {
-			_, err = s.b.removeLease(s.b.base, s.link, backend.ReleaseRequest{Name: k.name, Lease: k.id})
+			_, err = s.b.removeLease(s.Life, s.link, k)
 		}
-		if err == nil || !retry.Until(s.b.cfg.Tick/2, s.over, nil) {
+		if err == nil || !retry.Pause(s.Life, s.b.cfg.Tick/2) {
 			return // or it went with its session
 		}
 	}
@@ -329,8 +272,8 @@ func (b *Backend) look(ctx context.Context, l *link, lock string, catchUp bool) 
 
 // stand waits until the entry is granted.
 func (a *acquisition) stand(ctx context.Context, e standing) (backend.Grant, error) {
-	if e.sole && !isClosed(a.mine.gone) {
-		return a.grant(e.path, e.token, false), nil
+	if e.sole {
+		return a.grant(e.path, e.token, false)
 	}
 	waited := false
 	// Nodes that existed when this one was made stood before it.
@@ -340,8 +283,8 @@ func (a *acquisition) stand(ctx context.Context, e standing) (backend.Grant, err
 		if err != nil {
 			return backend.Grant{}, err
 		}
-		if out && !isClosed(a.mine.gone) {
-			return a.grant(e.path, e.token, true), nil
+		if out {
+			return a.grant(e.path, e.token, true)
 		}
 	}
 	node := e.path[strings.LastIndexByte(e.path, '/')+1:]
@@ -351,7 +294,7 @@ func (a *acquisition) stand(ctx context.Context, e standing) (backend.Grant, err
 	}
 	for {
 		i := l.find(a.req.Lease)
-		if i < 0 || isClosed(a.mine.gone) {
+		if i < 0 || a.mine.IsGone() {
 			return backend.Grant{}, a.vanished(ctx)
 		}
 		if l.all[i].node != node {
@@ -361,7 +304,7 @@ func (a *acquisition) stand(ctx context.Context, e standing) (backend.Grant, err
 			return backend.Grant{}, err
 		}
 		if i < l.Out {
-			return a.grant(e.path, token, waited || stood), nil
+			return a.grant(e.path, token, waited || stood)
 		}
 		if !a.req.Wait && e.token == 0 { // an earlier request made it, and it keeps its place
 			return backend.Grant{}, a.refusal(ctx, l, i)
@@ -383,8 +326,8 @@ func (a *acquisition) stand(ctx context.Context, e standing) (backend.Grant, err
 		if l, out, err = a.next(ctx, l, i, e.path); err != nil {
 			return backend.Grant{}, err
 		}
-		if out && !isClosed(a.mine.gone) {
-			return a.grant(e.path, token, true), nil
+		if out {
+			return a.grant(e.path, token, true)
 		}
 	}
 }
@@ -420,7 +363,7 @@ func (a *acquisition) first(ctx context.Context, e standing) (fence.Token, line,
 // vanished returns the error for an entry that no longer exists: it was broken, released or
 // abandoned, or the session is gone.
 func (a *acquisition) vanished(ctx context.Context) error {
-	if isClosed(a.s.over) || isClosed(a.s.link.over) {
+	if a.s.Life.Err() != nil || isClosed(a.s.link.over) {
 		return backend.ErrSessionLost
 	}
 	if ctx.Err() != nil {
@@ -434,7 +377,7 @@ func (a *acquisition) vanished(ctx context.Context) error {
 // because it would get the lock after that one. The other one belongs to another session, which
 // has the lease, or was made by a request whose outcome was unknown.
 func (a *acquisition) displaced(ctx context.Context, first entry, path string) error {
-	if first.session == a.s.id {
+	if first.session == a.s.ID {
 		if err := a.b.remove(ctx, a.s.link, a.lock+"/"+first.node); err != nil {
 			return err
 		}
@@ -447,11 +390,11 @@ func (a *acquisition) displaced(ctx context.Context, first entry, path string) e
 }
 
 // forget records that a lease has no entry, and no create under way.
-func (s *session) forget(o *own) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.unplace(o)
-	o.path, o.unsure = "", false
+func (s *session) forget(l *lease) {
+	s.leases.Lock()
+	defer s.leases.Unlock()
+	s.unplace(l)
+	l.Entry, l.Unsure = "", false
 }
 
 // checkLimit removes the entry if another limit is in force.
@@ -470,16 +413,23 @@ func (a *acquisition) checkLimit(ctx context.Context, l line, i int, path string
 	return &backend.LimitError{Name: a.req.Name, Asked: a.req.Limit, InForce: limit}
 }
 
-func (a *acquisition) grant(path string, token fence.Token, waited bool) backend.Grant {
+// grant grants the lease, unless it was released, abandoned or reported as lost in the meantime.
+func (a *acquisition) grant(path string, token fence.Token, waited bool) (backend.Grant, error) {
 	since := time.Now()
-	a.s.mu.Lock()
-	a.mine.held = true
-	a.mine.alone = a.mine.alone || a.req.Mode == backend.Exclusive
-	a.s.mu.Unlock()
-	if waited {
-		a.s.b.work.Go(func() { a.tellSince(path, since) })
+	if !a.s.grant(a.mine, a.req.Mode) {
+		return backend.Grant{}, backend.ErrLost
 	}
-	return backend.Grant{Token: token, Asked: a.asked, Since: since, Waited: waited}
+	if waited {
+		a.b.sessions.Go(func() { a.tellSince(path, since) })
+	}
+	return backend.Grant{Token: token, Asked: a.asked, Since: since, Waited: waited}, nil
+}
+
+func (s *session) grant(l *lease, mode backend.Mode) bool {
+	s.leases.Lock()
+	defer s.leases.Unlock()
+	l.Store.alone = l.Store.alone || mode == backend.Exclusive
+	return l.Grant()
 }
 
 // sinceDelay is how long a lease that waited is held before the time of its grant is written into
@@ -491,10 +441,10 @@ func (a *acquisition) tellSince(path string, since time.Time) {
 	defer timer.Stop()
 	select {
 	case <-timer.C:
-		data := content{Owner: a.req.Owner, Note: a.req.Note, TTL: int64(a.s.ttl), Since: since.UnixNano()}.encode()
+		data := content{Owner: a.req.Owner, Note: a.req.Note, TTL: int64(a.s.TTL), Since: since.UnixNano()}.encode()
 		_, _ = a.s.link.conn.Set(path, data, -1) // it may be gone
-	case <-a.mine.gone:
-	case <-a.s.over:
+	case <-a.mine.Gone:
+	case <-a.s.Life.Done():
 	case <-a.s.link.over:
 	}
 }

@@ -30,11 +30,11 @@ func (b *Backend) Break(ctx context.Context, req backend.BreakRequest) (backend.
 	if err := req.Validate(); err != nil {
 		return backend.BreakResult{}, err
 	}
-	ctx, cancel := b.within(ctx)
-	defer cancel()
-	if ctx.Err() != nil {
-		return backend.BreakResult{}, context.Cause(ctx)
+	ctx, done, err := b.sessions.Begin(ctx)
+	if err != nil {
+		return backend.BreakResult{}, err
 	}
+	defer done()
 	l, err := b.controlLink(ctx)
 	if err == nil {
 		err = b.makeNodes(ctx, l)

@@ -59,7 +59,7 @@ func (s *session) settled(ctx context.Context) error {
 	select {
 	case <-timer.C:
 		return nil
-	case <-s.over:
+	case <-s.Life.Done():
 		return backend.ErrSessionLost
 	case <-ctx.Done():
 		return context.Cause(ctx)

@@ -18,7 +18,7 @@ func (b *Backend) fail(ctx context.Context, op string, err error, changes bool) 
 	switch {
 	case err == nil:
 		return nil
-	case b.base.Err() != nil, errors.Is(context.Cause(ctx), backend.ErrClosed), errors.Is(err, backend.ErrClosed):
+	case b.sessions.Base().Err() != nil, errors.Is(context.Cause(ctx), backend.ErrClosed), errors.Is(err, backend.ErrClosed):
 		// This includes a call in progress that got another error first.
 		return backend.ErrClosed
 	case errors.As(err, &own), isKind(err):

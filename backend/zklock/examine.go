@@ -14,9 +14,11 @@ import (
 // connection, with the command srvr, which every server accepts unless configured otherwise. It
 // implements backend.Examiner.
 func (b *Backend) Examine(ctx context.Context) ([]string, error) {
-	if b.base.Err() != nil {
-		return nil, context.Cause(b.base)
+	ctx, done, err := b.sessions.Begin(ctx)
+	if err != nil {
+		return nil, err
 	}
+	defer done()
 	var out []string
 	for _, addr := range b.cfg.Servers {
 		version, mode, err := b.ask(ctx, addr)

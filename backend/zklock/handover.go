@@ -12,6 +12,7 @@ import (
 	"github.com/go-zookeeper/zk"
 
 	"github.com/holdfast-io/holdfast/backend"
+	"github.com/holdfast-io/holdfast/internal/seqlock"
 )
 
 // spot is a place in the queue of a lock.
@@ -26,6 +27,21 @@ func spotOf(path string) (spot, bool) {
 	return spot{path[:strings.LastIndexByte(path, '/')], int32(place)}, err == nil
 }
 
+// lease is what is known of a lease of a session. Its Entry is the path of its node.
+type lease = seqlock.Lease[handOver]
+
+// handOver is what a lease needs for creates, and for hand-overs within the session: see follow.
+type handOver struct {
+	// turn has capacity 1: the caller that has put a value in looks for the entry, and makes it. A
+	// lease never has more than one create under way.
+	turn  chan struct{}
+	alone bool          // it is exclusive and holds the lock
+	next  *lease        // the lease right behind it that waits for its end; exclusive
+	moved chan struct{} // closed when the one before has ended; nil: no caller waits
+}
+
+func newHandOver() handOver { return handOver{turn: make(chan struct{}, 1)} }
+
 // A hand-over from one exclusive lease of a session to another one of it needs no watch and no
 // read. A waiter right behind an entry of its own session follows it: the transaction that deletes
 // the entry checks that the follower's exists. If the deleted entry held the lock, which means that
@@ -35,67 +51,67 @@ func spotOf(path string) (spot, bool) {
 //
 // Whenever the entry before ends in another way, the follower is woken to read.
 
-// place records where the entry of an exclusive lease is, so that it can be followed. The session's
-// mu is held.
-func (s *session) place(o *own, mode backend.Mode) {
-	if at, ok := spotOf(o.path); ok && mode == backend.Exclusive && !isClosed(o.gone) {
-		s.entries[at] = o
+// place records where the entry of an exclusive lease is, so that it can be followed. The mutex of the
+// leases is held, as in all functions here that do not lock it.
+func (s *session) place(l *lease, mode backend.Mode) {
+	if at, ok := spotOf(l.Entry); ok && mode == backend.Exclusive && !l.IsGone() {
+		s.entries[at] = l
 	}
 }
 
-// unplace forgets where the entry is, and wakes the follower. The session's mu is held.
-func (s *session) unplace(o *own) {
-	o.alone = false
-	o.wakeNext()
-	o.next = nil
-	if o.path == "" {
+// unplace forgets where the entry is, and wakes the follower.
+func (s *session) unplace(l *lease) {
+	l.Store.alone = false
+	wakeNext(l)
+	l.Store.next = nil
+	if l.Entry == "" {
 		return
 	}
-	if at, ok := spotOf(o.path); ok && s.entries[at] == o {
+	if at, ok := spotOf(l.Entry); ok && s.entries[at] == l {
 		delete(s.entries, at)
 	}
 }
 
-// wakeNext makes the follower read. The session's mu is held.
-func (o *own) wakeNext() {
-	if o.next != nil && o.next.moved != nil && !isClosed(o.next.moved) {
-		close(o.next.moved)
+// wakeNext makes the follower read.
+func wakeNext(l *lease) {
+	if n := l.Store.next; n != nil && n.Store.moved != nil && !isClosed(n.Store.moved) {
+		close(n.Store.moved)
 	}
 }
 
 // follow returns a channel that is closed when the entry at the spot has ended, and the path of
 // that entry. It returns nil if the session has no entry there.
-func (s *session) follow(mine *own, at spot) (<-chan struct{}, string) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
+func (s *session) follow(mine *lease, at spot) (<-chan struct{}, string) {
+	s.leases.Lock()
+	defer s.leases.Unlock()
 	before, ok := s.entries[at]
 	if !ok || before == mine {
 		return nil, ""
 	}
-	if before.next != mine {
-		before.wakeNext()
-		before.next = mine
+	if before.Store.next != mine {
+		wakeNext(before)
+		before.Store.next = mine
 	}
-	if mine.moved == nil || isClosed(mine.moved) {
-		mine.moved = make(chan struct{})
+	if mine.Store.moved == nil || isClosed(mine.Store.moved) {
+		mine.Store.moved = make(chan struct{})
 	}
-	return mine.moved, before.path
+	return mine.Store.moved, before.Entry
 }
 
-// follower returns the waiter that gets the lock when the entry is deleted, or nil if that has to
-// be read. The session's mu is held.
-func (o *own) follower() *own {
-	if n := o.next; o.alone && n != nil && n.path != "" && !n.unsure && !n.abandoned && !isClosed(n.gone) {
+// followerOf returns the waiter that gets the lock when the entry is deleted, or nil if that has to
+// be read.
+func followerOf(l *lease) *lease {
+	if n := l.Store.next; l.Store.alone && n != nil && n.Entry != "" && !n.Unsure && !n.IsGone() {
 		return n
 	}
 	return nil
 }
 
 // isAlone reports whether the lease is known to hold the lock alone.
-func (s *session) isAlone(o *own) bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return o.alone
+func (s *session) isAlone(l *lease) bool {
+	s.leases.Lock()
+	defer s.leases.Unlock()
+	return l.Store.alone
 }
 
 const (
@@ -119,7 +135,7 @@ func (a *acquisition) behindOwn(ctx context.Context, path string) (bool, error) 
 		return false, nil
 	}
 	out, err := a.rest(ctx, waking{moved: moved}, lookout)
-	if out || err != nil || isClosed(moved) || isClosed(a.mine.gone) {
+	if out || err != nil || isClosed(moved) || a.mine.IsGone() {
 		return out, err
 	}
 	w := waking{moved: moved}
@@ -169,9 +185,9 @@ func (a *acquisition) rest(ctx context.Context, w waking, within time.Duration) 
 		}
 	case <-w.mine.done():
 	case <-timer.C:
-	case <-a.mine.gone:
+	case <-a.mine.Gone:
 		return false, nil
-	case <-a.s.over:
+	case <-a.s.Life.Done():
 		return false, backend.ErrSessionLost
 	case <-a.s.link.over:
 		return false, backend.ErrSessionLost
@@ -196,7 +212,7 @@ func (a *acquisition) still(w waking) bool {
 // next waits until the queue has moved, and lists it, or reports that the lease is held by now.
 func (a *acquisition) next(ctx context.Context, l line, i int, path string) (line, bool, error) {
 	var w waking
-	if a.req.Mode == backend.Exclusive && !l.doubled && i > 0 && l.all[i-1].session == a.s.id {
+	if a.req.Mode == backend.Exclusive && !l.doubled && i > 0 && l.all[i-1].session == a.s.ID {
 		w.moved, _ = a.s.follow(a.mine, spot{a.lock, l.all[i-1].place})
 	}
 	w.connected = a.s.link.connected.Load()

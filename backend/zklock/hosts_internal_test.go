@@ -85,7 +85,7 @@ func TestSlowNames(t *testing.T) {
 		inspected <- err
 	}()
 	<-asked
-	if _, err := b.session("none"); !errors.Is(err, backend.ErrSessionLost) {
+	if _, err := b.sessions.Get("none"); !errors.Is(err, backend.ErrSessionLost) {
 		t.Error(err)
 	}
 	cancel()

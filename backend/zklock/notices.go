@@ -2,11 +2,13 @@ package zklock
 
 import (
 	"errors"
-	"time"
+	"maps"
+	"slices"
 
 	"github.com/go-zookeeper/zk"
 
 	"github.com/holdfast-io/holdfast/backend"
+	"github.com/holdfast-io/holdfast/internal/retry"
 	"github.com/holdfast-io/holdfast/internal/seqlock"
 )
 
@@ -14,7 +16,7 @@ import (
 func (s *session) hear() {
 	var inbox seqlock.Inbox
 	for {
-		data, _, events, err := s.link.conn.GetW(s.b.noticePath(s.id))
+		data, _, events, err := s.link.conn.GetW(s.b.noticePath(s.ID))
 		if err == nil {
 			if inbox.Read(s.tellBroken(data)) {
 				inbox.Found()
@@ -23,24 +25,22 @@ func (s *session) hear() {
 				}
 			}
 		}
-		if errors.Is(err, zk.ErrNoNode) && !isClosed(s.over) && !isClosed(s.link.over) {
-			s.expire(backend.CauseGone) // it was deleted by hand: the session would hear of no break
+		if errors.Is(err, zk.ErrNoNode) && s.Life.Err() == nil && !isClosed(s.link.over) {
+			s.Expire(backend.CauseGone) // it was deleted by hand: the session would hear of no break
 			return
 		}
 		if err != nil {
-			if isClosed(s.over) || isClosed(s.link.over) || errors.Is(err, zk.ErrSessionExpired) {
+			if s.Life.Err() != nil || isClosed(s.link.over) || errors.Is(err, zk.ErrSessionExpired) {
 				return // keep handles the end of the session
 			}
-			select {
-			case <-time.After(s.b.cfg.Tick / 2):
-				continue
-			case <-s.over:
+			if !retry.Pause(s.Life, s.b.cfg.Tick/2) {
 				return
 			}
+			continue
 		}
 		select {
 		case <-events:
-		case <-s.over:
+		case <-s.Life.Done():
 			return
 		}
 	}
@@ -50,7 +50,7 @@ func (s *session) hear() {
 func (s *session) tellBroken(data []byte) []seqlock.Notice {
 	notices := seqlock.Notices(data)
 	for _, n := range notices {
-		s.tell(backend.Loss{Session: s.id, Lease: n.Lease, Cause: backend.CauseBroken, Reason: n.Reason})
+		s.tell(backend.Loss{Lease: n.Lease, Cause: backend.CauseBroken, Reason: n.Reason})
 	}
 	return notices
 }
@@ -62,24 +62,22 @@ const someChecks, fewLeases = 16, 4
 // beat sends a request that shows that the session lives. If leases are held, it checks the next of
 // them.
 func (s *session) beat() error {
-	k, o, path := s.nextCheck()
-	if o != nil {
-		return s.check(k, o, path)
+	k, l, path := s.nextCheck()
+	if l != nil {
+		return s.check(k, l, path)
 	}
-	_, _, err := s.link.conn.Exists(s.b.sessionPath(s.id))
+	_, _, err := s.link.conn.Exists(s.b.sessionPath(s.ID))
 	return err
 }
 
 // checkSome checks some of many held leases. For a few the beats are enough.
 func (s *session) checkSome() {
-	s.mu.Lock()
-	known := len(s.leases)
-	s.mu.Unlock()
+	known := s.leases.Count()
 	if known <= fewLeases {
 		return
 	}
 	for range min(known, someChecks) {
-		if k, o, path := s.nextCheck(); o == nil || s.check(k, o, path) != nil {
+		if k, l, path := s.nextCheck(); l == nil || s.check(k, l, path) != nil {
 			return
 		}
 	}
@@ -87,50 +85,39 @@ func (s *session) checkSome() {
 
 // nextCheck returns the held lease that is to be checked next, with the path of its entry, or nil
 // if none is held. All held leases are checked in turn.
-func (s *session) nextCheck() (leaseKey, *own, string) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	for round := range 2 {
+func (s *session) nextCheck() (seqlock.Key, *lease, string) {
+	s.leases.Lock()
+	defer s.leases.Unlock()
+	for range 2 {
 		for len(s.checks) > 0 {
 			k := s.checks[0]
 			s.checks = s.checks[1:]
-			if o, ok := s.leases[k]; ok && o.isHeld() {
-				return k, o, o.path
+			if l := s.leases.Get(k); l != nil && l.IsHeld() {
+				return k, l, l.Entry
 			}
 		}
-		if round > 0 {
-			break
-		}
-		for k, o := range s.leases {
-			if o.isHeld() {
-				s.checks = append(s.checks, k)
-			}
-		}
+		s.checks = slices.Collect(maps.Keys(s.leases.Select((*lease).IsHeld)))
 	}
-	return leaseKey{}, nil, ""
+	return seqlock.Key{}, nil, ""
 }
-
-// isHeld reports whether the lease was granted and neither released nor lost. The session's mu is
-// held.
-func (o *own) isHeld() bool { return o.held && o.path != "" && !isClosed(o.gone) }
 
 // check reports a held lease whose entry was deleted by hand. Nothing reports that, and another
 // client may hold the lock by then. If there is a notice of a break, that is the cause.
-func (s *session) check(k leaseKey, o *own, path string) error {
+func (s *session) check(k seqlock.Key, l *lease, path string) error {
 	there, _, err := s.link.conn.Exists(path)
 	if err != nil || there {
 		return err
 	}
-	data, _, err := s.link.conn.Get(s.b.noticePath(s.id))
+	data, _, err := s.link.conn.Get(s.b.noticePath(s.ID))
 	if err != nil {
 		return err // another time; hear handles a node that is gone
 	}
 	s.tellBroken(data)
-	s.mu.Lock()
-	gone := s.leases[k] == o && o.isHeld() && o.path == path // otherwise it was released in the meantime
-	s.mu.Unlock()
+	s.leases.Lock()
+	gone := s.leases.Get(k) == l && l.IsHeld() && l.Entry == path // otherwise it was released in the meantime
+	s.leases.Unlock()
 	if gone {
-		s.tell(backend.Loss{Session: s.id, Lease: k.id, Cause: backend.CauseGone})
+		s.tell(backend.Loss{Lease: k.ID, Cause: backend.CauseGone})
 	}
 	return nil
 }
@@ -138,60 +125,33 @@ func (s *session) check(k leaseKey, o *own, path string) error {
 // tellMissing reports the leases whose entries no longer exist, although they were not released
 // here: their notices made room for newer ones.
 func (s *session) tellMissing() error {
-	type held struct {
-		id  backend.LeaseID
-		own *own
+	paths := make(map[string]*lease)
+	ids := make(map[string]backend.LeaseID)
+	s.leases.Lock()
+	for k, l := range s.leases.Select(func(l *lease) bool { return l.Entry != "" && !l.IsGone() }) {
+		paths[l.Entry], ids[l.Entry] = l, k.ID
 	}
-	paths := make(map[string]held)
-	s.mu.Lock()
-	for k, o := range s.leases {
-		if o.path != "" && !isClosed(o.gone) {
-			paths[o.path] = held{k.id, o}
-		}
-	}
-	s.mu.Unlock()
-	for path, h := range paths {
+	s.leases.Unlock()
+	for path, l := range paths {
 		there, _, err := s.link.conn.Exists(path)
 		if err != nil {
 			return err
 		}
-		if !there && !isClosed(h.own.gone) { // otherwise it was released in the meantime
-			s.tell(backend.Loss{Session: s.id, Lease: h.id, Cause: backend.CauseGone})
+		if !there && !l.IsGone() { // otherwise it was released in the meantime
+			s.tell(backend.Loss{Lease: ids[path], Cause: backend.CauseGone})
 		}
 	}
 	return nil
 }
 
-// tell reports a lost lease, once. Lost is final: the lease is never granted again, and an entry of
-// it that was made since is deleted.
+// tell reports a lost lease, once. If a create of it is under way, that deletes its entry. A break
+// names the lease and not the entry, so there may be another one, which is deleted, too.
 func (s *session) tell(loss backend.Loss) {
-	s.mu.Lock()
-	known := s.told[loss.Lease]
-	if !known {
-		s.told[loss.Lease] = true
-		s.losses = append(s.losses, loss)
-		for k, o := range s.leases {
-			if k.id == loss.Lease {
-				s.lose(k, o, loss.Cause)
-			}
+	s.leases.Report(loss, func(k seqlock.Key, l *lease) {
+		if path := l.Entry; loss.Cause == backend.CauseBroken && (path != "" || l.Unsure) {
+			s.b.sessions.Go(func() { s.clear(k, path) })
 		}
-	}
-	s.mu.Unlock()
-	if s.lost != nil && !known {
-		s.lost(loss)
-	}
-}
-
-// lose forgets a lease whose loss is reported, and stops the callers that wait for it. A break
-// names the lease and not the entry, so there may be another one. The session's mu is held.
-func (s *session) lose(k leaseKey, o *own, cause backend.Cause) {
-	if path := o.path; cause == backend.CauseBroken && (path != "" || o.unsure) {
-		s.b.work.Go(func() { s.clear(k, path) })
-	}
-	s.unplace(o)
-	o.path = ""
-	if !isClosed(o.gone) {
-		close(o.gone)
-	}
-	delete(s.leases, k)
+		s.unplace(l)
+		l.Entry = ""
+	})
 }

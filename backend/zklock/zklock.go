@@ -12,6 +12,7 @@ import (
 	"github.com/go-zookeeper/zk"
 
 	"github.com/holdfast-io/holdfast/backend"
+	"github.com/holdfast-io/holdfast/internal/sessions"
 )
 
 const name = "zookeeper"
@@ -143,20 +144,14 @@ type Backend struct {
 
 	made containers
 
-	base context.Context         //nolint:containedctx // it is what Close ends
-	end  context.CancelCauseFunc // ends base
+	sessions *sessions.Sessions[*session]
 
-	mu       sync.Mutex // guards the fields below
-	closed   bool
-	control  *link // for what belongs to no session; made at its first use
-	sessions map[backend.SessionID]*session
-	dead     map[backend.SessionID]*grave // sessions that have ended
-	clock    struct {                     // of the ensemble's leader, for people
+	mu      sync.Mutex // guards the fields below
+	control *link      // for what belongs to no session; made at its first use
+	clock   struct {   // of the ensemble's leader, for people
 		ahead time.Duration // of the wall clock here
 		at    time.Time     // when it was seen
 	}
-	work    sync.WaitGroup
-	closing sync.Once
 }
 
 var _ backend.Backend = (*Backend)(nil)
@@ -169,7 +164,7 @@ func New(cfg Config) (*Backend, error) {
 		return nil, err
 	}
 	b := &Backend{
-		cfg: cfg, sessions: make(map[backend.SessionID]*session), dead: make(map[backend.SessionID]*grave),
+		cfg: cfg,
 		caps: backend.Capabilities{
 			Name: name, Sessions: true, Bound: true, Shared: true, Permits: true, FIFO: true, Push: true, LossPush: true,
 			Durable: true, TokenKind: "revision",
@@ -178,7 +173,7 @@ func New(cfg Config) (*Backend, error) {
 			ExpiryLag: cfg.margin() + 2*cfg.Tick,
 		},
 	}
-	b.base, b.end = context.WithCancelCause(context.Background())
+	b.sessions = sessions.New(sessions.Config[*session]{Caps: b.caps, New: b.newSession, Fail: b.fail})
 	return b, nil
 }
 
@@ -189,35 +184,24 @@ func (b *Backend) Capabilities() backend.Capabilities { return b.caps }
 // goroutines. It takes at most three seconds if the ensemble is unreachable; then the sessions end
 // when they expire. A second Close does nothing.
 func (b *Backend) Close() error {
-	b.closing.Do(func() {
-		b.mu.Lock()
-		b.closed = true
-		sessions, control := b.sessions, b.control
-		b.sessions, b.control = nil, nil
-		b.mu.Unlock()
-		b.end(backend.ErrClosed)
-		var all sync.WaitGroup
-		for _, s := range sessions {
-			all.Go(func() { s.close() })
-		}
-		if control != nil {
-			all.Go(func() { control.close() })
-		}
-		all.Wait()
-		b.work.Wait()
-	})
+	var all sync.WaitGroup
+	all.Go(b.sessions.Close)
+	<-b.sessions.Base().Done() // no link is made from here on
+	b.mu.Lock()
+	control := b.control
+	b.control = nil
+	b.mu.Unlock()
+	if control != nil {
+		control.close()
+	}
+	all.Wait()
 	return nil
-}
-
-// within returns ctx, which also ends when the backend is closed.
-func (b *Backend) within(ctx context.Context) (context.Context, func()) {
-	return backend.Within(ctx, b.base)
 }
 
 // controlLink returns the connection for what belongs to no session.
 func (b *Backend) controlLink(ctx context.Context) (*link, error) {
 	b.mu.Lock()
-	if b.closed {
+	if b.sessions.Base().Err() != nil {
 		b.mu.Unlock()
 		return nil, backend.ErrClosed
 	}

@@ -132,8 +132,7 @@ func (r *run) injectOnWorker(ctx context.Context, p *workerHandle, f planned) {
 	}
 	switch f.fault { //nolint:exhaustive // the others are of the network
 	case faultKill:
-		r.tell(history.Event{Kind: history.KindKill, Worker: p.id})
-		p.kill()
+		r.kill(p)
 		if r.able.relay {
 			// Requests on their way end with it: the faults of the next life must not hold a
 			// request of this one, and deliver it after everything that it could affect is

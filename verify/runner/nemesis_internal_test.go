@@ -5,6 +5,8 @@ package runner
 import (
 	"bytes"
 	"context"
+	"os/exec"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -43,5 +45,31 @@ func TestNoCutIsHealedBeforeItsTime(t *testing.T) {
 				t.Errorf("told %d times, want %d: %s", n, c.told, told.String())
 			}
 		})
+	}
+}
+
+// What a worker wrote before it was killed is recorded before its death, also when it is read late:
+// after the death of a worker the referee judges its locks without it.
+func TestAKillIsRecordedLast(t *testing.T) {
+	t.Parallel()
+	var kinds []history.Kind
+	var times []int64
+	r := &run{cfg: Config{Record: func(e history.Event) error {
+		kinds, times = append(kinds, e.Kind), append(times, e.At)
+		return nil
+	}}}
+	p := newWorkerHandle("1.1")
+	p.cmd = exec.Command("sleep", "60")
+	if err := p.cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	go func() {
+		_ = p.cmd.Wait() // it was killed
+		r.record(history.Event{Kind: history.KindReturn, At: now(), Worker: p.id})
+		close(p.done)
+	}()
+	r.kill(p)
+	if want := []history.Kind{history.KindReturn, history.KindKill}; !slices.Equal(kinds, want) || times[1] >= times[0] {
+		t.Errorf("recorded %v at %v, want %v, and the time before the signal", kinds, times, want)
 	}
 }

@@ -318,6 +318,15 @@ func (r *run) tell(e history.Event) {
 	r.record(e)
 }
 
+// kill kills a worker, and records that with the time before the signal. The record comes last: a
+// referee that learns of a death waits for no more events of that worker, and some that it wrote
+// before it died are still in its pipe.
+func (r *run) kill(p *workerHandle) {
+	at := now()
+	p.kill()
+	r.record(history.Event{Kind: history.KindKill, At: at, Worker: p.id})
+}
+
 func (r *run) fail(err error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -444,8 +453,7 @@ func (r *run) stopAll() {
 			}
 		case <-end:
 			r.fail(fmt.Errorf("verify: worker %s did not end when it was told to", p.id))
-			r.tell(history.Event{Kind: history.KindKill, Worker: p.id})
-			p.kill()
+			r.kill(p)
 		}
 	}
 }

@@ -23,14 +23,13 @@ type crowd struct {
 	stop    context.CancelFunc // nil: no query is running
 }
 
-// start gives a new follower a query of its own, or adds it to the crowd. Backend.mu is held, and
-// the backend is open.
+// start gives a new follower a query of its own, or adds it to the crowd. Backend.mu is held.
 func (b *Backend) start(f *follower) {
 	if b.questions < maxQuestions {
 		b.questions++
-		ctx, stop := context.WithCancel(b.base)
+		ctx, stop := context.WithCancel(b.sessions.Base())
 		f.stop = func() { stop(); b.questions-- }
-		b.work.Go(func() { b.run(ctx, f) })
+		b.sessions.Go(func() { b.run(ctx, f) })
 		return
 	}
 	c := &b.crowd
@@ -41,8 +40,8 @@ func (b *Backend) start(f *follower) {
 		return
 	}
 	var ctx context.Context
-	ctx, c.stop = context.WithCancel(b.base)
-	b.work.Go(func() { b.runCrowd(ctx) })
+	ctx, c.stop = context.WithCancel(b.sessions.Base())
+	b.sessions.Go(func() { b.runCrowd(ctx) })
 }
 
 // leaveCrowd removes a follower that no waiter needs any more, or that gets a query of its own.
@@ -124,7 +123,7 @@ func (b *Backend) gather(ctx context.Context, again context.CancelFunc) []*follo
 	b.crowd.again = again
 	var others []*follower
 	for f := range b.crowd.members {
-		if b.questions < maxQuestions && !b.closed {
+		if b.questions < maxQuestions {
 			b.leaveCrowd(f)
 			b.start(f)
 		} else {
