@@ -378,7 +378,7 @@ func TestOtherFolder(t *testing.T) {
 	}{
 		{"renamed", func(c *embedded.Config) { c.DataDir = f.folder("b") }, "is the folder of b, and not of a"},
 		{"without the list", func(c *embedded.Config) { c.Cluster = nil }, "in a cluster with b: start it with --cluster"},
-		{"b is elsewhere", func(c *embedded.Config) { c.Cluster = elsewhere }, "and the cluster says b=https://127.0.0.1"},
+		{"b is elsewhere", func(c *embedded.Config) { c.Cluster = elsewhere }, "and the cluster has b=https://127.0.0.1"},
 		{"copied", func(c *embedded.Config) {
 			if err := os.CopyFS(f.folder("copy"), os.DirFS(c.DataDir)); err != nil {
 				t.Error(err)
