@@ -98,7 +98,7 @@ func TestReadmeCounts(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	want := fmt.Sprintf("has %d cases, and %d deliberately broken backends", len(backendtest.Cases()), len(mutants()))
+	want := fmt.Sprintf("with %d cases and %d deliberately broken backends", len(backendtest.Cases()), len(mutants()))
 	if text := strings.Join(strings.Fields(string(readme)), " "); !strings.Contains(text, want) {
 		t.Errorf("README.md does not say %q", want)
 	}
