@@ -298,7 +298,7 @@ func (b *Backend) Renew(ctx context.Context, req backend.RenewRequest) (backend.
 		err = s.renew(ctx)
 	}
 	switch {
-	case errors.Is(err, backend.ErrSessionLost):
+	case errors.Is(err, backend.ErrSessionLost) && !backend.IsCause(ctx, err):
 		return backend.RenewResult{SessionLost: true}, nil
 	case err != nil:
 		return backend.RenewResult{}, err
