@@ -29,7 +29,6 @@ func answers() map[string]error {
 // wraps it.
 func eachAnswer(t *testing.T, test func(t *testing.T, cause error, end func(context.Context) error)) {
 	t.Helper()
-	t.Parallel()
 	for name, cause := range answers() {
 		for how, end := range map[string]func(context.Context) error{
 			"as it is": context.Cause,
@@ -48,7 +47,9 @@ func eachAnswer(t *testing.T, test func(t *testing.T, cause error, end func(cont
 // C7: a wait ends with its context, whose cause looks like an answer. Its place in the queue is given up: it
 // would be granted later, and kept by the session for ever.
 func TestCauseOfAWait(t *testing.T) {
+	t.Parallel()
 	eachAnswer(t, func(t *testing.T, cause error, end func(context.Context) error) {
+		t.Helper()
 		f, store := newFaults(t)
 		holder := newClient(t, openStore(t, store), holdfast.Config{})
 		held := mustAcquire(t, holder, "n")
@@ -81,7 +82,9 @@ func TestCauseOfAWait(t *testing.T) {
 
 // A release whose context ends, with a cause that looks like an answer, continues in the background.
 func TestCauseOfARelease(t *testing.T) {
+	t.Parallel()
 	eachAnswer(t, func(t *testing.T, cause error, end func(context.Context) error) {
+		t.Helper()
 		for _, stays := range []time.Duration{0, time.Minute} {
 			f, store := newFaults(t)
 			c := newClient(t, f, holdfast.Config{})

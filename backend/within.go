@@ -1,6 +1,9 @@
 package backend
 
-import "context"
+import (
+	"context"
+	"errors"
+)
 
 // Within returns a context that ends with ctx, and also when life ends, with life's cause: a
 // backend's calls end when it is closed. If life has already ended, the context has ended too when
@@ -13,4 +16,12 @@ func Within(ctx, life context.Context) (context.Context, func()) {
 	}
 	stop := context.AfterFunc(life, func() { cancel(context.Cause(life)) })
 	return ctx, func() { stop(); cancel(nil) }
+}
+
+// IsCause reports whether err, of a call with ctx, is no answer of the store but what ctx has ended with. The
+// cause may look like an answer: the context of a lock ends with ErrLost, and that of an errgroup with the
+// ErrHeld of another lock.
+func IsCause(ctx context.Context, err error) bool {
+	cause := context.Cause(ctx)
+	return cause != nil && errors.Is(err, cause)
 }

@@ -75,6 +75,7 @@ func Cases() []Case {
 		inputCases(),
 		capabilityCases(),
 		contextCases(),
+		causeCases(),
 		closeCases(),
 		lateCases(),
 		restartCases(),

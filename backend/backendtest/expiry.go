@@ -21,6 +21,7 @@ func expiryCases() []Case {
 		{ID: "C4", Name: "renewal-shortens", Rule: "a TTL shorter than what is left shortens a timed lease", Needs: needsTimed, run: renewalShortens},
 		{ID: "C4", Name: "opening-again-extends", Rule: "a session ends TTL after the newest OpenSession or Renew of it", Needs: needsSessions, run: openingExtends},
 		{ID: "C4", Name: "timed-lease-outlives-its-session", Rule: "a timed lease outlives the session and the process that took it", Needs: func(c caps) bool { return c.Sessions && c.Timed }, run: timedOutlives},
+		{ID: "C4", Name: "a-grant-to-a-dead-waiter-ends", Rule: c4, Needs: func(c caps) bool { return c.FIFO && c.Timed }, run: unseenGrant},
 		{ID: "C9", Name: "left-is-all-there-is", Rule: "a grant of a timed lease reports all the time that it has", Needs: needsTimed, run: leftIsAll},
 		{ID: "C9", Name: "left-is-never-too-much", Rule: c9, Needs: needsTimed, run: leftNeverTooMuch},
 	}
@@ -94,6 +95,23 @@ func countsFromGrant(e *env) {
 	a.give(first)
 	l := w.granted()
 	x.freed(span{from, l.asked.to}, e.ttl())
+}
+
+// unseenGrant grants a lease with an end to a waiter that dies. The hand-over does not concern the waiter behind
+// it, in another process; the end of the grant does.
+func unseenGrant(e *env) {
+	a, b, c := e.client(), e.client(), e.client()
+	name := e.name()
+	held := a.take(a.ask(name))
+	next := b.join(b.ask(name, e.timed(e.ttl())))
+	behind := c.join(c.ask(name))
+	from := time.Now()
+	a.give(held)
+	l := next.granted()
+	if err := b.b.Close(); err != nil {
+		e.Fatalf("Close: %v", err)
+	}
+	behind.freed(span{from, l.asked.to}, e.ttl())
 }
 
 func renewalCounts(e *env) {

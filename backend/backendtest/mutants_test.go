@@ -408,6 +408,22 @@ func queueMutants() []mutant {
 				return b.Acquire(ctx, r)
 			}}
 		}},
+		{"takes the cause of a context for the answer to a release", []string{"C12"}, func() *hooks {
+			return &hooks{release: func(ctx context.Context, b backend.Backend, r backend.ReleaseRequest) error {
+				if err := context.Cause(ctx); r.Abandon && errors.Is(err, backend.ErrLost) {
+					return nil
+				}
+				return b.Release(ctx, r)
+			}}
+		}},
+		{"takes the cause of a context for the answer to a renewal", []string{"C12"}, func() *hooks {
+			return &hooks{renew: func(ctx context.Context, b backend.Backend, r backend.RenewRequest) (backend.RenewResult, error) {
+				if err := context.Cause(ctx); errors.Is(err, backend.ErrSessionLost) {
+					return backend.RenewResult{SessionLost: true}, nil
+				}
+				return b.Renew(ctx, r)
+			}}
+		}},
 		{"does not end a wait with its context", []string{"C12"}, func() *hooks {
 			return &hooks{acquire: func(ctx context.Context, b backend.Backend, r backend.AcquireRequest) (backend.Grant, error) {
 				return b.Acquire(context.WithoutCancel(ctx), r)

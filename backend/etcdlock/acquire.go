@@ -66,11 +66,12 @@ func (b *Backend) Acquire(ctx context.Context, req backend.AcquireRequest) (back
 	if noSpace(err) {
 		g, err = a.afterNoSpace(ctx, err)
 	}
-	if !final(err) {
+	over := final(err) && !backend.IsCause(ctx, err)
+	if !over {
 		b.inDoubt.add(req.Lease)
 	}
 	// A lease that gets ErrHeld may still be in the queue, from an earlier call.
-	b.slots.leave(a.p, err != nil && final(err), errors.Is(err, backend.ErrHeld))
+	b.slots.leave(a.p, err != nil && over, errors.Is(err, backend.ErrHeld))
 	return g, err
 }
 

@@ -51,7 +51,7 @@ func (b *Backend) Renew(ctx context.Context, req backend.RenewRequest) (backend.
 		res.Lost, err = b.renewSession(ctx, s)
 		res.SessionLost = err == nil && res.Lost == nil
 	}
-	if isLost(err) {
+	if isLost(err) && !backend.IsCause(ctx, err) {
 		res.SessionLost, err = true, nil
 	}
 	if err != nil {

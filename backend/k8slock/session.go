@@ -294,7 +294,7 @@ func (b *Backend) Renew(ctx context.Context, req backend.RenewRequest) (backend.
 		return s.present(ctx, ttl)
 	}()
 	switch {
-	case isKindOf(err, backend.ErrSessionLost):
+	case isKindOf(err, backend.ErrSessionLost) && !backend.IsCause(ctx, err):
 		return backend.RenewResult{SessionLost: true}, nil
 	case err != nil:
 		return backend.RenewResult{}, b.fail(ctx, opRenew, err, false)

@@ -228,7 +228,7 @@ func (b *Backend) Release(ctx context.Context, req backend.ReleaseRequest) error
 		// is still on its way must not be granted. The second release is answered with ErrLost.
 		err = b.releaseOnce(ctx, req.Name, req.Lease)
 	}
-	if req.Abandon && errors.Is(err, backend.ErrLost) {
+	if req.Abandon && errors.Is(err, backend.ErrLost) && !backend.IsCause(ctx, err) {
 		return nil
 	}
 	return err

@@ -235,17 +235,14 @@ func (a *acquisition) attempt(ctx context.Context, x *attempt) error {
 }
 
 // IsAnswer reports whether err is an answer of the backend, if it is not the cause of a context: see
-// IsCutShort.
+// backend.IsCause.
 func IsAnswer(err error) bool {
 	return isRefusal(err) || errors.Is(err, backend.ErrLost) || errors.Is(err, backend.ErrSessionLost)
 }
 
-// IsCutShort reports whether err, of a call with ctx, is no answer of the backend: ctx has ended. Its cause may
-// look like an answer: the context of a lock ends with ErrLost, and that of an errgroup with the ErrHeld of
-// another lock.
+// IsCutShort reports whether err, of a call with ctx, is no answer of the backend: ctx has ended.
 func IsCutShort(ctx context.Context, err error) bool {
-	cause := causeOf(ctx)
-	return cause != nil && err != nil && (errors.Is(err, cause) || !IsAnswer(err))
+	return ctx.Err() != nil && err != nil && (backend.IsCause(ctx, err) || !IsAnswer(err))
 }
 
 // isRefusal reports whether err says why the lock was not granted, so that a retry is pointless.

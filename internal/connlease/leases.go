@@ -289,7 +289,7 @@ func (b *Leases) Renew(ctx context.Context, req backend.RenewRequest) (backend.R
 		err = s.renew(ctx)
 	}
 	switch {
-	case errors.Is(err, backend.ErrSessionLost):
+	case errors.Is(err, backend.ErrSessionLost) && !backend.IsCause(ctx, err):
 		return backend.RenewResult{SessionLost: true}, nil
 	case err != nil:
 		return backend.RenewResult{}, b.fail(ctx, opRenew, true, err)

@@ -277,7 +277,7 @@ func (r *Sessions[P]) Renew(ctx context.Context, req backend.RenewRequest) (back
 		err = r.renew(ctx, m)
 	}
 	switch {
-	case errors.Is(err, backend.ErrSessionLost):
+	case errors.Is(err, backend.ErrSessionLost) && !backend.IsCause(ctx, err):
 		return backend.RenewResult{SessionLost: true}, nil
 	case err != nil:
 		return backend.RenewResult{}, err
