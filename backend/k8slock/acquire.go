@@ -50,10 +50,7 @@ func (b *Backend) Acquire(ctx context.Context, req backend.AcquireRequest) (back
 	case err != nil && a.waiting && ctx.Err() != nil && errors.Is(err, context.Cause(ctx)):
 		return backend.Grant{}, err
 	}
-	if u, ok := errors.AsType[*unsentError](err); ok {
-		return backend.Grant{}, &backend.UnavailableError{Backend: name, Op: opAcquire, Err: u}
-	}
-	return g, b.fail(ctx, opAcquire, err, true)
+	return g, b.failWrite(ctx, opAcquire, err)
 }
 
 // ask records a caller that requests the lease. There may be several at the same time under one

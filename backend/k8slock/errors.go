@@ -37,6 +37,14 @@ func (b *Backend) fail(ctx context.Context, op string, err error, changes bool) 
 	return u
 }
 
+// failWrite is fail for a change of one lock, which changes nothing when it was not sent.
+func (b *Backend) failWrite(ctx context.Context, op string, err error) error {
+	if u, ok := errors.AsType[*unsentError](err); ok {
+		return &backend.UnavailableError{Backend: name, Op: op, Err: u}
+	}
+	return b.fail(ctx, op, err, true)
+}
+
 // refused reports whether nothing was done: the API server answered with a 4xx, or nothing was
 // sent. It answers 408 and 429 before it begins.
 func refused(err error) bool {

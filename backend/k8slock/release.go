@@ -2,7 +2,6 @@ package k8slock
 
 import (
 	"context"
-	"errors"
 	"time"
 
 	"github.com/holdfast-io/holdfast/backend"
@@ -37,13 +36,10 @@ func (b *Backend) Release(ctx context.Context, req backend.ReleaseRequest) error
 		return false
 	}}
 	err := b.do(ctx, req.Name, c)
-	if u, ok := errors.AsType[*unsentError](err); ok {
-		return &backend.UnavailableError{Backend: name, Op: opRelease, Err: u}
-	}
 	if err == nil && !req.Abandon {
 		err = outcome
 	}
-	return b.fail(ctx, opRelease, err, true)
+	return b.failWrite(ctx, opRelease, err)
 }
 
 // leave stops the callers that wait for the lease, and remembers that it was abandoned.
@@ -108,11 +104,8 @@ func (b *Backend) Break(ctx context.Context, req backend.BreakRequest) (backend.
 		return false
 	}}
 	err := b.do(ctx, req.Name, c)
-	if u, ok := errors.AsType[*unsentError](err); ok {
-		return backend.BreakResult{}, &backend.UnavailableError{Backend: name, Op: opBreak, Err: u}
-	}
 	if err != nil {
-		return backend.BreakResult{}, b.fail(ctx, opBreak, err, true)
+		return backend.BreakResult{}, b.failWrite(ctx, opBreak, err)
 	}
 	return res, nil
 }

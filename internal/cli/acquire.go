@@ -110,18 +110,7 @@ func (a *app) renewCommand() *cobra.Command {
 HOLDFAST_LOCK and HOLDFAST_LEASE name the lease. Exit status 70 means that the lease was lost.`,
 		Example: `  holdfast renew deploy 5LKRLBM5GCIZUJ3XQHEUVTTZVE --ttl 10m`,
 		Args:    none2("NAME LEASE"),
-		RunE: func(cmd *cobra.Command, args []string) error {
-			ref, err := leaseArgs(args)
-			if err != nil {
-				return err
-			}
-			b, err := a.open(cmd.Context())
-			if err != nil {
-				return err
-			}
-			defer b.Close() //nolint:errcheck // the answer is complete
-			ctx, cancel := context.WithTimeout(cmd.Context(), 10*time.Second)
-			defer cancel()
+		RunE: a.withLease(func(ctx context.Context, b backend.Backend, ref holdfast.Lease) error {
 			asked := time.Now()
 			res, err := b.Renew(ctx, backend.RenewRequest{Leases: []backend.TimedRenewal{{Name: ref.Name, Lease: ref.ID, TTL: ttl}}})
 			if err == nil && len(res.Leases) != 1 {
@@ -137,7 +126,7 @@ HOLDFAST_LOCK and HOLDFAST_LEASE name the lease. Exit status 70 means that the l
 			return a.printLease(leaseOut{
 				Name: ref.Name, Lease: string(ref.ID), Token: uint64(got.Token), TTL: ttl.String(), ExpiresAt: stamp(asked.Add(got.Left)),
 			})
-		},
+		}),
 	}
 	cmd.Flags().DurationVar(&ttl, "ttl", 30*time.Second, "how long the lease lasts from now")
 	return cmd
@@ -151,18 +140,7 @@ func (a *app) releaseCommand() *cobra.Command {
 status 70 means that the lease was lost before; nothing was changed.`,
 		Example: `  holdfast release deploy 5LKRLBM5GCIZUJ3XQHEUVTTZVE`,
 		Args:    none2("NAME LEASE"),
-		RunE: func(cmd *cobra.Command, args []string) error {
-			ref, err := leaseArgs(args)
-			if err != nil {
-				return err
-			}
-			b, err := a.open(cmd.Context())
-			if err != nil {
-				return err
-			}
-			defer b.Close() //nolint:errcheck // the answer is complete
-			ctx, cancel := context.WithTimeout(cmd.Context(), 10*time.Second)
-			defer cancel()
+		RunE: a.withLease(func(ctx context.Context, b backend.Backend, ref holdfast.Lease) error {
 			if err := b.Release(ctx, backend.ReleaseRequest{Name: ref.Name, Lease: ref.ID}); err != nil {
 				return fmt.Errorf("release %q on %s: %w", ref.Name, b.Capabilities().Name, err)
 			}
@@ -170,7 +148,26 @@ status 70 means that the lease was lost before; nothing was changed.`,
 				return a.printJSON(map[string]any{"name": ref.Name, "lease": ref.ID, "released": true})
 			}
 			return nil
-		},
+		}),
+	}
+}
+
+// withLease returns a command's function that calls do with the backend and the lease that the arguments,
+// or the environment, name.
+func (a *app) withLease(do func(ctx context.Context, b backend.Backend, ref holdfast.Lease) error) func(cmd *cobra.Command, args []string) error {
+	return func(cmd *cobra.Command, args []string) error {
+		ref, err := leaseArgs(args)
+		if err != nil {
+			return err
+		}
+		b, err := a.open(cmd.Context())
+		if err != nil {
+			return err
+		}
+		defer b.Close() //nolint:errcheck // the answer is complete
+		ctx, cancel := context.WithTimeout(cmd.Context(), 10*time.Second)
+		defer cancel()
+		return do(ctx, b, ref)
 	}
 }
 

@@ -70,7 +70,8 @@ Exit status: as for "holdfast run".`,
 	return cmd
 }
 
-// elect runs for leader repeatedly, until the command ends by itself.
+// elect takes the lock, runs the command and releases the lock. Unless once, it does so again when the
+// lock was lost, until the command ends by itself.
 func (a *app) elect(ctx context.Context, name string, argv []string, o *lockOptions, grace time.Duration, once bool) error {
 	opts, err := o.options()
 	if err != nil {

@@ -60,7 +60,7 @@ usage, 126 and 127 if the command cannot be run or does not exist.`,
 		},
 		ValidArgsFunction: a.completeNames,
 		RunE: func(cmd *cobra.Command, args []string) error {
-			return a.run(cmd.Context(), args[0], args[1:], &o, grace)
+			return a.elect(cmd.Context(), args[0], args[1:], &o, grace, true)
 		},
 	}
 	o.add(cmd)
@@ -86,24 +86,6 @@ func addGrace(cmd *cobra.Command, grace, ttl *time.Duration) {
 		}
 		return nil
 	}
-}
-
-// run takes the lock, runs the command and releases the lock.
-func (a *app) run(ctx context.Context, name string, argv []string, o *lockOptions, grace time.Duration) error {
-	opts, err := o.options()
-	if err != nil {
-		return err
-	}
-	client, done, err := a.clientFor(ctx, o, holdfast.Config{TTL: o.ttl, Owner: o.owner})
-	if err != nil {
-		return err
-	}
-	defer done()
-	opts = append(opts, o.waits()...) // the rest of the wait
-
-	signals, stop := mindSignals()
-	defer stop()
-	return a.runOnce(ctx, client, name, argv, opts, o.ttl, grace, signals)
 }
 
 // runOnce takes the lock, runs the command and releases the lock. The error is ErrLost when the

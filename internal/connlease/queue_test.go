@@ -46,7 +46,7 @@ func (d *database) Mark(context.Context, connlease.Mark) (fence.Token, []connlea
 }
 
 func (d *database) Out(context.Context, string, []backend.LeaseID) (map[connlease.Holding]bool, error) {
-	return nil, nil
+	return map[connlease.Holding]bool{}, nil
 }
 
 func (d *database) Terminate(context.Context, []string) error { return nil }

@@ -86,7 +86,7 @@ func (s *Set) through(dial Dialer) Dialer {
 		}
 		made, err := dial(ctx, network, addr)
 		if err != nil {
-			return nil, err //nolint:wrapcheck // it stands for the dialer
+			return nil, err
 		}
 		return s.Add(made)
 	}

@@ -251,14 +251,7 @@ func (e *Etcd) askForVote(ctx context.Context) error {
 	if err != nil {
 		return e.wait(ctx, "waiting for a vote in the cluster: "+err.Error())
 	}
-	t := time.NewTimer(askEvery / 50) // it has the vote, and is about to learn of it
-	defer t.Stop()
-	select {
-	case <-t.C:
-		return nil
-	case <-ctx.Done():
-		return context.Cause(ctx)
-	}
+	return pause(ctx, askEvery/50) // it has the vote, and is about to learn of it
 }
 
 // stopped returns why etcd stopped by itself. A member that was down while it was removed

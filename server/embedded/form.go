@@ -122,7 +122,12 @@ func (e *Etcd) run(ctx context.Context, again bool) error {
 // wait records what the node waits for, and waits a while.
 func (e *Etcd) wait(ctx context.Context, why string) error {
 	e.say(why)
-	t := time.NewTimer(askEvery)
+	return pause(ctx, askEvery)
+}
+
+// pause waits for d. Error: ctx's cause.
+func pause(ctx context.Context, d time.Duration) error {
+	t := time.NewTimer(d)
 	defer t.Stop()
 	select {
 	case <-t.C:

@@ -32,7 +32,13 @@ func newRecorder(worker string, out io.Writer) *recorder {
 }
 
 // now records an event of this moment. When it returns, the event has left the process.
-func (r *recorder) now(e history.Event) {
+func (r *recorder) now(e history.Event) { r.atPresent(e, true) }
+
+// later records an event of this moment that may be lost when the worker is killed.
+func (r *recorder) later(e history.Event) { r.atPresent(e, false) }
+
+// atPresent records an event of this moment, and waits until it has left the process if wait is set.
+func (r *recorder) atPresent(e history.Event, wait bool) {
 	if r.direct != nil {
 		e.At = now()
 		r.direct(e)
@@ -41,20 +47,7 @@ func (r *recorder) now(e history.Event) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	e.At = now() // in the order of the records
-	r.add(&e, true)
-}
-
-// later records an event of this moment that may be lost when the worker is killed.
-func (r *recorder) later(e history.Event) {
-	if r.direct != nil {
-		e.At = now()
-		r.direct(e)
-		return
-	}
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	e.At = now()
-	r.add(&e, false)
+	r.add(&e, wait)
 }
 
 // record records an event that already has its time.
