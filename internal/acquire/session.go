@@ -9,7 +9,7 @@ import (
 	"github.com/holdfast-io/holdfast/internal/retry"
 )
 
-// Session is a session on the backend that is opened when it is first needed, and opened anew after it
+// Session is a session on the backend that is opened when it is first needed, and opened again after it
 // was lost. The leases and the places in queues that belong to it end with it.
 type Session struct {
 	a *Agent
