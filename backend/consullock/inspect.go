@@ -80,10 +80,10 @@ func (b *Backend) Watch(ctx context.Context, req backend.WatchRequest, _ func(ba
 	if err := backend.ValidatePrefix(req.Prefix); err != nil {
 		return err
 	}
-	ctx, done, err := b.sessions.Begin(ctx)
+	_, done, err := b.sessions.Begin(ctx)
 	if err != nil {
 		return err
 	}
-	defer done()
+	done()
 	return backend.ErrUnsupported
 }

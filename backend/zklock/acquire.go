@@ -163,7 +163,11 @@ func (a *acquisition) create(ctx context.Context, done func()) (standing, error)
 	e, err := call(ctx, a.s.link, func() (standing, error) {
 		defer done()
 		e, err := a.join()
-		a.created(e.path, err)
+		if final := a.created(e.path, err); final {
+			a.s.clear(a.key, "")
+			a.s.leases.Forget(a.mine)
+			a.s.leases.Part(a.key, a.mine)
+		}
 		return e, err
 	})
 	if _, never := errors.AsType[*unsent](err); never {
@@ -205,21 +209,19 @@ func (a *acquisition) join() (standing, error) {
 	return standing{path: res[0].String, token: fence.Token(stat.Mzxid), sole: stat.NumChildren == 1}, nil //nolint:gosec // it counts up from 0
 }
 
-// created records how the create ended, also when no caller waits for it any more.
-func (a *acquisition) created(path string, err error) {
+// created records how the create ended, also when no caller waits for it any more. It returns true if
+// the lease must not be granted, and may have an entry now, because its release may have read the queue
+// before the entry was made. The caller must delete the entry before it returns: nothing else would.
+func (a *acquisition) created(path string, err error) bool {
 	a.s.leases.Lock()
 	defer a.s.leases.Unlock()
 	switch {
 	case a.mine.IsGone() && !refused(err):
-		// The release may have read the queue before the entry was made. clear counts as a caller, so
-		// that no other request for the lease makes an entry that would be deleted, too.
+		// clear counts as a caller, so that no other request for the lease makes an entry that would be
+		// deleted, too.
 		a.mine.Entry = path
 		a.mine.Callers++
-		a.b.sessions.Go(func() {
-			a.s.clear(a.key, "")
-			a.s.leases.Forget(a.mine)
-			a.s.leases.Part(a.key, a.mine)
-		})
+		return true
 	case err == nil:
 		a.mine.Entry, a.mine.Unsure = path, false
 		a.s.place(a.mine, a.req.Mode)
@@ -227,6 +229,7 @@ func (a *acquisition) created(path string, err error) {
 		a.mine.Unsure = false
 	}
 	a.s.leases.Drop(a.key, a.mine)
+	return false
 }
 
 // clear deletes the entries of a lease that must never be granted, because no caller will: one was
