@@ -83,6 +83,14 @@ func TestValidateIDs(t *testing.T) {
 		check(t, backend.ValidateLeaseID(backend.LeaseID(s)), "lease")
 		check(t, backend.ValidateSessionID(backend.SessionID(s)), "session")
 	}
+	for b := range 256 {
+		id := "0123456789abcde" + string([]byte{byte(b)})
+		field := "lease"
+		if strings.IndexByte("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_-", byte(b)) >= 0 {
+			field = ""
+		}
+		check(t, backend.ValidateLeaseID(backend.LeaseID(id)), field)
+	}
 	seen := make(map[backend.LeaseID]bool)
 	for range 1000 {
 		id := backend.NewLeaseID()

@@ -13,6 +13,7 @@ type requestContext struct {
 	deadline        time.Time // zero: that of the parent alone
 	cause           error     // of the end at the deadline
 	made            atomic.Pointer[madeContext]
+	over            atomic.Bool // see finish
 }
 
 // madeContext is what package context makes of a requestContext.
@@ -21,13 +22,6 @@ type madeContext struct {
 	cancel          context.CancelCauseFunc
 }
 
-// finished is what a requestContext becomes when its request has been answered.
-var finished = func() *madeContext {
-	ctx, cancel := context.WithCancelCause(context.Background())
-	cancel(nil)
-	return &madeContext{ctx, cancel}
-}()
-
 // within returns a context that ends with ctx, or with cause when d has elapsed. Its caller finishes it.
 func within(ctx context.Context, d time.Duration, cause error) *requestContext {
 	return &requestContext{Context: ctx, deadline: time.Now().Add(d), cause: cause}
@@ -35,8 +29,9 @@ func within(ctx context.Context, d time.Duration, cause error) *requestContext {
 
 // finish ends the context when its request has been answered, and releases what was made for it.
 func (x *requestContext) finish() {
-	if !x.made.CompareAndSwap(nil, finished) {
-		x.made.Load().cancel(nil)
+	x.over.Store(true)
+	if made := x.made.Load(); made != nil {
+		made.cancel(nil)
 	}
 }
 
@@ -48,15 +43,30 @@ func (x *requestContext) make() *madeContext {
 	if made := x.made.Load(); made != nil {
 		return made
 	}
+	parent := x.Context
+	if x.over.Load() {
+		parent = context.WithoutCancel(parent) // finish came before whatever has ended that
+	}
 	made := new(madeContext)
 	if x.deadline.IsZero() {
-		made.Context, made.cancel = context.WithCancelCause(x.Context)
+		made.Context, made.cancel = context.WithCancelCause(parent)
 	} else {
-		ctx, stop := context.WithDeadlineCause(x.Context, x.deadline, x.cause)
+		ctx, stop := context.WithDeadlineCause(parent, x.deadline, x.cause)
 		made.Context, made.cancel = ctx, func(error) { stop() }
 	}
 	if !x.made.CompareAndSwap(nil, made) {
 		made.cancel(nil)
+	}
+	if x.over.Load() { // finish may have come before there was anything to end
+		x.made.Load().cancel(nil)
+	}
+	return x.made.Load()
+}
+
+// state returns the context that was made, or nil if there is none and the request is in progress.
+func (x *requestContext) state() *madeContext {
+	if x.over.Load() {
+		return x.make()
 	}
 	return x.made.Load()
 }
@@ -75,7 +85,7 @@ func (x *requestContext) Done() <-chan struct{} { return x.make().Done() }
 
 // Err implements context.Context.
 func (x *requestContext) Err() error {
-	if made := x.made.Load(); made != nil {
+	if made := x.state(); made != nil {
 		return made.Err()
 	}
 	if err := x.Context.Err(); err != nil {
@@ -89,13 +99,7 @@ func (x *requestContext) Err() error {
 
 // Value implements context.Context. It is how package context finds the cause and the children.
 func (x *requestContext) Value(key any) any {
-	switch made := x.made.Load(); made {
-	case nil:
-	case finished: // it has the cause, and no other values
-		if v := made.Value(key); v != nil {
-			return v
-		}
-	default:
+	if made := x.state(); made != nil {
 		return made.Value(key)
 	}
 	return x.Context.Value(key)
