@@ -7,8 +7,6 @@ import (
 	"time"
 
 	"github.com/holdfast-io/holdfast/backend"
-	"github.com/holdfast-io/holdfast/internal/acquire"
-	"github.com/holdfast-io/holdfast/internal/clock"
 )
 
 // AcquireOption changes one acquisition. Bounds are checked before anything is sent. A bad value is
@@ -178,20 +176,6 @@ func checkContext(ctx context.Context) error {
 	return nil
 }
 
-// call is one acquisition that the caller asked for. It makes the holds that it may become. A context
-// answers to a pointer to it, as a key, with the lock that it belongs to, if that has the same name: see
-// Client.reenter.
-type call struct {
-	c           *Client
-	begun       clock.Instant // 0: there are no hooks that want to know
-	floor, most time.Duration // as in hold
-	noRenew     bool
-	req         acquire.Request
-}
-
-// asksFor reports whether the call is for the lock that l is a handle of.
-func (x *call) asksFor(l *Lock) bool { return x.c == l.h.c && x.req.Name == l.h.live.Name }
-
 // settings returns the settings of an acquisition with these options.
 func (c *Client) settings(ctx context.Context, opts []AcquireOption) (settings, error) {
 	s := settings{wait: -1, owner: c.cfg.Owner}
@@ -224,27 +208,4 @@ func (s settings) with(opts []AcquireOption) (settings, error) {
 		return s, invalid("at_most", s.atMost.String(), "at_least or more, "+s.atLeast.String())
 	}
 	return s, nil
-}
-
-// call returns the acquisition of a lock with these settings.
-func (c *Client) call(name string, s *settings) *call {
-	x := &call{c: c, floor: s.atLeast, most: s.atMost, noRenew: s.noRenew}
-	r := &x.req
-	r.Patience, r.Session, r.Fixed, r.Candidates = s.wait, c.sess, s.lease, x
-	r.Name, r.Owner, r.Note, r.Reentrant, r.Wait = name, s.owner, s.note, s.reentrant, s.wait != 0
-	if s.limit > 1 || s.shared && s.limit != 1 { // a limit of one admits a single holder
-		r.Mode = backend.Shared
-		r.Permits = 1
-		if s.limit > 1 {
-			r.Limit, r.Permits = s.limit, max(1, s.permits)
-		}
-	}
-	ttl := s.ttl
-	if ttl == 0 {
-		ttl = c.cfg.TTL
-	}
-	if !c.caps.Sessions || s.noRenew || s.atLeast > 0 || ttl != c.cfg.TTL {
-		r.Timed, r.TTL = true, max(ttl, s.atLeast)
-	}
-	return x
 }
