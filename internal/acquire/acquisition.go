@@ -186,10 +186,15 @@ func (a *acquisition) attempt(ctx, within context.Context, got Candidate) error 
 	grant, err := a.Backend.Acquire(within, a.req.AcquireRequest)
 	if err != nil {
 		a.drop(got.Lease())
-		if IsCutShort(within, err) {
+		cut := IsCutShort(within, err)
+		if cut {
 			err = context.Cause(within)
-			// What is not timed ends with its session.
-			a.unknown = a.unknown || a.req.Timed || !errors.Is(err, errSessionEnded)
+		}
+		switch {
+		case errors.Is(err, backend.ErrSessionLost) && (!cut || errors.Is(err, errSessionEnded)):
+			a.unknown = a.unknown || a.req.Timed // it may have been granted before, and does not end with its session
+		case cut:
+			a.unknown = true
 		}
 		return err
 	}
