@@ -79,8 +79,9 @@ func TestWaitOutlivesItsSession(t *testing.T) {
 func TestTimedGrantOutlivesItsSession(t *testing.T) {
 	t.Parallel()
 	cutShort := func(ctx context.Context) error { return context.Cause(ctx) }
+	lost := func(context.Context) error { return backend.ErrSessionLost }
 	for name, answer := range map[string]func(context.Context) error{
-		"the cause": cutShort,
+		"the cause": cutShort, "the session is lost": lost,
 		"unavailable": func(ctx context.Context) error {
 			return &backend.UnavailableError{Backend: "memory", Op: "acquire", MayHold: true, Err: cutShort(ctx)}
 		},

@@ -215,10 +215,15 @@ func (a *acquisition) chooseLease() {
 // attempt sends one request.
 func (a *acquisition) attempt(ctx context.Context, x *attempt) error {
 	grant, err := a.Backend.Acquire(&x.ctx, a.req.AcquireRequest)
-	if IsCutShort(&x.ctx, err) {
+	cut := IsCutShort(&x.ctx, err)
+	if cut {
 		err = context.Cause(&x.ctx)
-		// What is not timed ends with its session.
-		a.unknown = a.unknown || a.req.Timed || !errors.Is(err, errSessionEnded)
+	}
+	switch {
+	case errors.Is(err, backend.ErrSessionLost) && (!cut || errors.Is(err, errSessionEnded)):
+		a.unknown = a.unknown || a.req.Timed // it may have been granted before, and does not end with its session
+	case cut:
+		a.unknown = true
 	}
 	x.ctx.finish()
 	a.Mu.Lock()
