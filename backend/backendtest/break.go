@@ -200,6 +200,7 @@ func lostIsFinal(e *env) {
 			e.Fatalf("Acquire of %s, whose loss was reported: %v; want ErrLost", describe(r), err)
 		}
 		e.breakLock(name, "second")
+		e.pushed(a, l, "second")
 		a.toldBy(l, "second")
 	}
 	e.free(name)
