@@ -203,6 +203,54 @@ func (i intercepted) remove(ctx context.Context, key, member string) (bool, erro
 	return gone, err
 }
 
+// InflateBetween makes the server store locks as hashes at the worst moments, wherever toss
+// says so: after a lock was taken and before the answer arrives, and after a release was
+// called and before it is sent. Call it before the first operation.
+func (b *Backend) InflateBetween(toss func() bool) {
+	b.engine.link = inflating{b.engine.link, b.engine, toss}
+}
+
+type inflating struct {
+	transport
+	engine *engine
+	toss   func() bool
+}
+
+// inflate runs an operation that does nothing else.
+func (i inflating) inflate(ctx context.Context, name string) {
+	if !i.toss() {
+		return
+	}
+	i.engine.mu.Lock()
+	identity := i.engine.identity
+	i.engine.mu.Unlock()
+	_, _ = i.transport.run(ctx, false, i.engine.key, []string{identity, "-", "check", "2", name, "0"})
+}
+
+func (i inflating) run(ctx context.Context, load bool, key string, args []string) (reply, error) {
+	r, err := i.transport.run(ctx, load, key, args)
+	for at := 2; err == nil && at < len(args); {
+		n, err := strconv.Atoi(args[at+1])
+		if err != nil {
+			break
+		}
+		at += 2
+		if args[at-2] == opAcquire {
+			for k := at + acquireTerms; k < at+n; k += 2 {
+				i.inflate(ctx, args[k])
+			}
+		}
+		at += n
+	}
+	return r, err
+}
+
+func (i inflating) remove(ctx context.Context, key, member string) (bool, error) {
+	name, _, _ := strings.Cut(member, "\n")
+	i.inflate(ctx, name)
+	return i.transport.remove(ctx, key, member)
+}
+
 // Word returns the first word of an answer.
 func Word(answer []Reply) string { return answer[0].s }
 
