@@ -18,6 +18,7 @@ const modelClients = 3
 // modelRules are the parts that can be left out, to see that each is needed.
 type modelRules struct {
 	attempts [modelClients]int8
+	faults   int8 // how many answers are lost, and clients give up or ask again; 0: any number
 
 	unseen       bool // a lock is taken the short way although it is thin already
 	both         bool // a lock that was inflated stays thin, too
@@ -63,16 +64,17 @@ type modelClient struct {
 
 // modelState is the server and the clients.
 type modelState struct {
-	form        modelForm
-	thin, fat   modelHolder
-	queue       [modelClients]int8 // leases
-	ctr, most   int8
-	tombs       uint16
-	dead        [modelClients]bool // sessions that have ended
-	session     int8               // the first or the second one, after a loss, of each client
-	quarantine  bool
-	happened    bool
-	clients     [modelClients]modelClient
+	form       modelForm
+	thin, fat  modelHolder
+	queue      [modelClients]int8 // leases
+	ctr, most  int8
+	tombs      uint16
+	dead       [modelClients]bool // sessions that have ended
+	session    int8               // the first or the second one, after a loss, of each client
+	quarantine bool
+	happened   bool
+	faults     int8 // counted only if their number is limited
+	clients    [modelClients]modelClient
 }
 
 type modelHolder struct{ lease, session, token int8 }
@@ -241,6 +243,15 @@ func (m modelState) next(r modelRules, f func(modelState, string)) {
 	}
 }
 
+// fault reports whether one more may occur, and counts it.
+func (m *modelState) fault(r modelRules) bool {
+	if r.faults == 0 {
+		return true
+	}
+	m.faults++
+	return m.faults <= r.faults
+}
+
 // isOver reports whether all that was granted before the loss has ended: that takes less than
 // the quarantine does.
 func (m *modelState) isOver() bool {
@@ -306,7 +317,7 @@ func (m modelState) act(c int, r modelRules, f func(modelState, string)) {
 			f(n, "")
 		}
 	case modelAsking:
-		m.awaits(c, f)
+		m.awaits(c, r, f)
 	case modelHolding, modelBroken:
 		n := m
 		you := &n.clients[c]
@@ -318,9 +329,10 @@ func (m modelState) act(c int, r modelRules, f func(modelState, string)) {
 		}
 		f(n, "")
 		if me.phase == modelHolding { // its time is over: the lease is lost, and was not released
-			n := m
-			n.clients[c].phase = modelBroken
-			f(n, "")
+			if n := m; n.fault(r) {
+				n.clients[c].phase = modelBroken
+				f(n, "")
+			}
 		}
 	case modelReleasing:
 		if me.free {
@@ -330,8 +342,7 @@ func (m modelState) act(c int, r modelRules, f func(modelState, string)) {
 			n.clients[c].free = false
 			wrong := n.idle(c)
 			f(n, wrong)
-		} else { // it has waited for long enough, and asks the program
-			n := m
+		} else if n := m; n.fault(r) { // it has waited for long enough, and asks the program
 			n.clients[c].free = true
 			f(n, "")
 		}
@@ -339,25 +350,26 @@ func (m modelState) act(c int, r modelRules, f func(modelState, string)) {
 }
 
 // awaits is a client that waits for a grant.
-func (m modelState) awaits(c int, f func(modelState, string)) {
+func (m modelState) awaits(c int, r modelRules, f func(modelState, string)) {
 	me := &m.clients[c]
 	if me.answer != 0 {
 		n := m
 		wrong := n.hold(c)
 		f(n, wrong)
-		n = m // it is lost
-		n.clients[c].answer, n.clients[c].doubt = 0, true
-		f(n, "")
+		if n := m; n.fault(r) { // it is lost
+			n.clients[c].answer, n.clients[c].doubt = 0, true
+			f(n, "")
+		}
 	}
-	if me.asks == 0 { // it asks again
-		n := m
+	if n := m; me.asks == 0 && n.fault(r) { // it asks again
 		n.clients[c].asks, n.clients[c].asksIn, n.clients[c].doubt = me.lease, m.session, true
 		f(n, "")
 	}
-	n := m // it gives up
-	you := &n.clients[c]
-	you.phase, you.answer, you.doubt, you.free = modelReleasing, 0, true, true
-	f(n, "")
+	if n := m; n.fault(r) { // it gives up
+		you := &n.clients[c]
+		you.phase, you.answer, you.doubt, you.free = modelReleasing, 0, true, true
+		f(n, "")
+	}
 }
 
 // hold is a grant that arrives.
@@ -389,7 +401,9 @@ func (m modelState) remove(c int, r modelRules, f func(modelState, string)) {
 	}
 	mine := you.phase == modelReleasing && you.token == you.zrem && !you.free
 	you.zrem = 0
-	f(n, "") // the answer is lost
+	if lost := n; lost.fault(r) { // the answer
+		f(lost, "")
+	}
 	if !mine {
 		return // nobody waits for it any more
 	}
@@ -433,7 +447,7 @@ func TestThinModel(t *testing.T) {
 		wrong bool
 	}{
 		{"two clients, one of them twice", modelRules{attempts: alone}, false},
-		{"three clients", modelRules{attempts: three}, false},
+		{"three clients", modelRules{attempts: three, faults: 1}, false},
 		{"what is thin is not seen", modelRules{attempts: alone, unseen: true}, true},
 		{"a lock in both forms", modelRules{attempts: alone, both: true}, true},
 		{"a release removes whatever is thin", modelRules{attempts: alone, byName: true}, true},
