@@ -240,6 +240,7 @@ func (b *Backend) renewed(id backend.SessionID, r backend.RenewResult, acks []st
 		s.told = nil
 		for _, l := range r.Lost {
 			s.told = append(s.told, string(l.Lease))
+			delete(s.thin, l.Lease)
 		}
 	}
 }

@@ -123,8 +123,8 @@ end
 -- and the client must call again.
 local function watch(i)
   if full then crowded() end
-  local stream = call('GET', T .. 'v') or ARGV[i + 1]
-  call('SET', T .. 'v', stream, 'PX', ARGV[i])
+  local stream = call('GET', STREAM) or ARGV[i + 1]
+  call('SET', STREAM, stream, 'PX', ARGV[i])
   local most, before = 1000, call('ZCARD', THIN)
   for _, member in ipairs(call('ZRANGE', THIN, 0, most - 1)) do pcall(lock, string.match(member, '^[^\n]*')) end
   local after = call('ZCARD', THIN)

@@ -25,6 +25,8 @@ local X -- zset: the live sessions and timed leases, by the instant they end
 local N -- zset: the names of the locks that are held or waited for, except thin ones
 local THIN -- zset: the thin locks
 local LAST -- the greatest token so far, of all locks
+local STREAM -- the name of the stream of events, while there is a watcher
+local NEVER -- no such key exists
 
 -- Of the process: the markers for which hello was called. nil in a script, which keeps
 -- nothing from one call to the next.
@@ -48,7 +50,7 @@ local function begin(keys, args, is_full)
   if KEY ~= keys[1] then
     KEY = keys[1]
     T = string.sub(KEY, 1, -2)
-    X, N, THIN, LAST = T .. 'x', T .. 'n', T .. 't', T .. 'f'
+    X, N, THIN, LAST, STREAM, NEVER = T .. 'x', T .. 'n', T .. 't', T .. 'f', T .. 'v', T .. '-'
   end
   local clock = call('TIME')
   now = clock[1] * 1000000 + clock[2]
@@ -144,6 +146,19 @@ local function living(sid)
     asked, lives_until = sid, e and tonumber(e)
   end
   return lives_until and lives_until > now and lives_until
+end
+
+-- The same for an operation on one lease of a session that is alone in its execution, without
+-- what an operation on many costs. The answer is that of an operation that went the short way.
+local function takeone(i)
+  local sid, name, lease = ARGV[i], ARGV[i + 10], ARGV[i + 11]
+  if ARGV[i + 1] ~= '0' or ARGV[i + 3] == '1' or ARGV[i + 5] ~= 'x' or not living(sid) then return nil end
+  if call('EXISTS', T .. 'o:' .. name, T .. 'l:' .. name, T .. 'd:' .. lease) > 0 or thin(name) then return nil end
+  local token = tokens(1)
+  if not token then return nil end
+  call('ZADD', THIN, 0, name .. '\n' .. lease .. '\n' .. sid .. '\nx\n' .. ARGV[i + 6] .. '\n' .. num(token) .. '\n' .. instant
+    .. '\n0\n0\n-\n' .. ARGV[i + 7] .. '\n' .. ARGV[i + 8] .. '\n' .. ARGV[i + 9])
+  return {'ALL', token, now, 0}
 end
 
 -- An exclusive timed lease without waiters is stored as one string, not as a hash: 't', its
