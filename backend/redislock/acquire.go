@@ -140,10 +140,11 @@ func (b *Backend) tookThin(req backend.AcquireRequest, record string) {
 }
 
 // forgetThin returns the record of the lease if it was granted the short way, and forgets it.
-// doubtful: an acquire of the lease was never answered.
-func (b *Backend) forgetThin(req backend.ReleaseRequest) (record string, doubtful bool) {
+// It also reports whether an acquire of the lease was never answered.
+func (b *Backend) forgetThin(req backend.ReleaseRequest) (string, bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
+	record := ""
 	if s := b.sessions[req.Session]; s != nil {
 		record = s.thin[req.Lease]
 		delete(s.thin, req.Lease)
@@ -151,7 +152,7 @@ func (b *Backend) forgetThin(req backend.ReleaseRequest) (record string, doubtfu
 	if !strings.HasPrefix(record, req.Name+"\n") {
 		record = "" // of another lock
 	}
-	_, doubtful = b.doubts[req.Lease]
+	_, doubtful := b.doubts[req.Lease]
 	return record, doubtful
 }
 

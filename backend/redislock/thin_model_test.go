@@ -63,7 +63,7 @@ type modelClient struct {
 }
 
 // modelState is the server and the clients.
-type modelState struct {
+type modelState struct { //nolint:recvcheck // a method with a value receiver changes a copy, which is the next state
 	form       modelForm
 	thin, fat  modelHolder
 	queue      [modelClients]int8 // leases
