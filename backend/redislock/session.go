@@ -2,6 +2,8 @@ package redislock
 
 import (
 	"context"
+	"maps"
+	"slices"
 	"strings"
 
 	"github.com/holdfast-io/holdfast/backend"
@@ -10,8 +12,9 @@ import (
 // session is what this Backend knows of a session that was opened through it.
 type session struct {
 	lost func(backend.Loss)
-	told []string // broken leases that a renewal returned, to be acknowledged by the next
-	open bool     // the server has confirmed it
+	told []string                   // broken leases that a renewal returned, to be acknowledged by the next
+	thin map[backend.LeaseID]string // the records of its leases that were granted the short way; guarded by Backend.mu
+	open bool                       // the server has confirmed it
 }
 
 // tell may be called with or without Backend.mu held: lost does not block.
@@ -92,17 +95,33 @@ func (b *Backend) EndSession(ctx context.Context, id backend.SessionID) error {
 	if err := backend.ValidateSessionID(id); err != nil {
 		return err
 	}
+	thin := b.thinOf(id)
 	for {
-		answer, _, err := b.engine.do(ctx, false, "session.end", string(id))
+		n := min(len(thin), endAtOnce)
+		answer, _, err := b.engine.do(ctx, false, "session.end", append([]string{string(id), itoa(n)}, thin[:n]...)...)
 		if err != nil {
 			return toKind(op, err)
 		}
+		thin = thin[n:]
 		d := decoder{list: answer[1:]}
-		if d.int() == 1 || d.err != nil {
+		if d.int() == 1 && len(thin) == 0 || d.err != nil {
 			b.forgetSession(id)
 			return toKind(op, d.err)
 		}
 	}
+}
+
+// endAtOnce is the number of leases granted the short way that one operation releases.
+const endAtOnce = 5000
+
+// thinOf returns the records of the session's leases that were granted the short way.
+func (b *Backend) thinOf(id backend.SessionID) []string {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if s := b.sessions[id]; s != nil {
+		return slices.Collect(maps.Values(s.thin))
+	}
+	return nil
 }
 
 // renewAtOnce is the number of timed leases that one operation renews.
@@ -221,6 +240,7 @@ func (b *Backend) renewed(id backend.SessionID, r backend.RenewResult, acks []st
 		s.told = nil
 		for _, l := range r.Lost {
 			s.told = append(s.told, string(l.Lease))
+			delete(s.thin, l.Lease)
 		}
 	}
 }
