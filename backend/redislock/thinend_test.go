@@ -1,0 +1,59 @@
+package redislock_test
+
+import (
+	"errors"
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/holdfast-io/holdfast/backend"
+)
+
+// A thin lease whose session has expired is lost, and a release of it says so, although what is
+// left of it is still on record.
+func TestThinReleasedTooLate(t *testing.T) {
+	t.Parallel()
+	for _, reaped := range []bool{false, true} {
+		t.Run(fmt.Sprint("reaped ", reaped), func(t *testing.T) {
+			t.Parallel()
+			s, cfg := quick(t)
+			b, other := open(t, s, cfg), open(t, s, cfg)
+			const ttl = 2 * time.Second
+			id := session(t, b, ttl)
+			l := acquire(t, b, backend.AcquireRequest{Name: "one", Session: id})
+			isThin(t, s, "one", true)
+			time.Sleep(ttl + ttl/10)
+			if reaped {
+				if info, err := other.Inspect(t.Context(), "two"); err != nil || len(info.Holders) > 0 {
+					t.Errorf("%+v, %v", info, err)
+				}
+			}
+			isThin(t, s, "one", true)
+			err := b.Release(t.Context(), backend.ReleaseRequest{Name: "one", Lease: l.Lease, Session: id})
+			if !errors.Is(err, backend.ErrLost) {
+				t.Errorf("release: %v", err)
+			}
+		})
+	}
+}
+
+// A release goes the short way for as long as renewals say that the session lives.
+func TestThinReleasedAfterRenewal(t *testing.T) {
+	t.Parallel()
+	s, cfg := quick(t)
+	b := open(t, s, cfg)
+	const ttl = 2 * time.Second
+	id := session(t, b, ttl)
+	l := acquire(t, b, backend.AcquireRequest{Name: "one", Session: id})
+	for end := time.Now().Add(ttl + ttl/10); time.Now().Before(end); time.Sleep(ttl / 20) {
+		if r, err := b.Renew(t.Context(), backend.RenewRequest{Session: id}); err != nil || r.SessionLost {
+			t.Skipf("the machine was too slow: %+v %v", r, err)
+		}
+	}
+	s.ResetStats()
+	asked := time.Now()
+	release(t, b, l)
+	if stats := s.CommandStats(); time.Since(asked) < ttl/2 && stats["fcall"] > 0 {
+		t.Errorf("the release is %v", stats)
+	}
+}
