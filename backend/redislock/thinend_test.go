@@ -3,6 +3,7 @@ package redislock_test
 import (
 	"errors"
 	"fmt"
+	"strings"
 	"testing"
 	"time"
 
@@ -56,4 +57,21 @@ func TestThinReleasedAfterRenewal(t *testing.T) {
 	if stats := s.CommandStats(); time.Since(asked) < ttl/2 && stats["fcall"] > 0 {
 		t.Errorf("the release is %v", stats)
 	}
+}
+
+// The data was lost, and a client of a version that knew no thin locks was the first to write
+// it anew: those that are connected go on.
+func TestOldFormatComesBack(t *testing.T) {
+	t.Parallel()
+	inBothForms(t, func(t *testing.T, args ...string) {
+		t.Helper()
+		s, cfg := quick(t, args...)
+		b := open(t, s, cfg)
+		session(t, b, time.Hour)
+		marker := fmt.Sprint(s.Do("GET", "{hf0}:m"))
+		s.Do("FLUSHALL")
+		s.Do("SET", "{hf0}:m", strings.Replace(marker, "hf2 1 ", "hf1 1 ", 1))
+		id := session(t, b, time.Hour)
+		release(t, b, acquire(t, b, backend.AcquireRequest{Name: "one", Session: id}))
+	})
 }

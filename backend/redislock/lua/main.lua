@@ -32,7 +32,7 @@ return {
 
 end -- rest
 
-return {sweep = sweep, parse = parse, rebase = rebase, rest = rest, acquire = acquire, release = release, check = check}
+return {sweep = sweep, parse = parse, older = OLDER, rebase = rebase, rest = rest, acquire = acquire, release = release, check = check}
 
 end -- library
 
@@ -163,6 +163,7 @@ local function execute(remembers)
     lib = lib or library()
     local other = lib.parse(text)
     if not other then foreign(KEY) end
+    if other.format == lib.older then return {'MARKER'} end -- hello converts it
     return {'FORMAT', other.format}
   end
   if read.identity ~= ARGV[1] then return {'MARKER'} end
