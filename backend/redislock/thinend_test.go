@@ -3,6 +3,7 @@ package redislock_test
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -74,4 +75,38 @@ func TestOldFormatComesBack(t *testing.T) {
 		id := session(t, b, time.Hour)
 		release(t, b, acquire(t, b, backend.AcquireRequest{Name: "one", Session: id}))
 	})
+}
+
+// The name of the stream ended while the beginning of a watch inflated what is thin, which takes
+// more than one request: what was released until the next request was no event, so the stream
+// that others have listened to must not go on under its old name.
+func TestStreamEndsWhileInflating(t *testing.T) {
+	t.Parallel()
+	s, cfg := quick(t)
+	b, other := open(t, s, cfg), open(t, s, cfg)
+	id := session(t, b, time.Hour)
+	const many = 1500 // more than one request inflates
+	var ops [][]string
+	for i := range many {
+		ops = append(ops, []string{"acquire", string(id), "0", "0", "0", "0", "x", "1", "", "", "", fmt.Sprint("many", i), fmt.Sprint("lease", i)})
+	}
+	for part := range slices.Chunk(ops, 100) {
+		if _, err := b.Exec(t.Context(), true, part); err != nil {
+			t.Fatal(err)
+		}
+	}
+	var streams []string
+	other.Intercept(func(op string, do func()) {
+		do()
+		if op == "watch" {
+			streams = append(streams, fmt.Sprint(s.Do("GET", "{hf0}:v")))
+			if len(streams) == 1 {
+				s.Do("DEL", "{hf0}:v")
+			}
+		}
+	})
+	watching(t, other)
+	if len(streams) < 2 || streams[0] == streams[1] {
+		t.Errorf("the streams are %q", streams)
+	}
 }
