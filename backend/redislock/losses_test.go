@@ -78,7 +78,7 @@ func takeOverAndBack(t *testing.T, args ...string) {
 	}
 }
 
-// A replica takes over, and its former master follows it without loading the data anew. Then the
+// A replica takes over, and its former master follows it with a partial resynchronisation. Then the
 // link breaks, the new master grants, and is lost. The first one is master again: nothing in its
 // data shows that it lacks a grant.
 func TestQuarantineAfterATakeOverThatWasLost(t *testing.T) {
@@ -100,7 +100,7 @@ func TestQuarantineAfterATakeOverThatWasLost(t *testing.T) {
 		s.Do("REPLICAOF", host, port)
 		follows(t, s)
 		if !strings.Contains(replica.Info("stats"), "sync_partial_ok:1") {
-			t.Skip("it loaded the data anew: nothing is tested")
+			t.Skip("it was a full resynchronisation: nothing is tested")
 		}
 		s.Do("REPLICAOF", "127.0.0.1", "1") // the link breaks
 		other := open(t, replica, cfg)

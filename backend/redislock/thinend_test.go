@@ -60,8 +60,8 @@ func TestThinReleasedAfterRenewal(t *testing.T) {
 	}
 }
 
-// The data was lost, and a client of a version that knew no thin locks was the first to write
-// it anew: those that are connected go on.
+// The data was lost, and a client of a version that knew no thin locks was the first to write a
+// marker again: those that are connected continue.
 func TestOldFormatComesBack(t *testing.T) {
 	t.Parallel()
 	inBothForms(t, func(t *testing.T, args ...string) {
@@ -79,7 +79,7 @@ func TestOldFormatComesBack(t *testing.T) {
 
 // The name of the stream ended while the beginning of a watch inflated what is thin, which takes
 // more than one request: what was released until the next request was no event, so the stream
-// that others have listened to must not go on under its old name.
+// that others have listened to must not continue under its old name.
 func TestStreamEndsWhileInflating(t *testing.T) {
 	t.Parallel()
 	s, cfg := quick(t)
