@@ -140,13 +140,17 @@ func (b *Backend) tookThin(req backend.AcquireRequest, record string) {
 }
 
 // forgetThin returns the record of the lease if it was granted the short way, and forgets it.
-// It also reports whether an acquire of the lease was never answered.
+// It also reports whether an acquire of the lease was never answered. When the session may have
+// expired there is no record: what is left of the lease on the server may be garbage, and a
+// release of it must be answered with ErrLost.
 func (b *Backend) forgetThin(req backend.ReleaseRequest) (string, bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	record := ""
 	if s := b.sessions[req.Session]; s != nil {
-		record = s.thin[req.Lease]
+		if s.lives() {
+			record = s.thin[req.Lease]
+		}
 		delete(s.thin, req.Lease)
 	}
 	if !strings.HasPrefix(record, req.Name+"\n") {

@@ -40,7 +40,8 @@
 //
 // A lock is thin while one exclusive lease of a session holds it and no client waits. Then it
 // is one member of t, which has the name, the lease and the token, and nothing else on the
-// server knows of it. The client keeps that member and removes it to release the lock. An
+// server knows of it. The client keeps that member and removes it to release the lock, if the
+// session cannot have expired by the clock of the client: else the member may be garbage. An
 // operation that needs more, such as a waiter, a break, or the same acquire again, inflates the
 // lock: it moves the holder to l:NAME and s:SESSION, and continues from there. Then ZREM
 // removes nothing, and the client calls the function. A thin lease lives as long as its

@@ -92,7 +92,9 @@ func (b *Backend) Exec(ctx context.Context, together bool, ops [][]string) ([][]
 	for i, op := range ops {
 		batch[i] = callOf(op)
 		if op[0] == "session.open" {
-			b.remember(backend.SessionRequest{ID: backend.SessionID(op[1])})
+			ttl, _ := time.ParseDuration(op[2] + "ms")
+			s, _ := b.remember(backend.SessionRequest{ID: backend.SessionID(op[1]), TTL: ttl})
+			s.confirmed(time.Now())
 		}
 		if c := batch[i]; c.op == opRelease && c.terms.abandon == "0" {
 			c.thin, _ = b.forgetThin(backend.ReleaseRequest{Name: c.name, Session: backend.SessionID(c.terms.session), Lease: backend.LeaseID(c.lease)})

@@ -124,9 +124,9 @@ func (b *Backend) keepWatching(ctx context.Context, stream string) error {
 
 // announce makes the script publish events, and returns the name of their stream.
 func (b *Backend) announce(ctx context.Context) (string, error) {
-	fresh := rand.Text()
 	for {
-		answer, _, err := b.engine.do(ctx, true, "watch", millis(watchTTL), fresh)
+		// A name each time: events may have been missed if the stream ended since the last.
+		answer, _, err := b.engine.do(ctx, true, "watch", millis(watchTTL), rand.Text())
 		if err != nil {
 			return "", err
 		}

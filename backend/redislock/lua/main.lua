@@ -14,8 +14,9 @@
 -- A server that was restarted, or took the place of another, may have lost data, and only
 -- hello finds out: so hello comes first there. A function remembers which identities this
 -- process has greeted. A script cannot. So the client has a script for each identity, and
--- the process does not know that script before hello was sent with its text; and the script
--- reads with each call whether the server was a replica in the meantime.
+-- the process does not know that script before hello was sent with its text. Both read
+-- whether the server was a replica in the meantime: the script with each call, the function
+-- when it has not done so for a while.
 
 return {
   hello = hello,
@@ -37,7 +38,7 @@ return {sweep = sweep, parse = parse, older = OLDER, rebase = rebase, rest = res
 end -- library
 
 local lib, seldom -- once they are defined
-local greeted = {} -- the identities that hello returned, in this process
+local greeted = {} -- the identities that hello returned in this process, with the time of the last check: see unmet
 
 local function find(op)
   if lib[op] then return lib[op] end
@@ -118,14 +119,27 @@ local function lossy(identity)
 end
 
 -- Whether the server was a replica since that identity was greeted, and became master again: it
--- dropped what its own master did not have. A function does not survive that, because a replica
--- loads its functions with the data. A script does.
+-- dropped what its own master did not have, or lacks what that one granted. A script survives
+-- that. So does a function, unless the replica had to load all data, and its functions with it.
 local function followed(identity)
   local ok, text = pcall(call, 'INFO', 'replication')
   if not ok or type(text) ~= 'string' then return false end -- hello cannot read it either
   local second = string.match(text, 'master_replid2:(%w+)')
   if not second or not string.find(second, '[^0]') then return false end
   return string.match(text, 'master_replid:(%w+)') ~= string.match(identity, '/(%w+)$')
+end
+
+local OFTEN = 50000 -- us; much less than a server that takes over waits before it grants
+
+-- Whether hello must be called first. INFO is slow, so a function does not ask each time.
+local function unmet(identity, remembers)
+  if not remembers then return followed(identity) end
+  local checked = greeted[identity]
+  if not checked then return true end
+  if now >= checked and now < checked + OFTEN then return false end
+  if followed(identity) then return true end
+  greeted[identity] = now
+  return false
 end
 
 -- What the short way needs of the marker. It seldom changes.
@@ -148,7 +162,7 @@ local function execute(remembers)
     lib = lib or library()
     local welcome = find('hello')(5)
     if welcome[1] ~= 'OK' then return welcome end
-    greeted[welcome[2]] = true
+    greeted[welcome[2]] = now
     answers[2] = welcome
     till = marker.till
     loss = lossy(marker.generation .. ' ') and marker.born or 0
@@ -163,11 +177,11 @@ local function execute(remembers)
     lib = lib or library()
     local other = lib.parse(text)
     if not other then foreign(KEY) end
-    if other.format == lib.older then return {'MARKER'} end -- hello changes it
+    if other.format == lib.older then return {'MARKER'} end -- hello converts it
     return {'FORMAT', other.format}
   end
   if read.identity ~= ARGV[1] then return {'MARKER'} end
-  if remembers and not greeted[read.identity] or not remembers and followed(read.identity) then return {'MARKER'} end
+  if unmet(read.identity, remembers) then return {'MARKER'} end
   till, longest, seen_at = read.till, read.longest, read.seen
   if lossy(read.identity) then loss = read.born end
   if now < read.born then
