@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/holdfast-io/holdfast/backend"
@@ -60,8 +61,12 @@ func (b *Backend) ask(ctx context.Context, req backend.AcquireRequest, channel s
 	if req.Timed {
 		t.ttl = millis(req.TTL)
 	}
-	o := b.engine.await(ctx, &call{op: opAcquire, terms: t, name: req.Name, lease: string(req.Lease)}, false)
+	c := &call{op: opAcquire, terms: t, name: req.Name, lease: string(req.Lease)}
+	o := b.engine.await(ctx, c, false)
 	if o.err == nil {
+		if o.answer == nil && !req.Timed {
+			b.tookThin(req, c.member(o.granted))
+		}
 		return o, nil
 	}
 	err := toKind(opAcquire, o.err)
@@ -121,6 +126,40 @@ func (b *Backend) inDoubt(req backend.AcquireRequest) {
 	b.doubts[req.Lease] = doubt{session: req.Session, until: now.Add(doubtFor)}
 }
 
+// tookThin remembers the record of a lease that was granted the short way, so that it can be
+// released by it. A session that was opened elsewhere releases its leases the long way.
+func (b *Backend) tookThin(req backend.AcquireRequest, record string) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if s := b.sessions[req.Session]; s != nil {
+		if s.thin == nil {
+			s.thin = make(map[backend.LeaseID]string)
+		}
+		s.thin[req.Lease] = record
+	}
+}
+
+// forgetThin returns the record of the lease if it was granted the short way, and forgets it.
+// It also reports whether an acquire of the lease was never answered. When the session may have
+// expired there is no record: what is left of the lease on the server may be garbage, and a
+// release of it must be answered with ErrLost.
+func (b *Backend) forgetThin(req backend.ReleaseRequest) (string, bool) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	record := ""
+	if s := b.sessions[req.Session]; s != nil {
+		if s.lives() {
+			record = s.thin[req.Lease]
+		}
+		delete(s.thin, req.Lease)
+	}
+	if !strings.HasPrefix(record, req.Name+"\n") {
+		record = "" // of another lock
+	}
+	_, doubtful := b.doubts[req.Lease]
+	return record, doubtful
+}
+
 // Release releases the lease. With req.Abandon, or when an acquire of the lease was never
 // answered, the server records that the lease must not be granted any more, for the session's
 // TTL and at least five minutes. See backend.Backend.
@@ -128,18 +167,16 @@ func (b *Backend) Release(ctx context.Context, req backend.ReleaseRequest) error
 	if err := req.Validate(); err != nil {
 		return err
 	}
-	b.mu.Lock()
-	_, doubtful := b.doubts[req.Lease]
-	b.mu.Unlock()
+	thin, doubtful := b.forgetThin(req)
 	abandon := "0"
 	switch {
 	case req.Abandon:
-		abandon = "1"
+		abandon, thin = "1", ""
 	case doubtful:
-		abandon = "2"
+		abandon, thin = "2", ""
 	}
 	o := b.engine.await(ctx, &call{
-		op: opRelease, terms: terms{session: string(req.Session), abandon: abandon}, name: req.Name, lease: string(req.Lease),
+		op: opRelease, terms: terms{session: string(req.Session), abandon: abandon}, name: req.Name, lease: string(req.Lease), thin: thin,
 	}, true)
 	if o.err != nil {
 		return toKind(opRelease, o.err)

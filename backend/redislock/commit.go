@@ -32,6 +32,7 @@ type engine struct {
 	link    transport
 	direct  bool   // link.run in a context of withoutDial never waits for a connection
 	key     string // of the marker
+	thin    string // the key of the thin locks
 	mode    string // "q": keep the quarantine
 	timeout time.Duration
 	hello   func(ctx context.Context, again bool) ([]string, error) // the arguments of hello; again: the server may have other settings now
@@ -63,6 +64,7 @@ type call struct {
 	// lease.
 	terms       terms
 	name, lease string
+	thin        string   // of a release: the record of the lock if it was thin; see member
 	args        []string // of all other operations
 	outcome     outcome  // valid once done has received
 	done        chan struct{}
@@ -89,9 +91,9 @@ func (e *sentError) Error() string { return e.err.Error() }
 // Unwrap returns the cause.
 func (e *sentError) Unwrap() error { return e.err }
 
-func newEngine(link transport, key, mode string, timeout time.Duration) *engine {
+func newEngine(link transport, tag, mode string, timeout time.Duration) *engine {
 	base, cancel := context.WithCancel(context.Background())
-	return &engine{link: link, key: key, mode: mode, timeout: timeout, base: base, cancel: cancel}
+	return &engine{link: link, key: tag + "m", thin: tag + "t", mode: mode, timeout: timeout, base: base, cancel: cancel}
 }
 
 // do runs one operation that does not carry many leases. The time that it returns was read
@@ -290,10 +292,22 @@ func hand(batch []*call, answers []outcome, asked time.Time, err error) {
 // or has not been greeted since it was started, does nothing. Then hello is sent before the
 // operations, in the same execution. So a server that lost data never executes an operation
 // before hello has checked for the loss.
+//
+// A thin lock that is released alone needs no program: see lua/head.lua. If it is not thin any
+// more, or its data is lost, nothing was removed, and the program is asked.
 func (e *engine) exchange(ctx context.Context, batch []*call) ([]outcome, time.Time, error) {
 	const attempts = 4
 	m := manifestOf(batch)
 	load, greet := false, !e.acquainted()
+	if len(batch) == 1 && batch[0].thin != "" {
+		asked := time.Now()
+		gone, err := e.link.remove(ctx, e.thin, batch[0].thin)
+		if gone {
+			return []outcome{{}}, asked, nil
+		} else if err != nil && !errors.Is(err, errNoConnection) {
+			return nil, asked, e.failure(ctx, err)
+		}
+	}
 	for range attempts {
 		args, err := e.compose(ctx, &m, greet)
 		if err != nil {
@@ -308,12 +322,7 @@ func (e *engine) exchange(ctx context.Context, batch []*call) ([]outcome, time.T
 		case errors.Is(err, errNoConnection) && ctx.Value(noDial{}) == nil:
 			continue // the call that refused to dial was another one
 		case err != nil:
-			if e.base.Err() != nil {
-				err = backend.ErrClosed
-			} else if ctx.Err() != nil {
-				err = errTimeout
-			}
-			return nil, asked, &sentError{sent: true, err: err}
+			return nil, asked, e.failure(ctx, err)
 		case r.kind != listReply || len(r.list) == 0:
 			return nil, asked, &sentError{sent: true, err: errReply}
 		}
@@ -335,6 +344,16 @@ func (e *engine) exchange(ctx context.Context, batch []*call) ([]outcome, time.T
 		}
 	}
 	return nil, time.Time{}, &sentError{err: errors.New("the server keeps losing its functions or its data")}
+}
+
+// failure is the error of a request whose outcome is unknown.
+func (e *engine) failure(ctx context.Context, err error) error {
+	if e.base.Err() != nil {
+		err = backend.ErrClosed
+	} else if ctx.Err() != nil {
+		err = errTimeout
+	}
+	return &sentError{sent: true, err: err}
 }
 
 // acquainted reports whether hello was ever answered.

@@ -17,24 +17,37 @@
 // # How it works
 //
 // Every operation of the contract is one call of one server-side function (folder lua), which
-// uses the server's clock and no other. Concurrent requests are sent in one call, and what
-// many leases have in common is sent once. The function is loaded when the server does not
-// know it. Its name is derived from its text, so that versions do not collide. A server
+// uses the server's clock and no other. The release of a thin lock is one ZREM. Concurrent
+// requests are sent in one call, and what many leases have in common is sent once. The
+// function is loaded when the server does not know it. Its name is derived from its text, so
+// that versions do not collide. A server
 // without functions, or a user that may not use them, gets a script that does the same. All
 // keys of a partition share a hash tag, "{hf0}:", so that a call touches one slot of a
 // Cluster:
 //
 //	m           the marker: which data this is, and until when nothing is granted
 //	x           zset of the live sessions and timed leases, by the instant they end
-//	n           zset of the names of the locks that are held or waited for
+//	t           zset of the thin locks, each with its lease and the record of its holder
+//	n           zset of the names of the other locks that are held or waited for
 //	l:NAME      hash of the leases that are held, and a summary
-//	o:NAME      instead of l:NAME, for one exclusive lease without waiters: a string
+//	o:NAME      instead of l:NAME, for one exclusive timed lease without waiters: a string
 //	q:NAME      zset of the waiting leases in order of arrival; w:NAME has their records
 //	f           the greatest token so far, of all locks
-//	s:SESSION   hash of the leases that the session holds and waits for
+//	s:SESSION   hash of the leases that the session holds and waits for, except thin ones
 //	d:ID        an ID of a lease or a session that must not come to life (again)
 //	v           the name of the event stream, while there is a watcher
 //	e:..., c:... channels: events, and one for each Backend
+//
+// A lock is thin while one exclusive lease of a session holds it and no client waits. Then it
+// is one member of t, which has the name, the lease and the token, and nothing else on the
+// server knows of it. The client keeps that member and removes it to release the lock, if the
+// session cannot have expired by the clock of the client: else the member may be garbage. An
+// operation that needs more, such as a waiter, a break, or the same acquire again, inflates the
+// lock: it moves the holder to l:NAME and s:SESSION, and continues from there. Then ZREM
+// removes nothing, and the client calls the function. A thin lease lives as long as its
+// session, like any other, and one renewal covers all of them. When the session is gone the
+// member is garbage: the next client that wants the lock ignores it, and renewals of other
+// sessions remove it. While a client watches events no lock is thin.
 //
 // A release, a break, the end of a session and the expiry of a lease all run the same
 // advance. It grants to the head of the queue for as long as the head fits, and publishes
@@ -44,8 +57,9 @@
 // not a hang.
 //
 // One call renews a session and with it all its leases, because they live as long as the
-// session. What has ended is removed by the next call of any client, a bounded number of
-// records at a time. No decision is ever based on what has ended.
+// session. What has ended is removed by the next call of any client that does more than take
+// one thin lock, a bounded number of records at a time. No decision is ever based on what has
+// ended.
 //
 // The token is the greater of the last token + 1 and the server's clock in microseconds, so
 // that it also grows after a loss of data. A clock that is more than an hour behind the last
@@ -83,9 +97,9 @@
 // noeviction: another policy can delete locks (a warning goes to Config.Logger). Persistence with
 // appendfsync always keeps the leases through a crash. An AOF that was turned off at run time must
 // be deleted before a restart: it is old, but its marker claims that nothing was lost. The user
-// needs the keys and channels that begin with the prefix, the commands that the program uses, and
-// FCALL and FUNCTION LOAD or EVAL and EVALSHA. Without the channels only notifications are lost: a
-// waiter then waits for its timer.
+// needs the keys and channels that begin with the prefix, the commands that the program uses, ZREM,
+// which the client sends itself, and FCALL and FUNCTION LOAD or EVAL and EVALSHA. Without the
+// channels only notifications are lost: a waiter then waits for its timer.
 //
 // # URL
 //

@@ -97,6 +97,15 @@ func release(t testing.TB, b *redislock.Backend, l lease) {
 	}
 }
 
+// thin returns the record of a thin lock, as the server has it: "" if it is not thin.
+func thin(s *testserver.RedisServer, name string) string {
+	all, _ := s.Do("ZRANGEBYLEX", "{hf0}:t", "["+name+"\n", "("+name+"\v").([]any)
+	if len(all) == 0 {
+		return ""
+	}
+	return fmt.Sprint(all[0])
+}
+
 // inQueue waits until n leases wait for the lock.
 func inQueue(t testing.TB, b *redislock.Backend, name string, n int) {
 	t.Helper()

@@ -2,6 +2,7 @@ package redislock
 
 import (
 	"strconv"
+	"strings"
 
 	"github.com/holdfast-io/holdfast/internal/redisprogram"
 )
@@ -78,7 +79,11 @@ func (m *manifest) write(args []string) []string {
 			continue
 		}
 		for _, k := range g.calls {
-			args = append(args, m.batch[k].name, m.batch[k].lease)
+			if c := m.batch[k]; c.thin != "" {
+				args = append(args, c.thin, "")
+			} else {
+				args = append(args, c.name, c.lease)
+			}
 		}
 	}
 	return args
@@ -110,7 +115,9 @@ func (g *group) share(answer []reply, all []outcome) {
 	switch word := d.text(); {
 	case word == "EACH":
 		for i, k := range g.calls {
-			all[k].answer, all[k].err = wordsOf(d.list, i)
+			if all[k].answer, all[k].err = wordsOf(d.list, i); all[k].err == nil {
+				all[k].shorten()
+			}
 		}
 		return
 	case word == "ALL" && g.first.op == opAcquire:
@@ -127,6 +134,28 @@ func (g *group) share(answer []reply, all []outcome) {
 			all[k].err = &sentError{sent: true, err: d.err}
 		}
 	}
+}
+
+// shorten takes the grant out of an answer that says that the lease went the short way.
+func (o *outcome) shorten() {
+	if o.answer[0].s != "T" {
+		return
+	}
+	d := decoder{list: o.answer[1:]}
+	o.granted = granted{token: d.token(), since: d.instant(), left: d.micros(), flag: "-"}
+	o.answer = nil
+	if d.err != nil {
+		o.err = &sentError{sent: true, err: d.err}
+	}
+}
+
+// member is the record of a thin lock, as the program stores it: see lua/head.lua.
+func (c *call) member(g granted) string {
+	t := &c.terms
+	return strings.Join([]string{
+		c.name, c.lease, t.session, "x", t.permits, strconv.FormatUint(uint64(g.token), 10), itoa(g.since.UnixMicro()), "0", "0", "-",
+		t.channel, t.owner, t.note,
+	}, "\n")
 }
 
 // wordsOf returns answer i, which must be a list that begins with a word.

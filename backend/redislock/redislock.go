@@ -162,7 +162,7 @@ func newBackend(ctx context.Context, link transport, direct bool, cfg Config) (*
 	if cfg.Quarantine < 0 {
 		mode = "-"
 	}
-	b.engine = newEngine(link, b.tag+"m", mode, cfg.RequestTimeout)
+	b.engine = newEngine(link, b.tag, mode, cfg.RequestTimeout)
 	b.engine.direct = direct
 	b.engine.hello, b.engine.learn = b.hello, b.learn
 	if _, _, err := b.engine.do(ctx, false, "ping"); err != nil {

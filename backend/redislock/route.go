@@ -143,6 +143,19 @@ func (r *router) run(ctx context.Context, load bool, key string, args []string) 
 	return got, err
 }
 
+func (r *router) remove(ctx context.Context, key, member string) (bool, error) {
+	if ctx.Value(noDial{}) != nil {
+		return false, errNoConnection
+	}
+	gone := false
+	err := r.on(ctx, func(l *rueidisLink) error {
+		var err error
+		gone, err = l.remove(ctx, key, member)
+		return err
+	})
+	return gone, err
+}
+
 // config leaves out the settings for the disk: they say nothing about a server that takes
 // over.
 func (r *router) config(ctx context.Context, _ ...string) (map[string]string, error) {

@@ -30,6 +30,18 @@ func (l *rueidisLink) run(ctx context.Context, load bool, key string, args []str
 	return convert(&msg, 0)
 }
 
+func (l *rueidisLink) remove(ctx context.Context, key, member string) (bool, error) {
+	msg, err := l.send(ctx, l.client.B().Zrem().Key(key).Member(member).Build())
+	if err != nil {
+		return false, err
+	}
+	n, err := msg.AsInt64()
+	if err != nil {
+		return false, fromRueidis(err)
+	}
+	return n > 0, nil
+}
+
 func (l *rueidisLink) send(ctx context.Context, cmd rueidis.Completed) (rueidis.RedisMessage, error) {
 	if l.replicas != nil {
 		return l.sendAndWait(ctx, cmd)

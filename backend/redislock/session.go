@@ -2,7 +2,10 @@ package redislock
 
 import (
 	"context"
+	"maps"
+	"slices"
 	"strings"
+	"time"
 
 	"github.com/holdfast-io/holdfast/backend"
 )
@@ -10,8 +13,29 @@ import (
 // session is what this Backend knows of a session that was opened through it.
 type session struct {
 	lost func(backend.Loss)
-	told []string // broken leases that a renewal returned, to be acknowledged by the next
-	open bool     // the server has confirmed it
+	told []string                   // broken leases that a renewal returned, to be acknowledged by the next
+	thin map[backend.LeaseID]string // the records of its leases that were granted the short way; guarded by Backend.mu
+	open bool                       // the server has confirmed it
+
+	// Guarded by Backend.mu.
+	ttl   time.Duration // at least
+	until time.Time     // it cannot have expired before; zero: unknown
+}
+
+// confirmed records that the server has set the end of the session, on a request that was sent
+// at that instant. mu is held.
+func (s *session) confirmed(asked time.Time) {
+	const drift = 100 // clocks differ by less than 1 in so many
+	if until := asked.Add(s.ttl - s.ttl/drift); until.After(s.until) {
+		s.until = until
+	}
+}
+
+// lives reports whether the session cannot have expired. The monotonic clock stands still while
+// the machine is suspended, and the other one may be set back: both must agree. mu is held.
+func (s *session) lives() bool {
+	now := time.Now()
+	return now.Before(s.until) && now.Round(0).Before(s.until.Round(0))
 }
 
 // tell may be called with or without Backend.mu held: lost does not block.
@@ -37,7 +61,7 @@ func (b *Backend) OpenSession(ctx context.Context, req backend.SessionRequest) e
 	}
 	b.uses(req.TTL)
 	s, known := b.remember(req)
-	answer, _, err := b.engine.do(ctx, true, "session.open", string(req.ID), millis(req.TTL), channel)
+	answer, asked, err := b.engine.do(ctx, true, "session.open", string(req.ID), millis(req.TTL), channel)
 	if err != nil {
 		if !known {
 			b.forgetSession(req.ID)
@@ -55,7 +79,8 @@ func (b *Backend) OpenSession(ctx context.Context, req backend.SessionRequest) e
 		// It was lost, or ended, while it was being confirmed.
 		return backend.ErrSessionLost
 	}
-	s.open = true
+	s.open, s.ttl = true, req.TTL
+	s.confirmed(asked)
 	return nil
 }
 
@@ -66,10 +91,11 @@ func (b *Backend) remember(req backend.SessionRequest) (*session, bool) {
 	defer b.mu.Unlock()
 	s, known := b.sessions[req.ID]
 	if !known {
-		s = &session{}
+		s = &session{ttl: req.TTL}
 		b.sessions[req.ID] = s
 	}
 	s.lost = req.Lost
+	s.ttl, s.until = min(s.ttl, req.TTL), time.Time{} // it may end earlier from now on
 	return s, known
 }
 
@@ -92,17 +118,33 @@ func (b *Backend) EndSession(ctx context.Context, id backend.SessionID) error {
 	if err := backend.ValidateSessionID(id); err != nil {
 		return err
 	}
+	thin := b.thinOf(id)
 	for {
-		answer, _, err := b.engine.do(ctx, false, "session.end", string(id))
+		n := min(len(thin), endAtOnce)
+		answer, _, err := b.engine.do(ctx, false, "session.end", append([]string{string(id), itoa(n)}, thin[:n]...)...)
 		if err != nil {
 			return toKind(op, err)
 		}
+		thin = thin[n:]
 		d := decoder{list: answer[1:]}
-		if d.int() == 1 || d.err != nil {
+		if d.int() == 1 && len(thin) == 0 || d.err != nil {
 			b.forgetSession(id)
 			return toKind(op, d.err)
 		}
 	}
+}
+
+// endAtOnce is the number of leases granted the short way that one operation releases.
+const endAtOnce = 5000
+
+// thinOf returns the records of the session's leases that were granted the short way.
+func (b *Backend) thinOf(id backend.SessionID) []string {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if s := b.sessions[id]; s != nil {
+		return slices.Collect(maps.Values(s.thin))
+	}
+	return nil
 }
 
 // renewAtOnce is the number of timed leases that one operation renews.
@@ -144,7 +186,7 @@ func (b *Backend) renew(ctx context.Context, req backend.RenewRequest) (backend.
 		args = append(args, l.Name, string(l.Lease), millis(l.TTL))
 		b.uses(l.TTL)
 	}
-	answer, _, err := b.engine.do(ctx, true, "renew", args...)
+	answer, asked, err := b.engine.do(ctx, true, "renew", args...)
 	if err != nil {
 		return backend.RenewResult{}, toKind(op, err)
 	}
@@ -152,7 +194,7 @@ func (b *Backend) renew(ctx context.Context, req backend.RenewRequest) (backend.
 	if err != nil {
 		return backend.RenewResult{}, toKind(op, err)
 	}
-	b.renewed(req.Session, result, acks)
+	b.renewed(req.Session, result, acks, asked)
 	return result, nil
 }
 
@@ -202,8 +244,8 @@ func (b *Backend) told(id backend.SessionID) []string {
 	return nil
 }
 
-// renewed records the losses that a renewal returned.
-func (b *Backend) renewed(id backend.SessionID, r backend.RenewResult, acks []string) {
+// renewed records a renewal that was sent at that instant, and the losses that it returned.
+func (b *Backend) renewed(id backend.SessionID, r backend.RenewResult, acks []string, asked time.Time) {
 	if id == "" {
 		return
 	}
@@ -211,16 +253,18 @@ func (b *Backend) renewed(id backend.SessionID, r backend.RenewResult, acks []st
 		b.forgetSession(id)
 		return
 	}
-	if len(r.Lost) == 0 && len(acks) == 0 {
-		return
-	}
 	b.final.Add(r.Lost...)
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if s := b.sessions[id]; s != nil {
+		s.confirmed(asked)
+		if len(r.Lost) == 0 && len(acks) == 0 {
+			return
+		}
 		s.told = nil
 		for _, l := range r.Lost {
 			s.told = append(s.told, string(l.Lease))
+			delete(s.thin, l.Lease)
 		}
 	}
 }

@@ -20,6 +20,10 @@ type transport interface {
 	// executed.
 	run(ctx context.Context, load bool, key string, args []string) (reply, error)
 
+	// remove removes a member of the sorted set that is stored at the key, and reports whether
+	// it was there. It sends the command once, as run does.
+	remove(ctx context.Context, key, member string) (bool, error)
+
 	// config returns settings of the server whose names match one of the globs.
 	config(ctx context.Context, globs ...string) (map[string]string, error)
 

@@ -439,6 +439,7 @@ func (b *Backend) lose(p push) {
 	if p.lease == "" {
 		delete(b.sessions, p.session)
 	}
+	delete(s.thin, p.lease)
 	loss := backend.Loss{Session: p.session, Lease: p.lease, Cause: p.cause, Reason: p.reason}
 	b.final.Add(loss)
 	s.tell(loss)

@@ -124,11 +124,16 @@ func (b *Backend) keepWatching(ctx context.Context, stream string) error {
 
 // announce makes the script publish events, and returns the name of their stream.
 func (b *Backend) announce(ctx context.Context) (string, error) {
-	answer, _, err := b.engine.do(ctx, true, "watch", millis(watchTTL), rand.Text())
-	if err != nil {
-		return "", err
+	for {
+		// A name each time: events may have been missed if the stream ended since the last.
+		answer, _, err := b.engine.do(ctx, true, "watch", millis(watchTTL), rand.Text())
+		if err != nil {
+			return "", err
+		}
+		d := decoder{list: answer[1:]}
+		stream, more := d.text(), d.int() == 1
+		if d.err != nil || !more {
+			return stream, d.err
+		}
 	}
-	d := decoder{list: answer[1:]}
-	stream := d.text()
-	return stream, d.err
 }

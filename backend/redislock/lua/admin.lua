@@ -20,29 +20,69 @@ local function describe(l)
   return {l.name, limit, newest, all, queue}
 end
 
+-- The same for a thin lock, which stays thin. nil: it is none, or its session has ended.
+local function outline(name)
+  local member = thin(name)
+  if not member then return nil end
+  local lease, rec = parts(member)
+  local h = holder(rec)
+  local e = lasts(life(name, lease, h)) or now
+  if e <= now then return nil end
+  return {name, 1, tonumber(h.token), {{lease, rec, e - now}}, {}}
+end
+
 -- inspect name -> OK lock
 local function inspect(i)
-  return {'OK', describe((open(ARGV[i])))}
+  return {'OK', outline(ARGV[i]) or describe((open(ARGV[i])))}
+end
+
+-- Whether a stands before b in the order of Redis, by bytes. The operator compares by the
+-- locale of the server.
+local function precedes(a, b)
+  for i = 1, math.min(#a, #b) do
+    local x, y = string.byte(a, i), string.byte(b, i)
+    if x ~= y then return x < y end
+  end
+  return #a < #b
+end
+
+-- The names of up to so many locks, in order: those on record as a hash or a string, and the
+-- thin ones.
+local function names(prefix, after, most)
+  local max = '+'
+  if prefix ~= '' then max = '(' .. prefix .. '\255' end -- no UTF-8 text has this byte
+  local min, thinmin = '[' .. prefix, '[' .. prefix
+  if after ~= '' and after >= prefix then
+    min, thinmin = '(' .. after, '[' .. after .. '\11' -- behind all that begins with after and a newline
+  end
+  local fat, slim = call('ZRANGEBYLEX', N, min, max, 'LIMIT', 0, most), {}
+  for k, member in ipairs(call('ZRANGEBYLEX', THIN, thinmin, max, 'LIMIT', 0, most)) do
+    slim[k] = string.match(member, '^[^\n]*')
+  end
+  local all, j, k = {}, 1, 1
+  while #all < most and (fat[j] or slim[k]) do
+    if fat[j] and not (slim[k] and precedes(slim[k], fat[j])) then
+      all[#all + 1], j = fat[j], j + 1
+    else
+      all[#all + 1], k = slim[k], k + 1
+    end
+  end
+  return all
 end
 
 -- list prefix after limit -> OK more lock...
 local function list(i)
   local prefix, after, limit = ARGV[i], ARGV[i + 1], tonumber(ARGV[i + 2])
-  local min = '[' .. prefix
-  if after ~= '' and after >= prefix then min = '(' .. after end
-  local max = '+'
-  if prefix ~= '' then max = '(' .. prefix .. '\255' end -- no UTF-8 text has this byte
-  local names = call('ZRANGEBYLEX', N, min, max, 'LIMIT', 0, limit + 1)
-  local r = {'OK', 0}
-  for j, name in ipairs(names) do
-    if j > limit then
-      r[2] = 1
-      break
+  local some = names(prefix, after, limit + 1)
+  local r = {'OK', some[limit + 1] and some[limit] or ''}
+  for j = 1, math.min(limit, #some) do
+    local one = outline(some[j])
+    if not one then
+      local l = open(some[j])
+      if l.n > 0 or l.queued > 0 then one = describe(l) end
     end
-    local l = open(name)
-    if l.n > 0 or l.queued > 0 then r[#r + 1] = describe(l) end
+    r[#r + 1] = one
   end
-  if r[2] == 1 then r[2] = names[limit] else r[2] = '' end
   return r
 end
 
@@ -75,12 +115,18 @@ local function breaklock(i)
   return r
 end
 
--- watch ttl fresh -> OK stream: the name of the stream of events from now on, for as long as
--- there is a watcher. It is fresh if there was none until now. Channels are the same for all
--- databases of a server; the name of the stream is stored in this one.
+-- watch ttl fresh -> OK stream more: the name of the stream of events from now on, for as long
+-- as there is a watcher. It is fresh if there was none until now. Channels are the same for
+-- all databases of a server; the name of the stream is stored in this one.
+-- The release of a thin lock is no event, so from now on there are none: no lock becomes thin
+-- while there is a stream, and those that are thin are inflated. more: 1 when some still are,
+-- and the client must call again.
 local function watch(i)
   if full then crowded() end
-  local stream = call('GET', T .. 'v') or ARGV[i + 1]
-  call('SET', T .. 'v', stream, 'PX', ARGV[i])
-  return {'OK', stream}
+  local stream = call('GET', STREAM) or ARGV[i + 1]
+  call('SET', STREAM, stream, 'PX', ARGV[i])
+  local most, before = 1000, call('ZCARD', THIN)
+  for _, member in ipairs(call('ZRANGE', THIN, 0, most - 1)) do pcall(lock, string.match(member, '^[^\n]*')) end
+  local after = call('ZCARD', THIN)
+  return {'OK', stream, after > 0 and after < before and 1 or 0}
 end

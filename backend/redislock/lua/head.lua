@@ -22,8 +22,11 @@ end
 local KEY -- of the marker
 local T -- the prefix of all keys
 local X -- zset: the live sessions and timed leases, by the instant they end
-local N -- zset: the names of the locks that are held or waited for
+local N -- zset: the names of the locks that are held or waited for, except thin ones
+local THIN -- zset: the thin locks
 local LAST -- the greatest token so far, of all locks
+local STREAM -- the name of the stream of events, while there is a watcher
+local NEVER -- no such key exists
 
 -- Of the process: the markers for which hello was called. nil in a script, which keeps
 -- nothing from one call to the next.
@@ -47,7 +50,7 @@ local function begin(keys, args, is_full)
   if KEY ~= keys[1] then
     KEY = keys[1]
     T = string.sub(KEY, 1, -2)
-    X, N, LAST = T .. 'x', T .. 'n', T .. 'f'
+    X, N, THIN, LAST, STREAM, NEVER = T .. 'x', T .. 'n', T .. 't', T .. 'f', T .. 'v', T .. '-'
   end
   local clock = call('TIME')
   now = clock[1] * 1000000 + clock[2]
@@ -93,18 +96,28 @@ end
 -- answer here, and takes the long way afterwards. The order does not matter, because the
 -- leases done here are of different locks.
 
--- The first lease of each lock in an operation, as its position in ARGV. The name of the
--- lock stands there, and the ID of the lease after it.
-local function apart(from, to)
+-- The first lease of each lock in an operation, as its position in ARGV, without those that
+-- are done. The name of the lock stands there, and the ID of the lease after it.
+local function apart(from, to, done)
   local those, names = {}, {}
   for i = from, to, 2 do
     local name = ARGV[i]
-    if not names[name] then
+    if not names[name] and not (done and done[i]) then
       names[name] = true
       those[#those + 1] = i
     end
   end
   return those
+end
+
+-- A thin lock is one member of a zset, and nothing else: its name, the ID of its lease and
+-- the record of that holder (see state.lua). It has one holder, an exclusive lease that lives
+-- with its session, and no waiter. To remove the member is to release the lock, so a client
+-- that knows it sends ZREM instead of a call of this program. Whatever needs more than that
+-- inflates the lock first: see inflate. All scores are 0, so the members are in the order of
+-- the names.
+local function thin(name)
+  return call('ZRANGEBYLEX', THIN, '[' .. name .. '\n', '(' .. name .. '\11', 'LIMIT', 0, 1)[1]
 end
 
 -- Those of the leases whose locks are free, and that were not released before they were
@@ -115,11 +128,13 @@ local function unheld(those)
     local name = ARGV[i]
     keys[3 * k - 2], keys[3 * k - 1], keys[3 * k] = T .. 'o:' .. name, T .. 'l:' .. name, T .. 'd:' .. ARGV[i + 1]
   end
-  if call('EXISTS', unpack(keys)) == 0 then return those end
+  local some = call('EXISTS', unpack(keys)) > 0
   local free = {}
-  if #those == 1 then return free end
+  if some and #those == 1 then return free end
   for k, i in ipairs(those) do
-    if call('EXISTS', keys[3 * k - 2], keys[3 * k - 1], keys[3 * k]) == 0 then free[#free + 1] = i end
+    if not (some and call('EXISTS', keys[3 * k - 2], keys[3 * k - 1], keys[3 * k]) > 0) and not thin(ARGV[i]) then
+      free[#free + 1] = i
+    end
   end
   return free
 end
@@ -133,9 +148,22 @@ local function living(sid)
   return lives_until and lives_until > now and lives_until
 end
 
--- An exclusive lease without waiters is stored as one string, not as a hash: 'u', or 't'
--- when it is timed, its ID, and its record (see state.lua). The long way converts it to a
--- hash when it reads the lock.
+-- The same for an operation on one lease of a session that is alone in its execution, without
+-- what an operation on many costs. The answer is that of an operation that went the short way.
+local function takeone(i)
+  local sid, name, lease = ARGV[i], ARGV[i + 10], ARGV[i + 11]
+  if ARGV[i + 1] ~= '0' or ARGV[i + 3] == '1' or ARGV[i + 5] ~= 'x' or not living(sid) then return nil end
+  if call('EXISTS', T .. 'o:' .. name, T .. 'l:' .. name, T .. 'd:' .. lease) > 0 or thin(name) then return nil end
+  local token = tokens(1)
+  if not token then return nil end
+  call('ZADD', THIN, 0, name .. '\n' .. lease .. '\n' .. sid .. '\nx\n' .. ARGV[i + 6] .. '\n' .. num(token) .. '\n' .. instant
+    .. '\n0\n0\n-\n' .. ARGV[i + 7] .. '\n' .. ARGV[i + 8] .. '\n' .. ARGV[i + 9])
+  return {'ALL', token, now, 0}
+end
+
+-- An exclusive timed lease without waiters is stored as one string, not as a hash: 't', its
+-- ID, and its record (see state.lua). The long way converts it to a hash when it reads the
+-- lock.
 
 -- The arguments are those of acquire: see acquire.lua. Returns the leases that were
 -- granted, the token of the first, and the time they have left.
@@ -150,60 +178,68 @@ local function take(i, n)
   local first = tokens(#those)
   if not first then return nil end
   local held, lives, out, timed = {}, {}, {}, ttl > 0
-  local ends = timed and num(now + ttl * 1000)
-  local kind = timed and 't' or 'u'
   local head = '\n' .. sid .. '\nx\n' .. ARGV[i + 6] .. '\n'
   local tail = '\n' .. instant .. (timed and '\n1' or '\n0') .. '\n0\n-\n' .. ARGV[i + 7] .. '\n' .. ARGV[i + 8] .. '\n' .. ARGV[i + 9]
+  if not timed then
+    for k, at in ipairs(those) do
+      out[2 * k - 1], out[2 * k] = 0, ARGV[at] .. '\n' .. ARGV[at + 1] .. head .. num(first + k - 1) .. tail
+    end
+    call('ZADD', THIN, unpack(out))
+    return those, first, 0
+  end
+  local ends = num(now + ttl * 1000)
   for k, at in ipairs(those) do
     local name, lease, b = ARGV[at], ARGV[at + 1], 2 * k
     held[b - 1], held[b] = 0, name
-    if timed then
-      lives[b - 1], lives[b] = ends, 't:' .. lease .. ':' .. name
-    else
-      lives[b - 1], lives[b] = lease, name
-    end
-    out[b - 1], out[b] = T .. 'o:' .. name, kind .. lease .. head .. num(first + k - 1) .. tail
+    lives[b - 1], lives[b] = ends, 't:' .. lease .. ':' .. name
+    out[b - 1], out[b] = T .. 'o:' .. name, 't' .. lease .. head .. num(first + k - 1) .. tail
   end
-  if timed then
-    call('ZADD', X, unpack(lives))
-  else
-    call('HSET', T .. 's:' .. sid, unpack(lives))
-  end
+  call('ZADD', X, unpack(lives))
   call('ZADD', N, unpack(held))
   call('MSET', unpack(out))
   return those, first, ttl * 1000
 end
 
--- The arguments are those of release: see release.lua. Returns the leases that were
--- released.
-local function give(i, n)
-  if ARGV[i] ~= '0' then return nil end -- it has to be remembered
-  local sid = ARGV[i + 1]
-  local prefix = '\n' .. sid .. '\n'
-  local all = apart(i + 2, i + n - 1)
-  local keys = {}
-  for k, at in ipairs(all) do keys[k] = T .. 'o:' .. ARGV[at] end
-  local recs = call('MGET', unpack(keys))
-  local those, gone, names, leases, lives = {}, {}, {}, {}, {}
-  for k, at in ipairs(all) do
-    local rec = recs[k]
-    if rec then
-      local name, lease = ARGV[at], ARGV[at + 1]
-      local mine = lease .. prefix
-      if string.sub(rec, 2, #mine + 1) == mine then
-        local m = #those + 1
-        those[m], gone[m], names[m] = at, keys[k], name
-        if string.sub(rec, 1, 1) == 'u' then
-          leases[#leases + 1] = lease
-        else
-          lives[#lives + 1] = 't:' .. lease .. ':' .. name
-        end
+-- The arguments are those of release: see release.lua. Releases the leases for which the
+-- client sent the member of THIN, if they still are thin, and returns the answers for them by
+-- their position in ARGV, and their number. The others are released like those of which only
+-- the lock and the ID are known.
+local function untake(i, n)
+  local done, count = {}, 0
+  for at = i + 2, i + n - 1, 2 do
+    if ARGV[at + 1] == '' then
+      local member = ARGV[at]
+      local ok, there = pcall(call, 'ZREM', THIN, member)
+      if ok and there == 1 then
+        done[at], count = {'OK'}, count + 1
+      else
+        ARGV[at], ARGV[at + 1] = string.match(member, '^([^\n]*)\n([^\n]*)\n')
       end
     end
   end
-  if #those == 0 then return nil end
-  if #leases > 0 then call('HDEL', T .. 's:' .. sid, unpack(leases)) end
-  if #lives > 0 then call('ZREM', X, unpack(lives)) end
+  return done, count
+end
+
+-- The arguments are those of release, and what untake returned. Releases timed leases that
+-- are stored as strings, and returns them by their position in ARGV.
+local function give(i, n, done)
+  if ARGV[i] ~= '0' then return {} end -- it has to be remembered
+  local prefix = '\n' .. ARGV[i + 1] .. '\n'
+  local all = apart(i + 2, i + n - 1, done)
+  local keys = {}
+  for k, at in ipairs(all) do keys[k] = T .. 'o:' .. ARGV[at] end
+  local recs = call('MGET', unpack(keys))
+  local those, gone, names, lives = {}, {}, {}, {}
+  for k, at in ipairs(all) do
+    local name, lease = ARGV[at], ARGV[at + 1]
+    local mine = 't' .. lease .. prefix
+    if recs[k] and string.sub(recs[k], 1, #mine) == mine then
+      local m = #those + 1
+      those[m], gone[m], names[m], lives[m] = at, keys[k], name, 't:' .. lease .. ':' .. name
+    end
+  end
+  if #those == 0 then return those end
+  call('ZREM', X, unpack(lives))
   call('ZREM', N, unpack(names))
   call('DEL', unpack(gone))
   return those

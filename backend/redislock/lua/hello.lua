@@ -75,6 +75,11 @@ local function hello(i)
   else
     marker = parse(text)
     if not marker then foreign(KEY) end
+    if marker.format == OLDER then
+      -- Clients that know no thin locks are refused from here on. What they hold stays theirs
+      -- until it ends.
+      marker.format = FORMAT
+    end
     if marker.format ~= FORMAT then return {'FORMAT', marker.format} end
     rebase()
     local till = marker.till

@@ -8,13 +8,15 @@
 -- 'ERR', and does not affect the others.
 -- acquire and release take many leases. When all went the short way the answer is 'ALL',
 -- and for acquire the token of the first lease (the others have those that follow), since,
--- and the time that is left. Otherwise it is 'EACH' and an answer for each lease.
+-- and the time that is left. Otherwise it is 'EACH' and an answer for each lease, in which
+-- 'T' token since left means that it went the short way.
 --
 -- A server that was restarted, or took the place of another, may have lost data, and only
 -- hello finds out: so hello comes first there. A function remembers which identities this
 -- process has greeted. A script cannot. So the client has a script for each identity, and
--- the process does not know that script before hello was sent with its text; and the script
--- reads with each call whether the server was a replica in the meantime.
+-- the process does not know that script before hello was sent with its text. Both read
+-- whether the server was a replica in the meantime: the script with each call, the function
+-- when it has not done so for a while.
 
 return {
   hello = hello,
@@ -31,12 +33,12 @@ return {
 
 end -- rest
 
-return {sweep = sweep, parse = parse, rebase = rebase, rest = rest, acquire = acquire, release = release, check = check}
+return {sweep = sweep, parse = parse, older = OLDER, rebase = rebase, rest = rest, acquire = acquire, release = release, check = check}
 
 end -- library
 
 local lib, seldom -- once they are defined
-local greeted = {} -- the identities that hello returned, in this process
+local greeted = {} -- the identities that hello returned in this process, with the time of the last check: see unmet
 
 local function find(op)
   if lib[op] then return lib[op] end
@@ -62,14 +64,12 @@ local function middle(op, i, name, lease)
   return ok and r or long(op, i, name, lease)
 end
 
--- An operation on many leases, which begin after so many arguments. done: the leases that
--- went the short way; answer makes their answers.
-local function each(op, i, n, after, brief, done, answer)
-  local r, at = {'EACH'}, {}
-  for k, where in ipairs(done or {}) do at[where] = k end
+-- An operation on many leases, which begin after so many arguments. done: the answers for
+-- those that went the short way, by their position in ARGV.
+local function each(op, i, n, after, brief, done)
+  local r = {'EACH'}
   for j = i + after, i + n - 1, 2 do
-    local k = at[j]
-    r[#r + 1] = k and answer(k) or (brief and middle or long)(op, i, ARGV[j], ARGV[j + 1])
+    r[#r + 1] = done[j] or (brief and middle or long)(op, i, ARGV[j], ARGV[j + 1])
   end
   return r
 end
@@ -79,15 +79,19 @@ local function acquisition(i, n, brief)
   if brief then ok, done, first, left = pcall(take, i, n) end
   if not ok then done = nil end -- to write again what it wrote does no harm
   if done and 2 * #done == n - 10 then return {'ALL', first, now, left} end
-  return each('acquire', i, n, 10, brief, done, function(k) return {'G', first + k - 1, now, left, '-'} end)
+  local at = {}
+  for k, where in ipairs(done or {}) do at[where] = {'T', first + k - 1, now, left} end
+  return each('acquire', i, n, 10, brief, at)
 end
 
 local function giving(i, n, brief)
-  local ok, done
-  if brief then ok, done = pcall(give, i, n) end
-  if not ok then done = nil end
-  if done and 2 * #done == n - 2 then return {'ALL'} end
-  return each('release', i, n, 2, brief, done, function() return {'OK'} end)
+  local done, count = untake(i, n)
+  if 2 * count == n - 2 then return {'ALL'} end
+  local ok, timed
+  if brief then ok, timed = pcall(give, i, n, done) end
+  for _, where in ipairs(ok and timed or {}) do done[where], count = {'OK'}, count + 1 end
+  if 2 * count == n - 2 then return {'ALL'} end
+  return each('release', i, n, 2, brief, done)
 end
 
 -- Run the operations, from position i of ARGV on. brief: the short way is allowed.
@@ -115,8 +119,8 @@ local function lossy(identity)
 end
 
 -- Whether the server was a replica since that identity was greeted, and became master again: it
--- dropped what its own master did not have. A function does not survive that, because a replica
--- loads its functions with the data. A script does.
+-- dropped what its own master did not have, or lacks what that one granted. A script survives
+-- that. So does a function, unless the replica had to load all data, and its functions with it.
 local function followed(identity)
   local ok, text = pcall(call, 'INFO', 'replication')
   if not ok or type(text) ~= 'string' then return false end -- hello cannot read it either
@@ -125,9 +129,22 @@ local function followed(identity)
   return string.match(text, 'master_replid:(%w+)') ~= string.match(identity, '/(%w+)$')
 end
 
+local OFTEN = 50000 -- us; much less than a server that takes over waits before it grants
+
+-- Whether hello must be called first. INFO is slow, so a function does not ask each time.
+local function unmet(identity, remembers)
+  if not remembers then return followed(identity) end
+  local checked = greeted[identity]
+  if not checked then return true end
+  if now >= checked and now < checked + OFTEN then return false end
+  if followed(identity) then return true end
+  greeted[identity] = now
+  return false
+end
+
 -- What the short way needs of the marker. It seldom changes.
 local function reading(text)
-  local till, long, seen, born, identity = string.match(text, '^hf1 1 (%d+) (%d+) (%d+) (%d+) (%S+ %S+) [01]$')
+  local till, long, seen, born, identity = string.match(text, '^hf2 1 (%d+) (%d+) (%d+) (%d+) (%S+ %S+) [01]$')
   return {text = text, till = tonumber(till), longest = tonumber(long), seen = tonumber(seen), born = tonumber(born), identity = identity}
 end
 
@@ -139,13 +156,13 @@ local function execute(remembers)
   -- The last of these keys never exists. While a slot is migrating to another server of a
   -- Cluster, a program can use the keys that are still here, until it comes to one that is
   -- not. With a missing key in its first command it fails before it has changed anything.
-  local known = call('MGET', KEY, T .. 'v', T .. '-')
+  local known = call('MGET', KEY, STREAM, NEVER)
   watched = known[2]
   if ARGV[3] == 'hello' then
     lib = lib or library()
     local welcome = find('hello')(5)
     if welcome[1] ~= 'OK' then return welcome end
-    greeted[welcome[2]] = true
+    greeted[welcome[2]] = now
     answers[2] = welcome
     till = marker.till
     loss = lossy(marker.generation .. ' ') and marker.born or 0
@@ -160,10 +177,11 @@ local function execute(remembers)
     lib = lib or library()
     local other = lib.parse(text)
     if not other then foreign(KEY) end
+    if other.format == lib.older then return {'MARKER'} end -- hello converts it
     return {'FORMAT', other.format}
   end
   if read.identity ~= ARGV[1] then return {'MARKER'} end
-  if remembers and not greeted[read.identity] or not remembers and followed(read.identity) then return {'MARKER'} end
+  if unmet(read.identity, remembers) then return {'MARKER'} end
   till, longest, seen_at = read.till, read.longest, read.seen
   if lossy(read.identity) then loss = read.born end
   if now < read.born then
@@ -174,8 +192,13 @@ local function execute(remembers)
     if loss > 0 then loss = marker.born end
   end
   if ARGV[2] == 'q' then quarantine = till end
-  local due = call('ZCOUNT', X, '-inf', instant) > 0
-  local brief = not (due or watched or full or quarantine > now)
+  local brief = not (watched or full or quarantine > now)
+  if brief and ARGV[3] == 'acquire' and ARGV[4] == '12' and not ARGV[17] then
+    asked = nil
+    local ok, r = pcall(takeone, 5)
+    if ok and r then return {'OK', r} end
+  end
+  brief = brief and call('ZCOUNT', X, '-inf', instant) == 0 -- nothing is due
   if not brief then -- everything goes the long way
     lib = lib or library()
     clean = lib.sweep(200)

@@ -10,7 +10,8 @@
 -- run      the server's run ID, and its replication ID if it was promoted to master
 -- durable  whether in that run it wrote everything to disk before it answered
 
-local FORMAT = 'hf1 1'
+local FORMAT = 'hf2 1'
+local OLDER = 'hf1 1' -- before thin locks; hello makes it FORMAT
 
 local function parse(text)
   local format, till, longest, seen, born, generation, run, durable =

@@ -25,9 +25,11 @@ end
 
 local MUCH = 5000 -- leases that one call releases
 
--- session.end sid -> OK 1 when all are released | OK 0 when to call again
+-- session.end sid members member... -> OK 1 when all are released | OK 0 when to call again
+-- The members are thin locks of the session.
 local function endsession(i)
-  local sid = ARGV[i]
+  local sid, members = ARGV[i], tonumber(ARGV[i + 1])
+  if members > 0 then call('ZREM', THIN, unpack(ARGV, i + 2, i + 1 + members)) end
   if not ends('s:' .. sid) then
     bury(sid, 0)
     return {'OK', 1}
@@ -93,6 +95,7 @@ local function renew(i)
       local s = session(sid)
       call('ZADD', X, num(now + s.ttl * 1000), 's:' .. sid)
       note(s.ttl)
+      pcall(collect)
       r[2] = 1
       local list = call('HGET', key, '!')
       if list then

@@ -60,6 +60,38 @@ local function life(name, lease, h)
   return 's:' .. h.sid
 end
 
+-- The two parts of a thin lock: the ID of its lease, and the record of that holder.
+local function parts(member)
+  local lease, rec = string.match(member, '^[^\n]*\n([^\n]*)\n(.*)$')
+  if not lease then foreign(THIN) end
+  return lease, rec
+end
+
+-- Convert a lock to a hash if it is stored in another form: as a string, or thin. Returns
+-- whether it was. A session does not know of its thin leases until then. When all else of it
+-- is gone, it has ended and been removed, and so have they.
+local function inflate(name, key)
+  local alone = T .. 'o:' .. name
+  local one = call('GET', alone)
+  if one then
+    local id, rec = string.match(one, '^[ut]([^\n]*)\n(.*)$')
+    if not id then foreign(alone) end
+    call('DEL', alone) -- first: it is allowed when the memory is full
+    call('HSET', key, '@', '1 1 0 0 0 0 0', id, rec)
+    return true
+  end
+  local member = thin(name)
+  if not member then return false end
+  local lease, rec = parts(member)
+  local s = T .. 's:' .. holder(rec).sid
+  call('ZREM', THIN, member) -- first, as above
+  if call('EXISTS', s) == 0 then return false end
+  call('HSET', key, '@', '1 1 0 0 0 0 0', lease, rec)
+  call('HSET', s, lease, name)
+  call('ZADD', N, 0, name)
+  return true
+end
+
 -- A lock. Its summary, field '@' of its hash, saves reading all of it:
 --   n      leases held         x     1 when they are exclusive
 --   used   permits held        queued waiters in the queue
@@ -67,15 +99,9 @@ end
 --   seq    the place that the last waiter got
 -- With lease set, the record of that holder is read with it.
 local function lock(name, lease)
-  local key, alone = T .. 'l:' .. name, T .. 'o:' .. name
-  local one = call('GET', alone)
-  if one then
-    local id, rec = string.match(one, '^[ut]([^\n]*)\n(.*)$')
-    if not id then foreign(alone) end
-    call('DEL', alone) -- first: it is allowed when the memory is full
-    call('HSET', key, '@', '1 1 0 0 0 0 0', id, rec)
-  end
+  local key = T .. 'l:' .. name
   local got = call('HMGET', key, '@', lease or '@')
+  if not got[1] and inflate(name, key) then got = call('HMGET', key, '@', lease or '@') end
   local l = {name = name, key = key, q = T .. 'q:' .. name, w = T .. 'w:' .. name,
     n = 0, x = 0, used = 0, shared = 0, limit = 0, queued = 0, seq = 0, known = false}
   if got[1] then

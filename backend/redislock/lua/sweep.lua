@@ -105,6 +105,21 @@ local function sweep(budget)
   end
 end
 
+-- Remove thin locks whose sessions are gone. Nobody waits for them, and whoever wants one
+-- takes it, so this only frees memory. It goes on while many of those that it picks are gone.
+local function collect()
+  local most, picked, rounds = 4, 16, 64
+  for _ = 1, rounds do
+    local gone = {}
+    for _, member in ipairs(call('ZRANDMEMBER', THIN, picked)) do
+      local _, rec = parts(member)
+      if call('EXISTS', T .. 's:' .. holder(rec).sid) == 0 then gone[#gone + 1] = member end
+    end
+    if #gone > 0 then call('ZREM', THIN, unpack(gone)) end
+    if #gone <= most then return end
+  end
+end
+
 -- Remove what has ended from one lock.
 local function purge(l)
   if l.n == 0 and l.queued == 0 then return end

@@ -1,0 +1,563 @@
+package redislock_test
+
+import (
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/holdfast-io/holdfast/backend"
+	"github.com/holdfast-io/holdfast/backend/backendtest"
+	"github.com/holdfast-io/holdfast/backend/redislock"
+	"github.com/holdfast-io/holdfast/internal/leasetest"
+	"github.com/holdfast-io/holdfast/internal/testserver"
+)
+
+// The whole suite with locks that are inflated behind the back of the client that took them:
+// all, and every other one.
+func TestConformanceInflated(t *testing.T) {
+	t.Parallel()
+	for name, toss := range map[string]func() bool{
+		"all": func() bool { return true }, "some": func() bool { return rand.IntN(2) == 0 },
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			s := testserver.Redis(t)
+			cfg := redislock.Config{Quarantine: time.Second}
+			settled(t, open(t, s, cfg))
+			backendtest.Run(t, backendtest.Harness{
+				Open: func(t backendtest.T) backend.Backend {
+					b, err := redislock.Open(t.Context(), "redis://"+s.Addr(), cfg)
+					if err != nil {
+						t.Fatalf("open: %v", err)
+					}
+					b.InflateBetween(toss)
+					return b
+				},
+				Restart:    func(backendtest.T) { s.Restart() },
+				NoSlowDisk: "TestConformance has the same server on one",
+			})
+		})
+	}
+}
+
+// isThin fails unless the server has the lock in the thin form, or in another one.
+func isThin(t *testing.T, s *testserver.RedisServer, name string, want bool) {
+	t.Helper()
+	if rec := thin(s, name); (rec != "") != want {
+		t.Errorf("%q is thin: %t, and must be %t", name, !want, want)
+	}
+}
+
+// lockKeys returns the keys that are about locks, and what sessions know of them.
+func lockKeys(s *testserver.RedisServer) []string {
+	var found []string
+	all, _ := s.Do("KEYS", "{hf0}:*").([]any)
+	for _, k := range all {
+		key := strings.TrimPrefix(fmt.Sprint(k), "{hf0}:")
+		switch {
+		case len(key) > 1 && strings.Contains("loqwd", key[:1]), key == "t", key == "n":
+			found = append(found, key)
+		case strings.HasPrefix(key, "s:"):
+			for _, field := range s.Do("HKEYS", k.(string)).([]any) {
+				if field != "@" {
+					found = append(found, key+"/"+fmt.Sprint(field))
+				}
+			}
+		}
+	}
+	slices.Sort(found)
+	return found
+}
+
+// A free lock that nobody else wants costs one call and one ZREM, leaves nothing, and its
+// tokens grow together with those of the other form.
+func TestThinPair(t *testing.T) {
+	t.Parallel()
+	inBothForms(t, func(t *testing.T, args ...string) {
+		t.Helper()
+		s, cfg := quick(t, args...)
+		b, other := open(t, s, cfg), open(t, s, cfg)
+		id, otherID := session(t, b, time.Hour), session(t, other, time.Hour)
+		for range 20 { // until it has all its connections
+			release(t, b, acquire(t, b, backend.AcquireRequest{Name: "one", Session: id}))
+		}
+		before := lockKeys(s)
+		s.ResetStats()
+		first := acquire(t, b, backend.AcquireRequest{Name: "one", Session: id, Owner: "ann", Note: "why"})
+		isThin(t, s, "one", true)
+		release(t, b, first)
+		stats := s.CommandStats()
+		calls := stats["fcall"] + stats["evalsha"]
+		if calls != 1 || stats["zrem"] != 1 || stats["hset"]+stats["hdel"]+stats["del"] > 0 {
+			t.Errorf("a pair is %v", stats)
+		}
+		if left := lockKeys(s); !slices.Equal(left, before) {
+			t.Errorf("it leaves %q", left)
+		}
+		second := acquire(t, b, backend.AcquireRequest{Name: "one", Session: id, Wait: true})
+		waiter := ask(t, other, backend.AcquireRequest{Name: "one", Session: otherID})
+		inQueue(t, other, "one", 1)
+		isThin(t, s, "one", false)
+		release(t, b, second)
+		third := waiter.granted(t)
+		release(t, other, third)
+		fourth := acquire(t, b, backend.AcquireRequest{Name: "one", Session: id})
+		isThin(t, s, "one", true)
+		release(t, b, fourth)
+		if left := lockKeys(s); !slices.Equal(left, before) {
+			t.Errorf("all of them leave %q", left)
+		}
+		for _, pair := range [][2]lease{{first, second}, {second, third}, {third, fourth}} {
+			if pair[0].Token >= pair[1].Token {
+				t.Errorf("token %d after %d", pair[1].Token, pair[0].Token)
+			}
+		}
+	})
+}
+
+// What is shown of a thin lock is exact, shows it in its place in the list, and leaves it
+// thin. Names of which one begins with the other are told apart.
+func TestThinIsShown(t *testing.T) {
+	t.Parallel()
+	s, cfg := quick(t)
+	b, other := open(t, s, cfg), open(t, s, cfg)
+	id := session(t, b, time.Hour)
+	var want []string
+	for i, name := range []string{"aa", "a b", "a!", "a", "b/c", "b", "Z", "é"} {
+		l := acquire(t, b, backend.AcquireRequest{Name: name, Session: id, Owner: "ann", Note: "why", Wait: i%4 < 2})
+		want = append(want, name)
+		if i%2 == 0 {
+			inflate(t, other, name)
+		}
+		info, err := other.Inspect(t.Context(), name)
+		if err != nil || len(info.Holders) != 1 || info.Limit != 1 || info.Token != l.Token || len(info.Waiters) > 0 {
+			t.Fatalf("%+v, %v", info, err)
+		}
+		h := info.Holders[0]
+		if h.Lease != l.Lease || h.Session != id || h.Owner != "ann" || h.Note != "why" || h.Token != l.Token || !h.Since.Equal(l.Since) ||
+			h.Left < 59*time.Minute || h.Left > time.Hour || h.Permits != 1 {
+			t.Errorf("%+v; want %+v", h, l)
+		}
+		isThin(t, s, name, i%2 != 0)
+	}
+	slices.Sort(want)
+	for _, limit := range []int{1, 2, 3, 100} {
+		var got []string
+		for page := (backend.ListPage{Next: ""}); ; {
+			var err error
+			if page, err = other.List(t.Context(), backend.ListRequest{After: page.Next, Limit: limit}); err != nil {
+				t.Fatal(err)
+			}
+			for _, l := range page.Locks {
+				got = append(got, l.Name)
+			}
+			if page.Next == "" {
+				break
+			}
+		}
+		if !slices.Equal(got, want) {
+			t.Errorf("by %d: %q; want %q", limit, got, want)
+		}
+	}
+	page, err := other.List(t.Context(), backend.ListRequest{Prefix: "a", After: "a"})
+	if err != nil || len(page.Locks) != 3 {
+		t.Errorf("%+v, %v", page, err)
+	}
+	isThin(t, s, "a b", true)
+}
+
+// A waiter arrives after the lock was taken and before the answer does, or after the release
+// was called and before it is sent: the lock is handed over to it, once.
+func TestWaiterBetweenTakeAndAnswer(t *testing.T) {
+	t.Parallel()
+	for _, moment := range []string{"acquire", "release"} {
+		t.Run(moment, func(t *testing.T) {
+			t.Parallel()
+			s, cfg := quick(t)
+			b, other := open(t, s, cfg), open(t, s, cfg)
+			otherID := session(t, other, time.Hour)
+			var waiter *asking
+			arrives := func() {
+				if waiter == nil {
+					waiter = ask(t, other, backend.AcquireRequest{Name: "one", Session: otherID})
+					inQueue(t, other, "one", 1)
+				}
+			}
+			b.Intercept(func(op string, do func()) {
+				if op == "release" && op == moment {
+					arrives()
+				}
+				do()
+				if op == "acquire" && op == moment && thin(s, "one") != "" { // otherwise there was no connection yet
+					arrives()
+				}
+			})
+			id := session(t, b, time.Hour)
+			l := acquire(t, b, backend.AcquireRequest{Name: "one", Session: id})
+			release(t, b, l)
+			next := waiter.granted(t)
+			if next.Token <= l.Token {
+				t.Errorf("token %d after %d", next.Token, l.Token)
+			}
+			err := b.Release(t.Context(), backend.ReleaseRequest{Name: "one", Lease: l.Lease, Session: id})
+			if !errors.Is(err, backend.ErrLost) {
+				t.Errorf("released twice: %v", err)
+			}
+			if _, err := try(t, b, "one", id); !errors.Is(err, backend.ErrHeld) {
+				t.Errorf("it is handed over: %v", err)
+			}
+			release(t, other, next)
+		})
+	}
+}
+
+// A release arrives twice, the second time when another client has the lock: it keeps it.
+func TestReleaseTwice(t *testing.T) {
+	t.Parallel()
+	s, cfg := quick(t)
+	b, other := open(t, s, cfg), open(t, s, cfg)
+	id, otherID := session(t, b, time.Hour), session(t, other, time.Hour)
+	next := backend.AcquireRequest{Name: "one", Lease: backend.NewLeaseID(), Session: otherID}
+	first := true
+	b.Intercept(func(op string, do func()) {
+		do()
+		if op == "release" && first && thin(s, "one") == "" { // otherwise there was no connection yet
+			first = false
+			if _, err := other.Acquire(t.Context(), next); err != nil {
+				t.Errorf("acquire: %v", err)
+			}
+			do()
+		}
+	})
+	l := acquire(t, b, backend.AcquireRequest{Name: "one", Session: id})
+	err := b.Release(t.Context(), backend.ReleaseRequest{Name: "one", Lease: l.Lease, Session: id})
+	if !errors.Is(err, backend.ErrLost) { // the answer to the first one did not arrive
+		t.Errorf("release: %v", err)
+	}
+	if _, err := try(t, b, "one", id); !errors.Is(err, backend.ErrHeld) {
+		t.Errorf("another client has it: %v", err)
+	}
+	release(t, other, lease{AcquireRequest: next})
+}
+
+// One renewal renews what is thin, whatever its number, and leaves it thin.
+func TestThinIsRenewed(t *testing.T) {
+	t.Parallel()
+	s, cfg := quick(t)
+	b, other := open(t, s, cfg), open(t, s, cfg)
+	const ttl = 2 * time.Second
+	id, otherID := session(t, b, ttl), session(t, other, time.Hour)
+	l := acquire(t, b, backend.AcquireRequest{Name: "one", Session: id})
+	for end := time.Now().Add(2 * ttl); time.Now().Before(end); time.Sleep(ttl / 20) {
+		if r, err := b.Renew(t.Context(), backend.RenewRequest{Session: id}); err != nil || r.SessionLost {
+			t.Skipf("the machine was too slow: %+v %v", r, err)
+		}
+		if _, err := b.Inspect(t.Context(), "one"); err != nil { // sweeps
+			t.Fatal(err)
+		}
+	}
+	isThin(t, s, "one", true)
+	if _, err := try(t, other, "one", otherID); !errors.Is(err, backend.ErrHeld) {
+		t.Errorf("it is held: %v", err)
+	}
+	release(t, b, l)
+}
+
+// A break takes a thin lock, and its holder learns of it.
+func TestThinIsBroken(t *testing.T) {
+	t.Parallel()
+	s, cfg := quick(t)
+	b, other := open(t, s, cfg), open(t, s, cfg)
+	id, losses := lossy(t, b, time.Hour)
+	otherID := session(t, other, time.Hour)
+	l := acquire(t, b, backend.AcquireRequest{Name: "one", Session: id})
+	isThin(t, s, "one", true)
+	r, err := other.Break(t.Context(), backend.BreakRequest{Name: "one", Reason: "stuck"})
+	if err != nil || len(r.Broken) != 1 || r.Broken[0].Lease != l.Lease || r.Broken[0].Token != l.Token || r.Token <= l.Token {
+		t.Fatalf("%+v, %v", r, err)
+	}
+	next := acquire(t, other, backend.AcquireRequest{Name: "one", Session: otherID})
+	if next.Token <= r.Token {
+		t.Errorf("token %d after %d", next.Token, r.Token)
+	}
+	select {
+	case lost := <-losses:
+		if lost.Lease != l.Lease || lost.Reason != "stuck" {
+			t.Errorf("%+v", lost)
+		}
+	case <-within(t, patience).Done():
+		t.Error("the holder is not told")
+	}
+	if r, err := b.Renew(t.Context(), backend.RenewRequest{Session: id}); err != nil || len(r.Lost) != 1 || r.Lost[0].Lease != l.Lease {
+		t.Errorf("%+v, %v", r, err)
+	}
+	if err := b.Release(t.Context(), backend.ReleaseRequest{Name: "one", Lease: l.Lease, Session: id}); !errors.Is(err, backend.ErrLost) {
+		t.Errorf("release: %v", err)
+	}
+	release(t, other, next)
+}
+
+// Thin locks end with their session, whoever ends it, and whether or not anybody knows which
+// they are. What is left of them is removed by renewals of others.
+func TestSessionEndsWhileThin(t *testing.T) {
+	t.Parallel()
+	for how, end := range map[string]func(b, other *redislock.Backend, id backend.SessionID) error{
+		"by its client": func(b, _ *redislock.Backend, id backend.SessionID) error { return b.EndSession(t.Context(), id) },
+		"by another": func(_, other *redislock.Backend, id backend.SessionID) error {
+			return other.EndSession(t.Context(), id)
+		},
+		"by its TTL": func(_, _ *redislock.Backend, _ backend.SessionID) error { return nil },
+	} {
+		t.Run(how, func(t *testing.T) {
+			t.Parallel()
+			s, cfg := quick(t)
+			b, other := open(t, s, cfg), open(t, s, cfg)
+			ttl := time.Hour
+			if how == "by its TTL" {
+				ttl = 3 * time.Second
+			}
+			otherID := session(t, other, time.Hour)
+			id := session(t, b, ttl)
+			var ops [][]string // in one request: the session soon ends
+			for i := range 100 {
+				ops = append(ops, []string{"acquire", string(id), "0", "0", "0", "0", "x", "1", "", "", "", fmt.Sprint("lock", i), fmt.Sprint("lease", i)})
+			}
+			granted, err := b.Exec(t.Context(), true, ops)
+			if err != nil {
+				t.Fatal(err)
+			}
+			last := redislock.Number(granted[99][1])
+			isThin(t, s, "lock99", true)
+			if err := end(b, other, id); err != nil {
+				t.Fatal(err)
+			}
+			if known := s.Do("ZCARD", "{hf0}:t"); how == "by its client" && known != int64(0) {
+				t.Errorf("%v are left", known)
+			}
+			next := acquire(t, other, backend.AcquireRequest{Name: "lock99", Session: otherID, Wait: true})
+			if int64(next.Token) <= last {
+				t.Errorf("token %d after %d", next.Token, last)
+			}
+			if info, err := other.Inspect(t.Context(), "lock0"); err != nil || len(info.Holders) > 0 {
+				t.Errorf("%+v, %v", info, err)
+			}
+			if page, err := other.List(t.Context(), backend.ListRequest{}); err != nil || len(page.Locks) != 1 {
+				t.Errorf("%+v, %v", page, err)
+			}
+			acquire(t, b, backend.AcquireRequest{Name: "kept", Session: session(t, b, time.Hour)})
+			for range 20 {
+				if _, err := other.Renew(t.Context(), backend.RenewRequest{Session: otherID}); err != nil {
+					t.Fatal(err)
+				}
+			}
+			if left := lockKeys(s); slices.ContainsFunc(left, func(k string) bool { return strings.Contains(k, "lock0") }) {
+				t.Errorf("%q", left)
+			}
+			isThin(t, s, "kept", true)
+			release(t, other, next)
+		})
+	}
+}
+
+// Garbage of sessions that are gone is removed, and nothing else is.
+func TestThinGarbage(t *testing.T) {
+	t.Parallel()
+	s, cfg := quick(t)
+	b := open(t, s, cfg)
+	id, dead := session(t, b, time.Hour), session(t, b, time.Hour)
+	const n = 300
+	for i := range n {
+		acquire(t, b, backend.AcquireRequest{Name: fmt.Sprint("dead", i), Session: dead})
+	}
+	for i := range 3 {
+		acquire(t, b, backend.AcquireRequest{Name: fmt.Sprint("kept", i), Session: id})
+	}
+	if err := open(t, s, cfg).EndSession(t.Context(), dead); err != nil { // which does not know them
+		t.Fatal(err)
+	}
+	if got := s.Do("ZCARD", "{hf0}:t"); got != int64(n+3) {
+		t.Fatalf("%v are there: nothing is tested", got)
+	}
+	leasetest.Succeeds(t, func() error {
+		if _, err := b.Renew(t.Context(), backend.RenewRequest{Session: id}); err != nil {
+			return err
+		}
+		if got, _ := s.Do("ZCARD", "{hf0}:t").(int64); got > 3+8 {
+			return fmt.Errorf("%v are left", got)
+		}
+		return nil
+	})
+	for i := range 3 {
+		isThin(t, s, fmt.Sprint("kept", i), true)
+	}
+}
+
+// While anybody watches, each release is an event: no lock is thin, and none that was stays so.
+func TestThinIsWatched(t *testing.T) {
+	t.Parallel()
+	s, cfg := quick(t)
+	b, other := open(t, s, cfg), open(t, s, cfg)
+	id := session(t, b, time.Hour)
+	const many = 2500 // more than one request inflates
+	var ops [][]string
+	for i := range many {
+		ops = append(ops, []string{"acquire", string(id), "0", "0", "0", "0", "x", "1", "", "", "", fmt.Sprint("many", i), fmt.Sprint("lease", i)})
+	}
+	for part := range slices.Chunk(ops, 100) {
+		if _, err := b.Exec(t.Context(), true, part); err != nil {
+			t.Fatal(err)
+		}
+	}
+	before := acquire(t, b, backend.AcquireRequest{Name: "one", Session: id, Owner: "ann"})
+	isThin(t, s, "one", true)
+	events, _ := watching(t, other)
+	if n := s.Do("EXISTS", "{hf0}:t"); n != int64(0) {
+		t.Errorf("%v are thin", s.Do("ZCARD", "{hf0}:t"))
+	}
+	release(t, b, before)
+	if e := next(t, events); e.Kind != backend.EventReleased || e.Lease != before.Lease || e.Token != before.Token || e.Owner != "ann" {
+		t.Errorf("%+v", e)
+	}
+	after := acquire(t, b, backend.AcquireRequest{Name: "one", Session: id})
+	isThin(t, s, "one", false)
+	if e := next(t, events); e.Kind != backend.EventAcquired || e.Lease != after.Lease {
+		t.Errorf("%+v", e)
+	}
+	release(t, b, after)
+	if e := next(t, events); e.Kind != backend.EventReleased || e.Lease != after.Lease {
+		t.Errorf("%+v", e)
+	}
+}
+
+// With the memory full a thin lock is released, broken and kept, and none is taken.
+func TestThinWithTheMemoryFull(t *testing.T) {
+	t.Parallel()
+	inBothForms(t, func(t *testing.T, args ...string) {
+		t.Helper()
+		s, cfg := quick(t, args...)
+		cfg.RequestTimeout = patience
+		b, other := open(t, s, cfg), open(t, s, cfg)
+		id, otherID := session(t, b, time.Hour), session(t, other, time.Hour)
+		held := make(map[string]lease)
+		for _, name := range []string{"released", "broken", "kept", "again"} {
+			held[name] = acquire(t, b, backend.AcquireRequest{Name: name, Session: id})
+		}
+		s.Do("CONFIG", "SET", "maxmemory", "1mb")
+		release(t, b, held["released"])
+		if _, err := try(t, other, "released", otherID); err == nil || !strings.Contains(err.Error(), "OOM") {
+			t.Errorf("acquire: %v", err)
+		}
+		if r, err := b.Renew(t.Context(), backend.RenewRequest{Session: id}); err != nil || r.SessionLost {
+			t.Errorf("renew: %+v %v", r, err)
+		}
+		if _, err := try(t, other, "kept", otherID); err == nil || errors.Is(err, backend.ErrLost) {
+			t.Errorf("acquire what is held: %v", err)
+		}
+		if r, err := other.Break(t.Context(), backend.BreakRequest{Name: "broken"}); err != nil || len(r.Broken) != 1 {
+			t.Errorf("%+v, %v", r, err)
+		}
+		release(t, b, held["kept"])
+		if err := other.Release(t.Context(), backend.ReleaseRequest{Name: "again", Lease: held["again"].Lease, Session: id}); err != nil {
+			t.Errorf("released by a client that does not know that it is thin: %v", err)
+		}
+	})
+}
+
+// The key of the thin locks, or a member of it, was not written by Holdfast: nothing is granted
+// on it.
+func TestForeignThinLocks(t *testing.T) {
+	t.Parallel()
+	s, cfg := quick(t)
+	b := open(t, s, cfg)
+	id := session(t, b, time.Hour)
+	fine := acquire(t, b, backend.AcquireRequest{Name: "fine", Session: id})
+	for _, member := range []string{"one\n", "one\nx", "one\nx\ny", "one"} {
+		s.Do("ZADD", "{hf0}:t", "0", member)
+		_, err := try(t, b, "one", id)
+		if member != "one" && !errors.Is(err, redislock.ErrForeignData) || member == "one" && err != nil {
+			t.Errorf("%q: %v", member, err)
+		}
+		s.Do("ZREM", "{hf0}:t", member)
+	}
+	s.Do("RENAME", "{hf0}:t", "aside")
+	s.Do("SET", "{hf0}:t", "what")
+	if _, err := try(t, b, "two", id); !errors.Is(err, redislock.ErrForeignData) {
+		t.Errorf("acquire: %v", err)
+	}
+	if err := b.Release(t.Context(), backend.ReleaseRequest{Name: "fine", Lease: fine.Lease, Session: id}); !errors.Is(err, redislock.ErrForeignData) {
+		t.Errorf("release: %v", err)
+	}
+	s.Do("RENAME", "aside", "{hf0}:t")
+	release(t, b, fine) // the long way
+}
+
+// A lease of unknown outcome is never released by the short way: its late request must not
+// take the lock again.
+func TestThinInDoubt(t *testing.T) {
+	t.Parallel()
+	s, cfg := quick(t)
+	b := open(t, s, cfg)
+	id := session(t, b, time.Hour)
+	req := backend.AcquireRequest{Name: "one", Lease: backend.NewLeaseID(), Session: id}
+	late := true
+	b.Intercept(func(op string, do func()) {
+		if op != "acquire" || !late {
+			do()
+		}
+		late = late && op != "acquire"
+	})
+	if _, err := b.Acquire(within(t, patience), req); err == nil {
+		t.Fatal("there was an answer")
+	}
+	l := acquire(t, b, req) // asked again, and answered
+	isThin(t, s, "one", true)
+	release(t, b, l)
+	answer, err := b.Exec(t.Context(), true, [][]string{
+		{"acquire", string(id), "0", "0", "0", "0", "x", "1", "", "", "", "one", string(req.Lease)},
+	})
+	if err != nil || redislock.Word(answer[0]) != "LOST" {
+		t.Errorf("the late request was answered with %v, %v", answer, err)
+	}
+	if info, err := b.Inspect(t.Context(), "one"); err != nil || len(info.Holders) > 0 {
+		t.Errorf("the late request took it: %+v, %v", info, err)
+	}
+}
+
+// A server with data of a version that knew no thin locks: who has a lock keeps it, and clients
+// of that version are refused from then on.
+func TestUpgrade(t *testing.T) {
+	t.Parallel()
+	s, cfg := quick(t)
+	b := open(t, s, cfg)
+	id := session(t, b, time.Hour)
+	l := acquire(t, b, backend.AcquireRequest{Name: "one", Session: id, Owner: "ann"})
+	member := thin(s, "one")
+	_, text, _ := strings.Cut(member, "\n")
+	marker := fmt.Sprint(s.Do("GET", "{hf0}:m"))
+	s.Do("ZREM", "{hf0}:t", member)
+	s.Do("SET", "{hf0}:o:one", "u"+text)
+	s.Do("ZADD", "{hf0}:n", "0", "one")
+	s.Do("HSET", "{hf0}:s:"+string(id), string(l.Lease), "one")
+	s.Do("SET", "{hf0}:m", strings.Replace(marker, "hf2 1 ", "hf1 1 ", 1))
+	other := open(t, s, cfg)
+	otherID := session(t, other, time.Hour)
+	if _, err := try(t, other, "one", otherID); !errors.Is(err, backend.ErrHeld) {
+		t.Errorf("acquire: %v", err)
+	}
+	if now := fmt.Sprint(s.Do("GET", "{hf0}:m")); !strings.HasPrefix(now, "hf2 1 ") {
+		t.Errorf("the marker is %q", now)
+	}
+	release(t, b, l)
+	s.Do("SET", "{hf0}:m", strings.Replace(marker, "hf2 1 ", "hf1 1 ", 1)) // as by a client of that version, after a loss
+	if next := acquire(t, other, backend.AcquireRequest{Name: "one", Session: otherID}); next.Token <= l.Token {
+		t.Errorf("token %d after %d", next.Token, l.Token)
+	}
+	s.Do("SET", "{hf0}:m", strings.Replace(marker, "hf2 1 ", "hf3 1 ", 1))
+	if _, err := try(t, other, "two", otherID); err == nil || !strings.Contains(err.Error(), "format") {
+		t.Errorf("data of a later version: %v", err)
+	}
+}
