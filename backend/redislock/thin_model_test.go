@@ -202,7 +202,7 @@ func (m *modelState) release(c int, r modelRules) {
 	}
 }
 
-// idle ends the attempt. What is on the way stays there.
+// idle ends the attempt. Its requests and replies may still arrive.
 func (m *modelState) idle(c int) string {
 	me := &m.clients[c]
 	wrong := ""
@@ -328,7 +328,7 @@ func (m modelState) act(c int, r modelRules, f func(modelState, string)) {
 			you.free = true
 		}
 		f(n, "")
-		if me.phase == modelHolding { // its time is over: the lease is lost, and was not released
+		if me.phase == modelHolding { // its lease has expired, and was not released
 			if n := m; n.fault(r) {
 				n.clients[c].phase = modelBroken
 				f(n, "")
@@ -405,7 +405,7 @@ func (m modelState) remove(c int, r modelRules, f func(modelState, string)) {
 		f(lost, "")
 	}
 	if !mine {
-		return // nobody waits for it any more
+		return // no client waits for it any more
 	}
 	if found || r.noProgram {
 		wrong := n.idle(c)

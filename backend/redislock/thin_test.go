@@ -73,7 +73,7 @@ func lockKeys(s *testserver.RedisServer) []string {
 	return found
 }
 
-// A free lock that nobody else wants costs one call and one ZREM, leaves nothing, and its
+// A free lock that no other client wants costs one call and one ZREM, leaves nothing, and its
 // tokens grow together with those of the other form.
 func TestThinPair(t *testing.T) {
 	t.Parallel()
@@ -301,8 +301,8 @@ func TestThinIsBroken(t *testing.T) {
 	release(t, other, next)
 }
 
-// Thin locks end with their session, whoever ends it, and whether or not anybody knows which
-// they are. What is left of them is removed by renewals of others.
+// Thin locks end with their session, whichever client ends it, and whether or not that client knows
+// them. Renewals of other sessions remove the rest.
 func TestSessionEndsWhileThin(t *testing.T) {
 	t.Parallel()
 	for how, end := range map[string]func(b, other *redislock.Backend, id backend.SessionID) error{
@@ -396,7 +396,7 @@ func TestThinGarbage(t *testing.T) {
 	}
 }
 
-// While anybody watches, each release is an event: no lock is thin, and none that was stays so.
+// While a client watches, each release is an event: no lock is thin, and those that were are inflated.
 func TestThinIsWatched(t *testing.T) {
 	t.Parallel()
 	s, cfg := quick(t)
@@ -513,7 +513,7 @@ func TestThinInDoubt(t *testing.T) {
 	if _, err := b.Acquire(within(t, patience), req); err == nil {
 		t.Fatal("there was an answer")
 	}
-	l := acquire(t, b, req) // asked again, and answered
+	l := acquire(t, b, req) // the retry is answered
 	isThin(t, s, "one", true)
 	release(t, b, l)
 	answer, err := b.Exec(t.Context(), true, [][]string{
@@ -527,7 +527,7 @@ func TestThinInDoubt(t *testing.T) {
 	}
 }
 
-// A server with data of a version that knew no thin locks: who has a lock keeps it, and clients
+// A server with data of a version that knew no thin locks: the holders keep their locks, and clients
 // of that version are refused from then on.
 func TestUpgrade(t *testing.T) {
 	t.Parallel()

@@ -3,8 +3,8 @@
 //
 //	go run ./bench/compare -before '/tmp/old bench' -after 'bin/holdfast bench' -engine redis,etcd
 //
-// Flags after "--" are passed to both builds, such as "-- --only 'own/*'". Each round starts the
-// server of an engine anew, once for each build; the build that went first in one round goes second
+// Flags after "--" are passed to both builds, such as "-- --only 'own/*'". Each round starts a new
+// server of the engine for each build; the build that went first in one round goes second
 // in the next. Exit status: 0; 1 when a build failed, or a row is slower than -least.
 package main
 
