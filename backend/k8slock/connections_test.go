@@ -353,9 +353,9 @@ func unused(b *bench) {
 // still get the lock when its holder is long dead, and not before.
 func deadToTheHasty(b *bench) {
 	const ttl = 3 * time.Second
+	opened := time.Now() // no later than the server counts the TTL from
 	p := b.process(ttl)
 	p.take("a")
-	opened := time.Now()
 	p.wire.set(func(*http.Request) fate { return isLate }) // it is dead
 	try := func() error {
 		q := b.process(time.Minute)
