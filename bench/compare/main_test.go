@@ -1,7 +1,6 @@
 package main
 
 import (
-	"context"
 	"os"
 	"path/filepath"
 	"strings"
@@ -26,7 +25,7 @@ cd ` + dir + ` || exit 1
 n=$(cat count 2>/dev/null); printf x >>count
 cat "${n}n" >"$8" || exit 1
 `
-	if err := os.WriteFile(program, []byte(script), 0o700); err != nil { //nolint:gosec // a program
+	if err := os.WriteFile(program, []byte(script), 0o700); err != nil {
 		t.Fatal(err)
 	}
 	return program
@@ -40,11 +39,15 @@ func TestRun(t *testing.T) {
 		want, err     string
 	}{
 		"the median of the ratios of each round": {
-			[]string{"100", "200", "400"}, []string{"90", "200", "200"}, "0.85",
+			[]string{"100", "200", "400"},
+			[]string{"90", "200", "200"},
+			"0.85",
 			"redis     own/1              200    200          0.90    0.50     1.00", "",
 		},
 		"a row below the least": {
-			[]string{"100"}, []string{"94"}, "0.95",
+			[]string{"100"},
+			[]string{"94"},
+			"0.95",
 			"redis     own/1              100     94          0.94    0.94     0.94", "below 0.95 of before: redis own/1 0.94",
 		},
 		"a build that fails": {[]string{"100"}, nil, "0.95", "", "redis, after, round 1"},
@@ -53,7 +56,7 @@ func TestRun(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			var out strings.Builder
-			err := run(context.Background(), []string{
+			err := run(t.Context(), []string{
 				"-before", fake(t, tt.before...), "-after", fake(t, tt.after...), "-engine", "redis",
 				"-rounds", string(rune('0' + len(tt.before))), "-least", tt.least,
 			}, &out)

@@ -59,7 +59,7 @@ func TestAKillIsRecordedLast(t *testing.T) {
 		return nil
 	}}}
 	p := newWorkerHandle("1.1")
-	p.cmd = exec.Command("sleep", "60")
+	p.cmd = exec.CommandContext(t.Context(), "sleep", "60")
 	if err := p.cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
