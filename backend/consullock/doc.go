@@ -54,9 +54,9 @@
 // node "holdfast-sessions", and that node, unless it exists already. Without those two rights,
 // sessions on the agent's node are used; then no lock may be held while the agent leaves the
 // cluster, and Examine warns of it. Consul accepts 200 connections from one address by default
-// (limits.http_max_conns_per_client). Open makes up to 82, of which a process that waits for one
+// (limits.http_max_conns_per_client). Open makes up to 98, of which a process that waits for one
 // lock keeps two busy: raise the limit for an agent that more than a few busy processes share. With
-// New the client's own limit applies (http.Transport.MaxConnsPerHost): it must not be below 82.
+// New the client's own limit applies (http.Transport.MaxConnsPerHost): it must not be below 98.
 //
 // # URL
 //
