@@ -198,7 +198,11 @@ func breakBesideArrivals(e *env) {
 				r := c.ask(k)
 				r.Wait = true
 				g, err := c.insist(k, r)
-				if err != nil && !errors.Is(err, backend.ErrLost) { // it was broken before it returned
+				if errors.Is(err, backend.ErrLost) { // it was broken before it returned, and its caller knows
+					c.mu.Lock()
+					c.released[r.Lease] = true
+					c.mu.Unlock()
+				} else if err != nil {
 					e.Errorf("Acquire of %s beside a break: %v; it has to be granted", describe(r), err)
 					return
 				}

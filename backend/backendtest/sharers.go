@@ -41,7 +41,7 @@ type sharers struct {
 	asked   atomic.Int64 // how many requests were made
 
 	mu       sync.Mutex
-	released map[backend.LeaseID]bool         // those for which Release was called
+	released map[backend.LeaseID]bool         // those for which Release was called, or whose Acquire returned ErrLost
 	told     map[backend.LeaseID]backend.Loss // what the sessions were told, by push or by renewal
 }
 
