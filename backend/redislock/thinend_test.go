@@ -3,7 +3,6 @@ package redislock_test
 import (
 	"errors"
 	"fmt"
-	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -44,14 +43,7 @@ func TestThinReleasedAfterRenewal(t *testing.T) {
 	t.Parallel()
 	s, cfg := quick(t)
 	b := open(t, s, cfg)
-	const ttl = 2 * time.Second
-	id := session(t, b, ttl)
-	l := acquire(t, b, backend.AcquireRequest{Name: "one", Session: id})
-	for end := time.Now().Add(ttl + ttl/10); time.Now().Before(end); time.Sleep(ttl / 20) {
-		if r, err := b.Renew(t.Context(), backend.RenewRequest{Session: id}); err != nil || r.SessionLost {
-			t.Skipf("the machine was too slow: %+v %v", r, err)
-		}
-	}
+	ttl, l := keptThin(t, b, 1.1, func() {})
 	s.ResetStats()
 	asked := time.Now()
 	release(t, b, l)
@@ -86,15 +78,7 @@ func TestStreamEndsWhileInflating(t *testing.T) {
 	b, other := open(t, s, cfg), open(t, s, cfg)
 	id := session(t, b, time.Hour)
 	const many = 1500 // more than one request inflates
-	var ops [][]string
-	for i := range many {
-		ops = append(ops, []string{"acquire", string(id), "0", "0", "0", "0", "x", "1", "", "", "", fmt.Sprint("many", i), fmt.Sprint("lease", i)})
-	}
-	for part := range slices.Chunk(ops, 100) {
-		if _, err := b.Exec(t.Context(), true, part); err != nil {
-			t.Fatal(err)
-		}
-	}
+	takeMany(t, b, id, many)
 	var streams []string
 	other.Intercept(func(op string, do func()) {
 		do()
