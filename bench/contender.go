@@ -31,6 +31,8 @@ const (
 	CanPermit
 	// CanToken: locks have fencing tokens, and each is greater than the one before.
 	CanToken
+	// CanJoin: the locker is a SessionLocker.
+	CanJoin
 )
 
 // Contender is an implementation to measure.
@@ -73,6 +75,13 @@ type ShareLocker interface {
 	LockShared(ctx context.Context, name string, limit int) (Held, error)
 }
 
+// SessionLocker makes more clients on the connections that it has.
+type SessionLocker interface {
+	Locker
+	// Session returns a client with a session of its own. It is closed before the locker.
+	Session() (Locker, error)
+}
+
 // Held is an acquired lock.
 type Held struct {
 	// Token is the fencing token; 0 if there is none.
@@ -104,6 +113,8 @@ type Engine struct {
 	// Meter starts to count the server's work; the function that it returns ends that. Counting may
 	// slow the server down. Optional.
 	Meter func(ctx context.Context) (func() (Load, error), error)
+	// CPU returns the CPU time that the server has used so far. Optional.
+	CPU func() time.Duration
 	// Close stops what the engine itself started. Required.
 	Close func() error
 }
@@ -114,4 +125,12 @@ type Load struct {
 	Requests int64
 	// Commands is the number of commands that the server executed for them: a script may have many.
 	Commands int64
+}
+
+// cpu returns the CPU time of the server; 0 if it is unknown.
+func (e *Engine) cpu() time.Duration {
+	if e.CPU == nil {
+		return 0
+	}
+	return e.CPU()
 }

@@ -24,6 +24,8 @@ const (
 	Utilisation       Metric = "utilisation"         // time held / time
 	RequestsPerPair   Metric = "requests_per_pair"   // sent to the server
 	CommandsPerPair   Metric = "commands_per_pair"   // executed by the server
+	ClientCPUPerPair  Metric = "client_cpu_per_pair" // CPU time of this process
+	ServerCPUPerPair  Metric = "server_cpu_per_pair" // CPU time of the server
 	RequestsPerSecond Metric = "requests_per_second" //
 	CPU               Metric = "cpu"                 // of this process, in cores
 	BytesEach         Metric = "bytes_each"          // heap and stacks of this process, for each lock or waiter
@@ -75,6 +77,8 @@ func Metrics() []MetricInfo {
 		{Utilisation, "in use", UnitRatio, Median},
 		{RequestsPerPair, "requests/pair", UnitRatio, Median},
 		{CommandsPerPair, "commands/pair", UnitRatio, Median},
+		{ClientCPUPerPair, "client CPU/pair", UnitSeconds, Median},
+		{ServerCPUPerPair, "server CPU/pair", UnitSeconds, Median},
 		{RequestsPerSecond, "requests/s", UnitRatio, Median},
 		{CPU, "CPU", UnitRatio, Median},
 		{BytesEach, "bytes each", UnitBytes, Median},

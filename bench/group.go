@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"runtime"
+	"slices"
 	"strconv"
 	"sync"
 	"sync/atomic"
@@ -22,6 +23,7 @@ type group struct {
 	shared     bool
 	stretch    int // how many times the budget it runs; 0: one
 	clients    int // the number of clients, shared evenly; 0: one
+	sessions   int // the number of sessions of one client, shared evenly; 0: one
 }
 
 // scene is the state that the goroutines of a group share.
@@ -98,8 +100,35 @@ func (s *scene) measure(ctx context.Context, t *Trial) (Figures, error) {
 		}
 		lockers, closers = append(lockers, locker), append(closers, closeLocker)
 	}
+	if s.sessions > 0 {
+		joined, err := join(lockers[0], s.sessions)
+		for _, l := range joined {
+			closers = slices.Insert(closers, 0, closing(ctx, l))
+		}
+		if err != nil {
+			return nil, errors.Join(err, closeAll())
+		}
+		lockers = joined
+	}
 	f, err := s.run(ctx, t, s.workers(lockers))
 	return f, errors.Join(err, closeAll())
+}
+
+// join returns n clients on the connections of one.
+func join(l Locker, n int) ([]Locker, error) {
+	from, ok := l.(SessionLocker)
+	if !ok {
+		return nil, errors.New("a contender that can join is no SessionLocker")
+	}
+	var all []Locker
+	for range n {
+		s, err := from.Session()
+		if err != nil {
+			return all, fmt.Errorf("a session: %w", err)
+		}
+		all = append(all, s)
+	}
+	return all, nil
 }
 
 func (s *scene) run(ctx context.Context, t *Trial, workers []*worker) (Figures, error) {
@@ -108,8 +137,7 @@ func (s *scene) run(ctx context.Context, t *Trial, workers []*worker) (Figures, 
 	}
 	runtime.GC()
 	if !t.Metered {
-		elapsed, err := s.stampede(ctx, workers, t.Budget*time.Duration(max(1, s.stretch)))
-		return s.figures(workers, elapsed), err
+		return s.timed(ctx, t, workers)
 	}
 	stop, err := t.Engine.Meter(ctx)
 	if err != nil {
@@ -122,6 +150,21 @@ func (s *scene) run(ctx context.Context, t *Trial, workers []*worker) (Figures, 
 	}
 	grants := float64(max(1, s.grants.Load()))
 	return Figures{RequestsPerPair: float64(load.Requests) / grants, CommandsPerPair: float64(load.Commands) / grants}, nil
+}
+
+// timed runs the group, and measures times and the CPU time of both sides.
+func (s *scene) timed(ctx context.Context, t *Trial, workers []*worker) (Figures, error) {
+	spent, served := cpuTime(), t.Engine.cpu()
+	elapsed, err := s.stampede(ctx, workers, t.Budget*time.Duration(max(1, s.stretch)))
+	f := s.figures(workers, elapsed)
+	grants := float64(max(1, s.grants.Load()))
+	if spent >= 0 {
+		f[ClientCPUPerPair] = (cpuTime() - spent).Seconds() / grants
+	}
+	if t.Engine.CPU != nil {
+		f[ServerCPUPerPair] = (t.Engine.cpu() - served).Seconds() / grants
+	}
+	return f, err
 }
 
 func (s *scene) workers(lockers []Locker) []*worker {

@@ -46,7 +46,7 @@ type Trial struct {
 // Scenarios returns all scenarios in the order in which they are run.
 func Scenarios() []Scenario {
 	var all []Scenario
-	for _, n := range []int{1, 8, 64, 256} {
+	for _, n := range []int{1, 8, 16, 32, 64, 256} {
 		all = append(all, own(n))
 	}
 	for _, n := range []int{8, 50, 100, 1000} {
@@ -55,7 +55,14 @@ func Scenarios() []Scenario {
 	for _, n := range []int{8, 100, 1000} {
 		all = append(all, contended(n, time.Millisecond))
 	}
-	all = append(all, handOver(), sharing(64, 8), permits(64, 8), processes(4, 8, false), processes(4, 8, true))
+	all = append(all, handOver())
+	for _, n := range []int{10, 100, 1000} {
+		all = append(all, sessions(n))
+	}
+	all = append(all, sharing(64, 8), permits(64, 8))
+	for _, one := range []bool{false, true} {
+		all = append(all, processes(4, 8, one), processes(64, 1, one))
+	}
 	for _, n := range []int{100, 10_000, 100_000} {
 		all = append(all, renewing(n))
 	}
@@ -90,6 +97,16 @@ func handOver() Scenario {
 	return Scenario{ID: "hand/2", Title: "2 clients that hand one lock to and fro", Needs: CanWait, Waiters: 2, Run: c.run}
 }
 
+// sessions is n clients that all want one lock. A hand-over should cost the server the same however
+// many of them wait.
+func sessions(n int) Scenario {
+	c := group{goroutines: n, one: true, sessions: n, cycles: minCycles, stretch: max(1, n/300)}
+	return Scenario{
+		ID: fmt.Sprintf("sessions/%d", n), Title: fmt.Sprintf("%d clients, each with a session and a goroutine, that all want one lock, again and again", n),
+		Needs: CanWait | CanJoin, Waiters: n, Run: c.run, Metered: true,
+	}
+}
+
 // sharing is n goroutines that read under one lock; every writeEvery-th of them writes.
 func sharing(n, writeEvery int) Scenario {
 	c := group{goroutines: n, one: true, shared: true, writeEvery: writeEvery, cycles: 1}
@@ -118,14 +135,19 @@ func (t *Trial) open(ctx context.Context, parallel int) (Locker, func() error, e
 	if err != nil {
 		return nil, nil, fmt.Errorf("open: %w", err)
 	}
-	return locker, func() error {
+	return locker, closing(ctx, locker), nil
+}
+
+// closing returns the function that closes the locker.
+func closing(ctx context.Context, l Locker) func() error {
+	return func() error {
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), closeTimeout)
 		defer cancel()
-		if err := locker.Close(ctx); err != nil {
+		if err := l.Close(ctx); err != nil {
 			return fmt.Errorf("close: %w", err)
 		}
 		return nil
-	}, nil
+	}
 }
 
 const (

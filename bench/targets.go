@@ -31,10 +31,17 @@ type Verdict struct {
 
 // Targets returns all performance goals.
 func Targets() []Target {
+	const bare = "raw compare" // the two commands that a lock needs at least
 	all := []Target{
-		target("redis", "own/64", PairsPerSecond, "raw", 1, "as fast as the two bare commands, with a queue and a token"),
+		target("redis", "own/1", PairsPerSecond, bare, 0.95, "alone, as fast as the two bare commands"),
+		target("redis", "own/8", PairsPerSecond, bare, 0.9, "a few, nearly as fast as the two bare commands"),
+		target("redis", "own/16", PairsPerSecond, bare, 0.95, "some more, as fast as the two bare commands"),
+		target("redis", "own/32", PairsPerSecond, bare, 0.95, "some more, as fast as the two bare commands"),
+		target("redis", "own/64", PairsPerSecond, bare, 1, "as fast as the two bare commands, with a queue and a token"),
+		target("redis", "own/256", PairsPerSecond, bare, 1, "as fast as the two bare commands, with a queue and a token"),
 		target("redis", "own/64", PairsPerSecond, "bsm/redislock", 1.9, "ahead of the fastest Go library"),
-		atMost(target("redis", "own/1", PairP50, "raw", 1.1, "alone, no slower than the two bare commands")),
+		target("redis", "procs/4x8/own", PairsPerSecond, bare, 0.9, "several processes, nearly as fast as the two bare commands"),
+		atMost(target("redis", "sessions/1000", CommandsPerPair, "", 25, "a hand-over costs the same however many sessions wait")),
 		atMost(target("redis", "idle/1000", RequestsPerSecond, "", 5, "a waiter sends nothing")),
 		atMost(target("redis", "renew/100000", RequestsPerSecond, "", 10, "one renewal for all leases")),
 		atMost(target("redis", "renew/100000", BytesEach, "", 1024, "a lease is small")),
@@ -53,7 +60,15 @@ func Targets() []Target {
 	for _, scenario := range []string{"one/8/1ms", "one/100/1ms", "one/1000/1ms"} {
 		all = append(all, target("redis", scenario, Utilisation, "", 0.85, "the lock works, not the hand-over"))
 	}
+	for _, peer := range []string{"bsm/redislock", "redsync", "rueidislock"} {
+		all = append(all, target("redis", "own/1", PairsPerSecond, peer, 1, "alone, ahead of the lock libraries"))
+	}
+	for _, engine := range []string{"postgres", "mysql", "etcd", "zookeeper", "consul"} {
+		all = append(all, target(engine, "own/1", PairsPerSecond, "raw", 0.95, "alone, as fast as the two bare statements or calls"))
+	}
 	return append(all,
+		target("memory", "own/1", PairsPerSecond, "", 1/1.5e-6, "the client by itself: 1.5 microseconds a pair"),
+		target("redlock", "own/1", PairsPerSecond, "redsync", 1, "alone, as fast as the other library"),
 		target("redlock", "own/64", PairsPerSecond, "redsync", 3, "one request to a node for all callers, and no caller waits for the slowest node"),
 		target("redlock-hung", "own/64", PairsPerSecond, "redsync", 3, "a node that hangs delays no caller"),
 		target("etcd", "own/64", PairsPerSecond, "etcd concurrency", 3, "ahead of etcd's own client"),
@@ -63,14 +78,15 @@ func Targets() []Target {
 		target("zookeeper", "one/50", PairsPerSecond, "go-zookeeper", 1.5, "hand-overs a second"),
 		target("consul", "own/64", PairsPerSecond, "consul/api", 1.5, "ahead of Consul's own client"),
 		target("consul", "one/50", PairsPerSecond, "consul/api", 1.5, "hand-overs a second"),
-		target("mysql", "own/64", PairsPerSecond, "raw", 3, "many locks in one transaction, with a queue and a token"),
-		target("postgres", "own/64", PairsPerSecond, "raw", 3, "many locks in one transaction, with a queue and a token"),
+		target("mysql", "own/64", PairsPerSecond, "raw", 2, "many locks in one transaction, with a queue and a token"),
+		target("postgres", "own/64", PairsPerSecond, "raw", 2, "many locks in one transaction, with a queue and a token"),
 		target("postgres", "own/64", PairsPerSecond, "cirello pglock", 3, "ahead of the lock library for PostgreSQL"),
 		atMost(target("postgres", "one/50", WaitP99, "cirello pglock", 0.05, "20 times better than those who ask again and again")),
 		atMost(target("postgres", "one/50", WaitP99, "advisory loop", 0.2, "push, not polling")),
 		target("sqlite", "own/1", PairsPerSecond, "raw", 0.9, "alone, nearly as fast as the two bare statements"),
 		target("sqlite", "own/64", PairsPerSecond, "raw", 0.9, "many locks in one transaction, with a queue and a token"),
-		target("holdfast", "own/64", PairsPerSecond, "etcd v3lock", 1, "HTTP no slower than etcd's lock service over gRPC"),
+		target("holdfast", "own/1", PairsPerSecond, "etcd v3lock", 1.1, "HTTP ahead of etcd's lock service over gRPC"),
+		target("holdfast", "own/64", PairsPerSecond, "etcd v3lock", 1.5, "HTTP ahead of etcd's lock service over gRPC"),
 	)
 }
 

@@ -7,6 +7,7 @@ import (
 	"os/exec"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/holdfast-io/holdfast/backend"
 	"github.com/holdfast-io/holdfast/bench"
@@ -99,6 +100,7 @@ func Local(ctx context.Context, only []string, self string) (all []*bench.Engine
 type started struct {
 	url    string
 	beside string // see bench.Engine.Beside
+	cpu    func() time.Duration
 }
 
 func (l local) open(ctx context.Context) (*bench.Engine, error) {
@@ -110,7 +112,7 @@ func (l local) open(ctx context.Context) (*bench.Engine, error) {
 	if err != nil {
 		return nil, errors.Join(err, stop())
 	}
-	e.Name, e.Local, e.Beside = l.engine, true, at.beside
+	e.Name, e.Local, e.Beside, e.CPU = l.engine, true, at.beside, at.cpu
 	end := e.Close
 	e.Close = func() error { return errors.Join(end(), stop()) }
 	return e, nil

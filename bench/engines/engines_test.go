@@ -85,7 +85,7 @@ func TestRedis(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	good(t, r, 3)
+	good(t, r, 4) // the bare commands cannot wait
 	raw := r.Find("redis", "own/8", "raw").Figures
 	// rueidis may ping once.
 	if n := raw[bench.RequestsPerPair]; n < 2 || n > 2.1 {
@@ -95,6 +95,31 @@ func TestRedis(t *testing.T) {
 		t.Errorf("the bare commands: %g commands a pair, want 2", n)
 	}
 	if f := r.Find("redis", "one/8", "holdfast").Figures; f[bench.HandOverP50] <= 0 || f[bench.HandOverPings] <= 0 || f[bench.Fairness] < 0.5 {
+		t.Errorf("one lock: %v", f)
+	}
+}
+
+// Clients that join another have a session each, and the bench tells what a pair costs both sides.
+// The server whose clients use TLS does as much.
+func TestRedisTLS(t *testing.T) {
+	t.Parallel()
+	all, missing, err := engines.Local(t.Context(), []string{"redis-tls"}, "")
+	if err != nil || len(all) != 1 {
+		t.Fatal(missing, err)
+	}
+	r, err := bench.Run(t.Context(), all, bench.Options{Rounds: 1, Budget: 200 * time.Millisecond, Only: []string{"own/8", "sessions/10"}})
+	if err := errors.Join(err, engines.Close(all)); err != nil {
+		t.Fatal(err)
+	}
+	good(t, r, 4)
+	for _, scenario := range []string{"own/8", "sessions/10"} {
+		f := r.Find("redis-tls", scenario, "holdfast").Figures
+		// The server's is counted in hundredths of a second, so it may be 0.
+		if _, ok := f[bench.ServerCPUPerPair]; !ok || f[bench.ClientCPUPerPair] <= 0 {
+			t.Errorf("%s: CPU times of a pair: %v", scenario, f)
+		}
+	}
+	if f := r.Find("redis-tls", "sessions/10", "holdfast").Figures; f[bench.Fairness] < 0.5 {
 		t.Errorf("one lock: %v", f)
 	}
 }

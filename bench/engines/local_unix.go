@@ -8,9 +8,13 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"net/url"
 	"os"
 	"path/filepath"
+	"slices"
+	"time"
 
+	"github.com/holdfast-io/holdfast/internal/certs"
 	"github.com/holdfast-io/holdfast/internal/launch"
 )
 
@@ -25,6 +29,7 @@ type local struct {
 	programs   map[string][]string // others, that are not in $PATH
 	beside     string              // the kind of another server: see bench.Engine.Beside
 	hung       int                 // how many servers hang: they accept connections but do not answer
+	tls        bool                // for Redis: clients use TLS
 }
 
 // locals returns the servers that can be started here. self is the command holdfast, or empty.
@@ -37,6 +42,7 @@ func locals(self string) []local {
 	all := []local{
 		{engine: "sqlite"},
 		{engine: "redis", program: "redis-server", args: memory, parameters: fresh},
+		{engine: "redis-tls", program: "redis-server", kind: "redis", args: memory, parameters: fresh, tls: true},
 		{engine: "redlock", program: "redis-server", args: memory, parameters: fresh},
 		{engine: "redlock-hung", program: "redis-server", kind: "redlock", args: memory, parameters: fresh, hung: 1},
 		{engine: "etcd", program: "etcd", built: etcd},
@@ -79,19 +85,50 @@ func (l local) start(ctx context.Context) (started, func() error, error) {
 		dir, end, err := folder()
 		return started{url: "sqlite://" + filepath.Join(dir, "locks.db")}, end, err
 	}
+	if l.tls {
+		return l.secure(ctx)
+	}
 	programs, err := l.find(ctx)
 	if err != nil {
 		return started{}, nil, err
 	}
-	url, end, err := group(ctx, cmp.Or(l.kind, l.engine), launch.Options{Programs: programs, Args: l.args}, l.hung)
+	at, end, err := group(ctx, cmp.Or(l.kind, l.engine), launch.Options{Programs: programs, Args: l.args}, l.hung)
+	at.url += l.parameters
 	if err != nil || l.beside == "" {
-		return started{url: url + l.parameters}, end, err
+		return at, end, err
 	}
 	beside, endBeside, err := group(ctx, l.beside, launch.Options{Programs: programs}, 0)
 	if err != nil {
 		return started{}, nil, errors.Join(err, end())
 	}
-	return started{url, beside}, func() error { return errors.Join(endBeside(), end()) }, nil
+	at.beside = beside.url
+	return at, func() error { return errors.Join(endBeside(), end()) }, nil
+}
+
+// secure starts a Redis with a port for TLS.
+func (l local) secure(ctx context.Context) (started, func() error, error) {
+	dir, remove, err := folder()
+	if err != nil {
+		return started{}, nil, err
+	}
+	files, err := certs.Loopback(dir)
+	if err != nil {
+		return started{}, nil, errors.Join(err, remove())
+	}
+	addr, err := launch.FreeAddr()
+	if err != nil {
+		return started{}, nil, errors.Join(err, remove())
+	}
+	args := slices.Concat(l.args, []string{
+		"--tls-port", launch.Port(addr), "--tls-auth-clients", "no",
+		"--tls-ca-cert-file", files.CA, "--tls-cert-file", files.ServerCert, "--tls-key-file", files.ServerKey,
+	})
+	at, end, err := group(ctx, l.kind, launch.Options{Args: args}, 0)
+	if err != nil {
+		return started{}, nil, errors.Join(err, remove())
+	}
+	at.url = "rediss://" + addr + l.parameters + "&ca=" + url.QueryEscape(files.CA)
+	return at, func() error { return errors.Join(end(), remove()) }, nil
 }
 
 // find returns the programs of the servers.
@@ -122,17 +159,16 @@ func folder() (string, func() error, error) {
 	return dir, func() error { return os.RemoveAll(dir) }, nil
 }
 
-// group starts servers of a kind, of which some hang. It returns their URL, and the function that
-// ends them.
-func group(ctx context.Context, kind string, o launch.Options, hung int) (string, func() error, error) {
+// group starts servers of a kind, of which some hang. It also returns the function that ends them.
+func group(ctx context.Context, kind string, o launch.Options, hung int) (started, func() error, error) {
 	dir, remove, err := folder()
 	if err != nil {
-		return "", nil, err
+		return started{}, nil, err
 	}
 	o.Dir = dir
 	g, err := launch.Kinds()[kind](ctx, o)
 	if err != nil {
-		return "", nil, errors.Join(err, remove())
+		return started{}, nil, errors.Join(err, remove())
 	}
 	end := func() error { return errors.Join(g.End(), remove()) }
 	err = g.Start(ctx)
@@ -142,7 +178,12 @@ func group(ctx context.Context, kind string, o launch.Options, hung int) (string
 		}
 	}
 	if err != nil {
-		return "", nil, errors.Join(err, end())
+		return started{}, nil, errors.Join(err, end())
 	}
-	return g.URL, end, nil
+	return started{url: g.URL, cpu: func() (all time.Duration) {
+		for _, s := range g.Servers {
+			all += s.Process().CPU()
+		}
+		return all
+	}}, end, nil
 }

@@ -18,8 +18,8 @@ func Memory() *bench.Engine {
 	return &bench.Engine{Name: "memory", URL: "memory://", Local: true, Private: true, Contenders: []bench.Contender{contender}, Close: store.Close}
 }
 
-// shared is a store that outlives its clients.
+// shared is a backend that outlives its clients.
 type shared struct{ backend.Backend }
 
-// Close leaves the store open.
+// Close leaves the backend open.
 func (shared) Close() error { return nil }

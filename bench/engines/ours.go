@@ -14,7 +14,7 @@ import (
 func Ours() bench.Contender {
 	return bench.Contender{
 		Name: "holdfast", Kind: bench.KindOurs,
-		Can:  bench.CanWait | bench.CanRenew | bench.CanShare | bench.CanPermit | bench.CanToken,
+		Can:  bench.CanWait | bench.CanRenew | bench.CanShare | bench.CanPermit | bench.CanToken | bench.CanJoin,
 		Open: openOurs,
 	}
 }
@@ -28,17 +28,29 @@ func openOurs(ctx context.Context, cfg bench.Config) (bench.Locker, error) {
 }
 
 func ours(b backend.Backend, cfg bench.Config) (bench.Locker, error) {
-	caps := b.Capabilities()
-	client, err := holdfast.New(b, holdfast.Config{TTL: min(max(cfg.TTL, caps.MinTTL), caps.MaxTTL)})
+	client, err := newClient(b, cfg)
 	if err != nil {
 		return nil, errors.Join(err, b.Close())
 	}
-	return &ourLocker{client: client, backend: b}, nil
+	return &ourLocker{client: client, backend: b, cfg: cfg}, nil
+}
+
+func newClient(b backend.Backend, cfg bench.Config) (*holdfast.Client, error) {
+	caps := b.Capabilities()
+	return holdfast.New(b, holdfast.Config{TTL: min(max(cfg.TTL, caps.MinTTL), caps.MaxTTL)})
 }
 
 type ourLocker struct {
 	client  *holdfast.Client
 	backend backend.Backend
+	cfg     bench.Config
+}
+
+// Session returns another client on the same backend.
+func (l *ourLocker) Session() (bench.Locker, error) {
+	b := shared{l.backend}
+	client, err := newClient(b, l.cfg)
+	return &ourLocker{client: client, backend: b, cfg: l.cfg}, err
 }
 
 func (l *ourLocker) Lock(ctx context.Context, name string) (bench.Held, error) {

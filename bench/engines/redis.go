@@ -2,6 +2,7 @@ package engines
 
 import (
 	"bufio"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -13,6 +14,7 @@ import (
 
 	"github.com/holdfast-io/holdfast/backend"
 	"github.com/holdfast-io/holdfast/bench"
+	"github.com/holdfast-io/holdfast/internal/storeurl"
 )
 
 // Redis returns the engine at a URL of redislock. The bare commands use only host, port, user,
@@ -28,7 +30,7 @@ func Redis(ctx context.Context, raw string) (*bench.Engine, error) {
 	}
 	e := &bench.Engine{
 		Name: "redis", URL: raw,
-		Contenders: []bench.Contender{Ours(), rawRedis()},
+		Contenders: []bench.Contender{Ours(), rawRedis("raw", del), rawRedis("raw compare", delIfEqual())},
 		Ping:       func(ctx context.Context) error { return client.Do(ctx, client.B().Ping().Build()).Error() },
 		Close:      func() error { client.Close(); return nil },
 	}
@@ -38,7 +40,9 @@ func Redis(ctx context.Context, raw string) (*bench.Engine, error) {
 		return nil, &backend.UnavailableError{Backend: "redis", Op: "info", Err: err}
 	}
 	e.Version = infoField(info, "redis_version")
-	e.Meter = func(ctx context.Context) (func() (bench.Load, error), error) { return meterRedis(ctx, client, option) }
+	if option.TLSConfig == nil { // the monitor speaks no TLS
+		e.Meter = func(ctx context.Context) (func() (bench.Load, error), error) { return meterRedis(ctx, client, option) }
+	}
 	return e, nil
 }
 
@@ -48,10 +52,18 @@ func RedisOption(raw string) (rueidis.ClientOption, error) {
 	if err != nil {
 		return rueidis.ClientOption{}, &backend.InvalidError{Field: "backend", Value: `"redis://…"`, Bound: "a URL that can be parsed"}
 	}
+	secure, err := storeurl.TLS(u.Query(), u.Scheme == "rediss", "rediss")
+	if err != nil {
+		return rueidis.ClientOption{}, err
+	}
 	u.RawQuery = "" // only our client knows the parameters
 	option, err := rueidis.ParseURL(u.String())
 	if err != nil { // its error may contain the password
 		return rueidis.ClientOption{}, &backend.InvalidError{Field: "backend", Value: `"redis://…"`, Bound: "redis://user:password@host:port/database"}
+	}
+	if secure != nil {
+		secure.ServerName = cmp.Or(secure.ServerName, u.Hostname())
+		option.TLSConfig = secure
 	}
 	option.ForceSingleClient = true
 	return option, nil
@@ -66,11 +78,11 @@ func infoField(info, name string) string {
 	return ""
 }
 
-// rawRedis is the minimum of commands for a lock on Redis: SET NX PX and DEL, through the client
-// library that redislock uses. It has no token and no queue, it cannot wait, and the DEL would
+// rawRedis is two commands through the client library that redislock uses: SET NX PX, and what
+// deletes the key. A lock has no token and no queue, and the caller cannot wait. The DEL would also
 // delete another owner's lock: it is a limit, not a lock.
-func rawRedis() bench.Contender {
-	return bench.Contender{Name: "raw", Kind: bench.KindRaw, Open: func(_ context.Context, cfg bench.Config) (bench.Locker, error) {
+func rawRedis(name string, end func(c rueidis.Client, key, value string) func(context.Context) error) bench.Contender {
+	return bench.Contender{Name: name, Kind: bench.KindRaw, Open: func(_ context.Context, cfg bench.Config) (bench.Locker, error) {
 		option, err := RedisOption(cfg.URL)
 		if err != nil {
 			return nil, err
@@ -79,28 +91,47 @@ func rawRedis() bench.Contender {
 		if err != nil {
 			return nil, &backend.UnavailableError{Backend: "redis", Op: "connect", Err: err}
 		}
-		return &rawRedisLocker{client: client, ttl: cfg.TTL.Milliseconds()}, nil
+		return &rawRedisLocker{client: client, ttl: cfg.TTL.Milliseconds(), end: end}, nil
 	}}
 }
 
 type rawRedisLocker struct {
 	client rueidis.Client
 	ttl    int64
+	end    func(c rueidis.Client, key, value string) func(context.Context) error
+}
+
+// del deletes the key, whatever its value is.
+func del(c rueidis.Client, key, _ string) func(context.Context) error {
+	return func(ctx context.Context) error { return c.Do(ctx, c.B().Del().Key(key).Build()).Error() }
+}
+
+// delIfEqual deletes the key if it has the value, with the script that lock libraries have for that.
+func delIfEqual() func(c rueidis.Client, key, value string) func(context.Context) error {
+	script := rueidis.NewLuaScript(`return redis.call('GET', KEYS[1]) == ARGV[1] and redis.call('DEL', KEYS[1]) or 0`)
+	return func(c rueidis.Client, key, value string) func(context.Context) error {
+		return func(ctx context.Context) error {
+			n, err := script.Exec(ctx, c, []string{key}, []string{value}).AsInt64()
+			if err == nil && n != 1 {
+				err = errors.New("the key had another value")
+			}
+			return err
+		}
+	}
 }
 
 var errTaken = errors.New("the lock is taken, and the bare commands do not wait")
 
 func (l *rawRedisLocker) Lock(ctx context.Context, name string) (bench.Held, error) {
-	err := l.client.Do(ctx, l.client.B().Set().Key(name).Value("1").Nx().PxMilliseconds(l.ttl).Build()).Error()
+	value := string(backend.NewLeaseID())
+	err := l.client.Do(ctx, l.client.B().Set().Key(name).Value(value).Nx().PxMilliseconds(l.ttl).Build()).Error()
 	if rueidis.IsRedisNil(err) {
 		return bench.Held{}, errTaken
 	}
 	if err != nil {
 		return bench.Held{}, fmt.Errorf("SET: %w", err)
 	}
-	return bench.Held{Unlock: func(ctx context.Context) error {
-		return l.client.Do(ctx, l.client.B().Del().Key(name).Build()).Error()
-	}}, nil
+	return bench.Held{Unlock: l.end(l.client, name, value)}, nil
 }
 
 func (l *rawRedisLocker) Close(context.Context) error {
@@ -166,8 +197,8 @@ type monitoring struct {
 }
 
 func monitor(ctx context.Context, option rueidis.ClientOption) (*monitoring, error) {
-	if option.TLSConfig != nil || option.DialCtxFn != nil {
-		return nil, fmt.Errorf("counting requests of Redis over TLS: %w", errors.ErrUnsupported)
+	if option.DialCtxFn != nil {
+		return nil, fmt.Errorf("counting requests of Redis: %w", errors.ErrUnsupported)
 	}
 	network := "tcp"
 	if strings.HasPrefix(option.InitAddress[0], "/") {
