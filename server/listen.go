@@ -64,7 +64,7 @@ func (l *limitedListener) Accept() (net.Conn, error) {
 		if err != nil {
 			return nil, err //nolint:wrapcheck // net/http looks at it
 		}
-		c := &limitedConn{Conn: conn, l: l, ip: remoteIP(conn)}
+		c := &limitedConn{Conn: conn, l: l, ip: remoteIP(conn), uid: uidOf(conn)}
 		closed, quota := l.admit(c)
 		if closed != nil {
 			_ = closed.Conn.Close()
@@ -157,6 +157,7 @@ type limitedConn struct {
 	net.Conn
 	l      *limitedListener
 	ip     netip.Addr
+	uid    *uint32  // of the process at the other end; nil: unknown
 	peers  [2]*peer // all, and those from its address
 	at     [2]*list.Element
 	serves int  // requests

@@ -56,6 +56,7 @@ func fuzzed() map[string]string {
 		"internal/waiters.Parse":                "internal/sqllease.FuzzNotifications",
 		"internal/wire.Decode":                  "FuzzDecodeAcquire",
 		"open.URL":                              "FuzzUnknownScheme",
+		"server/access.Parse":                   "FuzzParse",
 		"server.decodeQuery":                    "FuzzRequest",
 		"server.decodeVars":                     "FuzzPath",
 		"server.parseAcquire":                   "FuzzRequest",

@@ -1,0 +1,49 @@
+// Package access decides who may do what on a server: it reads principals and their grants from a
+// file, and identifies the sender of each request.
+//
+//	file, err := access.Open("policy.yaml", access.Options{})
+//	srv, err := server.New(b, server.Config{Authorize: file.Authorize, Principal: file.Principal})
+//
+// # The file
+//
+//	principals:
+//	  billing:
+//	    certificates: [billing.example.com]   # names in client certificates
+//	    tokens: [9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08]   # SHA-256, at most two
+//	    uids: [1001]                          # users of this host, on a Unix socket
+//	  prometheus:
+//	    tokens: [2c26b46b68ffc68ff99b453c1d30413413422d706483bfa0f98a5e886266e7ae]
+//	  oncall: {certificates: ["spiffe://example.com/oncall"]}
+//	groups:
+//	  operators: [oncall]
+//	grants:
+//	- to: [billing]
+//	  locks: [billing, orders/eu]
+//	  verbs: [acquire, read]
+//	- to: ["group:operators"]
+//	  locks: ["*"]
+//	  verbs: [read, break, admin]
+//
+// Unknown keys are errors. A principal has all grants that name it, one of its groups, or "*", which is
+// every principal of the file. What no grant allows is refused.
+//
+// # Locks
+//
+// A lock in a grant is a name, and stands for the locks of that name and for those below it: "billing"
+// for "billing", "billing/invoice" and "billing:7", not for "billing2". Segments end at "/" and ":".
+// "billing/" is only those below it. "*" is every lock.
+//
+// # Verbs
+//
+// "acquire" is to acquire locks, and to renew and release leases of one's own. "read" is to inspect,
+// list and watch locks, without lease IDs. "break" is to end the leases of others, and to see their
+// lease IDs. "admin" is to manage the cluster, and needs "*". Every principal may read /metrics. Everybody
+// may read /healthz, /readyz, /openapi.json and the page at /, which have no secrets.
+//
+// # Identity
+//
+// A request with an Authorization header is that of the token's owner, or is refused. Otherwise
+// it is that of the client certificate, of which each DNS name, URI and e-mail address is tried, and
+// then that of the user at the other end of a Unix socket. Two tokens of one principal are valid at the
+// same time, so that a token can be replaced without a gap.
+package access

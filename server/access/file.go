@@ -1,0 +1,96 @@
+package access
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"net/http"
+	"os"
+	"sync/atomic"
+	"time"
+
+	"github.com/holdfast-io/holdfast/internal/reload"
+	"github.com/holdfast-io/holdfast/server"
+)
+
+// Options of a File. The zero value is suitable.
+type Options struct {
+	// Every is how often to look whether the file has changed. Default: 1 s. Optional.
+	Every time.Duration
+	// Logger receives each change, and why a changed file was refused. Default: none. Optional.
+	Logger *slog.Logger
+}
+
+// File is a policy that is read again when its file changes. A file that cannot be read, or has an
+// error, changes nothing: the policy before it stays. Its methods are safe for concurrent use.
+type File struct {
+	path    string
+	log     *slog.Logger
+	current atomic.Pointer[Policy]
+	stop    context.CancelFunc
+	ended   chan struct{}
+}
+
+// Open reads a policy and begins to look for changes. Close it.
+//
+// Errors: those of the file system, and of Parse.
+func Open(path string, o Options) (*File, error) {
+	if o.Every == 0 {
+		o.Every = time.Second
+	}
+	if o.Logger == nil {
+		o.Logger = slog.New(slog.DiscardHandler)
+	}
+	f := &File{path: path, log: o.Logger, ended: make(chan struct{})}
+	watch := reload.New(path)
+	if err := f.read(); err != nil {
+		return nil, err
+	}
+	ctx, stop := context.WithCancel(context.Background())
+	f.stop = stop
+	go func() {
+		defer close(f.ended)
+		watch.Run(ctx, o.Every, f.reread)
+	}()
+	return f, nil
+}
+
+// Close ends the looking for changes. The policy stays as it is.
+func (f *File) Close() {
+	f.stop()
+	<-f.ended
+}
+
+func (f *File) read() error {
+	text, err := os.ReadFile(f.path)
+	if err != nil {
+		return fmt.Errorf("access: %w", err)
+	}
+	p, err := Parse(text)
+	if err != nil {
+		return fmt.Errorf("access: %s: %w", f.path, err)
+	}
+	f.current.Store(p)
+	return nil
+}
+
+func (f *File) reread() {
+	if err := f.read(); err != nil {
+		f.log.LogAttrs(context.Background(), slog.LevelError, "the policy has an error, and was not changed", slog.String("error", err.Error()))
+		return
+	}
+	f.log.LogAttrs(context.Background(), slog.LevelInfo, "the policy was changed", slog.String("file", f.path))
+}
+
+// Policy returns the policy that applies now.
+func (f *File) Policy() *Policy { return f.current.Load() }
+
+// Authorize is the function for server.Config.Authorize.
+func (f *File) Authorize(r *http.Request, a server.Action) error { return f.Policy().Authorize(r, a) }
+
+// Principal is the function for server.Config.Principal. It is empty for a request that Authorize
+// admits without an identity.
+func (f *File) Principal(r *http.Request) string {
+	name, _ := f.Policy().Identify(r)
+	return name
+}

@@ -1,0 +1,100 @@
+package access
+
+import (
+	"crypto/sha256"
+	"crypto/x509"
+	"fmt"
+	"net/http"
+	"strings"
+
+	"github.com/holdfast-io/holdfast/server"
+)
+
+// maxToken bounds a token, in bytes.
+const maxToken = 4096
+
+// Identify returns the principal that sent a request: see "Identity".
+//
+// Errors: server.ErrUnauthenticated, with what is missing or unknown. It never contains a token.
+func (p *Policy) Identify(r *http.Request) (string, error) {
+	if header, ok := r.Header["Authorization"]; ok {
+		return p.ofToken(header)
+	}
+	if r.TLS != nil && len(r.TLS.VerifiedChains) > 0 {
+		return p.ofCertificate(r.TLS.VerifiedChains[0][0])
+	}
+	if uid, ok := server.PeerUID(r.Context()); ok {
+		if name, known := p.byUID[uid]; known {
+			return name, nil
+		}
+		return "", unauthenticated("no principal has the user ID %d", uid)
+	}
+	return "", unauthenticated("send a client certificate, or a token in the Authorization header")
+}
+
+func (p *Policy) ofToken(header []string) (string, error) {
+	if len(header) != 1 {
+		return "", unauthenticated("there is more than one Authorization header")
+	}
+	scheme, token, ok := strings.Cut(header[0], " ")
+	if !ok || !strings.EqualFold(scheme, "Bearer") || len(token) > maxToken {
+		return "", unauthenticated("the Authorization header must be Bearer and a token")
+	}
+	// The table is searched for the hash, so the time that this takes tells nothing about a token.
+	if name, known := p.byToken[sha256.Sum256([]byte(token))]; known {
+		return name, nil
+	}
+	return "", unauthenticated("the token is that of no principal")
+}
+
+// ofCertificate finds the principal of a certificate that the TLS handshake has verified.
+func (p *Policy) ofCertificate(cert *x509.Certificate) (string, error) {
+	names := append([]string(nil), cert.DNSNames...)
+	for _, u := range cert.URIs {
+		names = append(names, u.String())
+	}
+	names = append(names, cert.EmailAddresses...)
+	for _, name := range names {
+		if principal, known := p.byName[strings.ToLower(name)]; known {
+			return principal, nil
+		}
+	}
+	return "", unauthenticated("no principal has one of the names in the client certificate")
+}
+
+func unauthenticated(format string, args ...any) error {
+	return fmt.Errorf("%w: "+format, append([]any{server.ErrUnauthenticated}, args...)...)
+}
+
+// Authorize decides on a request, as server.Config.Authorize does.
+func (p *Policy) Authorize(r *http.Request, a server.Action) error {
+	verb, open := verbOf(a)
+	if open {
+		return nil
+	}
+	principal, err := p.Identify(r)
+	if err != nil || verb == "" {
+		return err
+	}
+	if d := p.Decide(principal, verb, a.Name); !d.Allowed {
+		return fmt.Errorf("access: %s", d.Why) //nolint:err113 // for the client, which reads the text
+	}
+	return nil
+}
+
+// verbOf returns the verb that an action needs; empty: to be identified is enough. open: not even that.
+func verbOf(a server.Action) (Verb, bool) {
+	switch a.Verb {
+	case server.Acquire, server.Renew, server.Release, server.RenewMany, server.Batch:
+		return Acquire, false
+	case server.Read, server.List, server.Watch:
+		return Read, false
+	case server.Break:
+		return Break, false
+	case server.Status:
+		return "", a.Path != "/metrics"
+	case server.Manage:
+		return Admin, false
+	}
+	return Admin, false // a verb that this package does not know
+}

@@ -1,0 +1,282 @@
+package access
+
+import (
+	"bytes"
+	"cmp"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"slices"
+	"strconv"
+	"strings"
+
+	"go.yaml.in/yaml/v3"
+
+	"github.com/holdfast-io/holdfast/backend"
+)
+
+// Verb is what a grant allows.
+type Verb string
+
+// The verbs.
+const (
+	Acquire Verb = "acquire"
+	Read    Verb = "read"
+	Break   Verb = "break"
+	Admin   Verb = "admin"
+)
+
+// Verbs returns all verbs.
+func Verbs() []Verb { return []Verb{Acquire, Read, Break, Admin} }
+
+const (
+	// everything stands for all locks, and for all principals.
+	everything = "*"
+	// groupPrefix begins the name of a group in a grant.
+	groupPrefix = "group:"
+	// maxTokens is how many tokens of a principal are valid at the same time.
+	maxTokens = 2
+	// maxFile bounds a policy, in bytes.
+	maxFile = 4 << 20
+)
+
+// document is the file.
+type document struct {
+	Principals map[string]identities `yaml:"principals"`
+	Groups     map[string][]string   `yaml:"groups"`
+	Grants     []grantText           `yaml:"grants"`
+}
+
+// identities are how a principal is recognised.
+type identities struct {
+	Certificates []string `yaml:"certificates"`
+	Tokens       []string `yaml:"tokens"`
+	UIDs         []uint32 `yaml:"uids"`
+}
+
+type grantText struct {
+	To    []string `yaml:"to"`
+	Locks []string `yaml:"locks"`
+	Verbs []Verb   `yaml:"verbs"`
+}
+
+// tokenHash is the SHA-256 of a token.
+type tokenHash [32]byte
+
+// Policy is what a file says. It does not change, and is safe for concurrent use.
+type Policy struct {
+	principals map[string][]grant
+	byName     map[string]string // principals by what client certificates call them
+	byToken    map[tokenHash]string
+	byUID      map[uint32]string
+}
+
+// grant is one that a principal has.
+type grant struct {
+	number int // in the file, from 1
+	locks  []string
+	verbs  []Verb
+}
+
+// Parse reads a policy.
+//
+// Errors: *backend.InvalidError, which names the place in the file, and says what belongs there. The
+// syntax errors of YAML name the line.
+func Parse(text []byte) (*Policy, error) {
+	if len(text) > maxFile {
+		return nil, invalid("policy", fmt.Sprintf("%d bytes", len(text)), fmt.Sprintf("at most %d bytes", maxFile))
+	}
+	var d document
+	dec := yaml.NewDecoder(bytes.NewReader(text))
+	dec.KnownFields(true)
+	if err := dec.Decode(&d); err != nil && !errors.Is(err, io.EOF) {
+		return nil, invalid("policy", "given", "YAML with the keys that are documented: "+strings.TrimPrefix(err.Error(), "yaml: "))
+	}
+	if err := dec.Decode(new(yaml.Node)); !errors.Is(err, io.EOF) {
+		return nil, invalid("policy", "given", "one YAML document")
+	}
+	p := &Policy{
+		principals: make(map[string][]grant), byName: make(map[string]string),
+		byToken: make(map[tokenHash]string), byUID: make(map[uint32]string),
+	}
+	for _, name := range slices.Sorted(maps.Keys(d.Principals)) {
+		if err := p.enter(name, d.Principals[name]); err != nil {
+			return nil, err
+		}
+	}
+	for _, name := range slices.Sorted(maps.Keys(d.Groups)) {
+		if err := p.checkGroup(name, d.Groups[name]); err != nil {
+			return nil, err
+		}
+	}
+	for i, g := range d.Grants {
+		if err := p.give(i+1, g, d.Groups); err != nil {
+			return nil, err
+		}
+	}
+	return p, nil
+}
+
+// enter adds a principal.
+func (p *Policy) enter(name string, ids identities) error {
+	if err := checkWord("principals", name); err != nil {
+		return err
+	}
+	p.principals[name] = nil
+	field := "principals." + name
+	for _, san := range ids.Certificates {
+		if strings.TrimSpace(san) == "" {
+			return invalid(field+".certificates", strconv.Quote(san), "a DNS name, a URI or an e-mail address")
+		}
+		san = strings.ToLower(san)
+		if other, taken := p.byName[san]; taken {
+			return invalid(field+".certificates", strconv.Quote(san), "not also that of "+other)
+		}
+		p.byName[san] = name
+	}
+	if len(ids.Tokens) > maxTokens {
+		return invalid(field+".tokens", fmt.Sprintf("%d tokens", len(ids.Tokens)), fmt.Sprintf("at most %d", maxTokens))
+	}
+	for i, text := range ids.Tokens {
+		field := fmt.Sprintf("%s.tokens[%d]", field, i)
+		raw, err := hex.DecodeString(text)
+		if err != nil || len(raw) != len(tokenHash{}) {
+			return invalid(field, "given", "the SHA-256 of a token, 64 hexadecimal digits") // it may be the token itself
+		}
+		if other, taken := p.byToken[tokenHash(raw)]; taken {
+			return invalid(field, "given", "not also that of "+other)
+		}
+		p.byToken[tokenHash(raw)] = name
+	}
+	for _, uid := range ids.UIDs {
+		if other, taken := p.byUID[uid]; taken {
+			return invalid(field+".uids", strconv.FormatUint(uint64(uid), 10), "not also that of "+other)
+		}
+		p.byUID[uid] = name
+	}
+	return nil
+}
+
+func (p *Policy) checkGroup(name string, members []string) error {
+	if err := checkWord("groups", name); err != nil {
+		return err
+	}
+	for _, m := range members {
+		if _, ok := p.principals[m]; !ok {
+			return invalid("groups."+name, strconv.Quote(m), "a principal of the file")
+		}
+	}
+	return nil
+}
+
+// give gives a grant to those that it names.
+func (p *Policy) give(number int, g grantText, groups map[string][]string) error {
+	field := fmt.Sprintf("grants[%d]", number)
+	if len(g.To) == 0 || len(g.Locks) == 0 || len(g.Verbs) == 0 {
+		return invalid(field, "given", `with "to", "locks" and "verbs"`)
+	}
+	for _, v := range g.Verbs {
+		if !slices.Contains(Verbs(), v) {
+			return invalid(field+".verbs", strconv.Quote(string(v)), fmt.Sprintf("one of %v", Verbs()))
+		}
+		if v == Admin && !slices.Contains(g.Locks, everything) {
+			return invalid(field+".verbs", strconv.Quote(string(v)), `with the locks ["*"]: the cluster has all of them`)
+		}
+	}
+	for _, lock := range g.Locks {
+		if lock == "" || backend.ValidatePrefix(lock) != nil {
+			return invalid(field+".locks", strconv.Quote(lock), `the name of a lock, the beginning of names with "/" or ":" at its end, or "*"`)
+		}
+	}
+	to := make(map[string]struct{}) // a principal has a grant once
+	for _, name := range g.To {
+		members, err := p.members(field, name, groups)
+		if err != nil {
+			return err
+		}
+		for _, m := range members {
+			to[m] = struct{}{}
+		}
+	}
+	for name := range to {
+		p.principals[name] = append(p.principals[name], grant{number, g.Locks, g.Verbs})
+	}
+	return nil
+}
+
+// members returns the principals that a grant names.
+func (p *Policy) members(field, name string, groups map[string][]string) ([]string, error) {
+	if name == everything {
+		return slices.Collect(maps.Keys(p.principals)), nil
+	}
+	if group, ok := strings.CutPrefix(name, groupPrefix); ok {
+		members, known := groups[group]
+		if !known {
+			return nil, invalid(field+".to", strconv.Quote(name), "a group of the file")
+		}
+		return members, nil
+	}
+	if _, ok := p.principals[name]; !ok {
+		return nil, invalid(field+".to", strconv.Quote(name), `a principal of the file, "group:" and a group, or "*"`)
+	}
+	return []string{name}, nil
+}
+
+// checkWord checks the name of a principal or a group.
+func checkWord(field, name string) error {
+	const others = "._@-"
+	bad := func(r rune) bool {
+		letter := r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r >= '0' && r <= '9'
+		return !letter && !strings.ContainsRune(others, r)
+	}
+	if name == "" || len(name) > 64 || strings.ContainsFunc(name, bad) {
+		return invalid(field, strconv.Quote(name), `a name of 1 to 64 letters, digits, ".", "_", "@" and "-"`)
+	}
+	return nil
+}
+
+// Decision is whether a principal may do something, and why.
+type Decision struct {
+	Allowed bool
+	// Grant is the number of the grant in the file that allows it, from 1; 0: none.
+	Grant int
+	// Why is the reason for people.
+	Why string
+}
+
+// Decide decides whether a principal may do what the verb names to a lock. An empty lock asks
+// whether it may do so to any.
+func (p *Policy) Decide(principal string, verb Verb, lock string) Decision {
+	grants, ok := p.principals[principal]
+	if !ok {
+		return Decision{Why: fmt.Sprintf("%q is no principal", principal)}
+	}
+	for _, g := range grants {
+		if slices.Contains(g.verbs, verb) && slices.ContainsFunc(g.locks, func(prefix string) bool { return lock == "" || Covers(prefix, lock) }) {
+			return Decision{Allowed: true, Grant: g.number, Why: fmt.Sprintf("grant %d allows %s to %s", g.number, principal, verb)}
+		}
+	}
+	return Decision{Why: fmt.Sprintf("no grant allows %s to %s %s", principal, verb, cmp.Or(lock, "any lock"))}
+}
+
+// Principals returns the names of all principals, sorted.
+func (p *Policy) Principals() []string { return slices.Sorted(maps.Keys(p.principals)) }
+
+// Covers reports whether a lock in a grant stands for the lock with that name: see "Locks".
+func Covers(prefix, name string) bool {
+	rest, ok := strings.CutPrefix(name, prefix)
+	switch {
+	case prefix == everything:
+		return true
+	case !ok:
+		return false
+	}
+	const ends = "/:"
+	return rest == "" || strings.ContainsRune(ends, rune(rest[0])) || strings.ContainsRune(ends, rune(prefix[len(prefix)-1]))
+}
+
+func invalid(field, value, bound string) error {
+	return &backend.InvalidError{Field: field, Value: value, Bound: bound}
+}

@@ -1,0 +1,71 @@
+package server_test
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"net/http"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/holdfast-io/holdfast/server"
+	"github.com/holdfast-io/holdfast/server/access"
+)
+
+// Every route refuses a caller without an identity with 401, and one without a grant with 403. Who has
+// the grant is served. The test visits the table of routes, so that no new route is forgotten.
+func TestPolicyOnEveryRoute(t *testing.T) {
+	t.Parallel()
+	hash := func(token string) string {
+		sum := sha256.Sum256([]byte(token))
+		return hex.EncodeToString(sum[:])
+	}
+	policy, err := access.Parse([]byte(`
+principals: {idle: {tokens: [` + hash("idle") + `]}, app: {tokens: [` + hash("app") + `]}, oncall: {tokens: [` + hash("oncall") + `]}}
+grants:
+- {to: [app], locks: [team-a], verbs: [acquire, read]}
+- {to: [oncall], locks: ["*"], verbs: [read, break, admin]}
+`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	a := start(t, server.Config{Authorize: policy.Authorize, Principal: func(r *http.Request) string { name, _ := policy.Identify(r); return name }})
+	as := func(token string) []string { return []string{"Authorization", "Bearer " + token} }
+	open := []string{"/healthz", "/readyz", "/openapi.json", "/", "/dashboard.css", "/dashboard.js"}
+	for _, r := range server.Routes() {
+		isOpen := slices.Contains(open, r.Pattern)
+		for _, headers := range [][]string{nil, as("unknown"), as(hash("app")), {"Authorization", "Basic YXBwOg=="}} {
+			if got := a.call(r.Method, somePath(r.Pattern), "", headers...); (got.status == 401) == isOpen {
+				t.Errorf("%s %s with %q: %d %s", r.Method, r.Pattern, headers, got.status, got.body)
+			}
+		}
+		if got := a.call(r.Method, somePath(r.Pattern), "", as("idle")...); (got.status == 403) == (isOpen || r.Pattern == "/metrics") {
+			t.Errorf("%s %s without a grant: %d %s", r.Method, r.Pattern, got.status, got.body)
+		}
+	}
+	for _, c := range []struct {
+		method, path, body, token string
+		want                      int
+	}{
+		{"POST", lockPath("team-a/7"), `{"ttl":"5s"}`, "app", 200},
+		{"POST", lockPath("team-a/7"), `{"ttl":"5s"}`, "app", 409},
+		{"POST", lockPath("team-ab"), `{"ttl":"5s"}`, "app", 403},
+		{"GET", lockPath("team-a/7"), "", "app", 200},
+		{"GET", lockPath("team-b"), "", "app", 403},
+		{"GET", lockPath("team-a/7"), "", "oncall", 200},
+		{"DELETE", lockPath("team-a/7"), "", "app", 403},
+		{"DELETE", lockPath("team-a/7"), "", "oncall", 200},
+		{"GET", "/v1/locks", "", "app", 200},
+		{"GET", "/metrics", "", "idle", 200},
+	} {
+		if got := a.call(c.method, c.path, c.body, as(c.token)...); got.status != c.want {
+			t.Errorf("%s %s as %s: %d, want %d: %s", c.method, c.path, c.token, got.status, c.want, got.body)
+		}
+	}
+	// A batch is examined item by item.
+	got := lines(t, a.call("POST", batchPath, `{"acquire":[{"name":"team-a/1","lease":"a-lease-of-my-own"},{"name":"team-b/1","lease":"a-lease-of-my-own"}]}`, as("app")...).body)
+	told(t, got, map[string]int{"acquire 0": 200, "acquire 1": 403})
+	if got := a.call("POST", "/v1/leases/renew", `{"leases":[{"name":"team-b/1","lease":"a-lease-of-nobody"}]}`, as("app")...); !strings.Contains(string(got.body), "403") {
+		t.Errorf("a renewal of another's: %d %s", got.status, got.body)
+	}
+}
