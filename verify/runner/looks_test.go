@@ -6,9 +6,12 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"net"
 	"net/http"
+	"net/url"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -18,6 +21,10 @@ import (
 	consul "github.com/hashicorp/consul/api"
 	_ "github.com/jackc/pgx/v5/stdlib"
 	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"github.com/holdfast-io/holdfast"
+	"github.com/holdfast-io/holdfast/open"
+	"github.com/holdfast-io/holdfast/verify/runner"
 )
 
 // looks returns the functions that read the sizes of the stores of clusters, by the URL of the
@@ -43,6 +50,44 @@ func look(t *testing.T, kind, url string, s sizes) {
 	}
 }
 
+// A soak can look at each store: a look that only a soak calls would fail after its first minute.
+func TestLooks(t *testing.T) { //nolint:tparallel // one store after the other: one cluster uses all of a small machine
+	t.Parallel()
+	for _, kind := range slices.Sorted(maps.Keys(looks())) {
+		t.Run(kind, func(t *testing.T) {
+			servers, err := runner.StartServers(t.Context(), kind, programs(t, kind))
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer func() {
+				if err := servers.End(); err != nil {
+					t.Error(err)
+				}
+			}()
+			b, err := open.URL(t.Context(), servers.URL(), open.Options{})
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer b.Close()
+			if caps := b.Capabilities(); caps.Sessions { // its tables, keys or nodes appear with the first use
+				locks, err := holdfast.New(b, holdfast.Config{TTL: max(caps.MinTTL, min(caps.MaxTTL, 10*time.Second))})
+				if err != nil {
+					t.Fatal(err)
+				}
+				defer locks.Close(t.Context())
+				if _, err := locks.TryAcquire(t.Context(), "n"); err != nil && !errors.Is(err, holdfast.ErrQuarantine) {
+					t.Fatal(err)
+				}
+			}
+			s := make(sizes)
+			look(t, kind, servers.URL(), s)
+			if len(s) == 0 {
+				t.Error("it sees nothing")
+			}
+		})
+	}
+}
+
 // hosts returns the hosts of a backend's URL.
 func hosts(url string) []string {
 	_, rest, _ := strings.Cut(url, "://")
@@ -51,6 +96,15 @@ func hosts(url string) []string {
 		rest = rest[:i]
 	}
 	return strings.Split(rest, ",")
+}
+
+// dsn returns the address of the database of a mysql or mysql+getlock URL, for the driver.
+func dsn(raw string) string {
+	u, err := url.Parse(raw)
+	if err != nil {
+		return err.Error() // the driver refuses it
+	}
+	return "root@tcp(" + u.Host + ")" + u.Path
 }
 
 // number sends a word to a server, and returns the first number in its answer that matches the
@@ -141,7 +195,7 @@ func lookAtMySQL(ctx context.Context, url string, s sizes) error {
 	for _, table := range []string{"locks", "leases", "sessions", "tombs", "losses"} {
 		q[table+" rows"] = "SELECT count(*) FROM holdfast_" + table
 	}
-	return count(ctx, "mysql", "root@tcp("+hosts(url)[0]+")/holdfast", q, s)
+	return count(ctx, "mysql", dsn(url), q, s)
 }
 
 func lookAtAdvisory(ctx context.Context, url string, s sizes) error {
@@ -157,7 +211,7 @@ func lookAtUserLocks(ctx context.Context, url string, s sizes) error {
 	for _, table := range []string{"leases", "sessions"} {
 		q[table+" rows"] = "SELECT count(*) FROM holdfast_getlock_" + table
 	}
-	return count(ctx, "mysql", "root@tcp("+hosts(url)[0]+")/holdfast", q, s)
+	return count(ctx, "mysql", dsn(url), q, s)
 }
 
 // count runs queries that return one number each.
