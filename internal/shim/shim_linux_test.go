@@ -8,6 +8,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strings"
 	"syscall"
 	"testing"
 	"time"
@@ -129,6 +130,75 @@ func TestClock(t *testing.T) {
 	}
 	if err := clocks.Try(t.Context(), nil); err != nil {
 		t.Error(err)
+	}
+}
+
+// waits waits for a second until a time of its wall clock, on a condition of that clock and on one of
+// the monotonic clock, and prints how many milliseconds each took.
+const waits = `
+#include <pthread.h>
+#include <stdio.h>
+#include <time.h>
+
+static void wait_on(clockid_t id) {
+	pthread_condattr_t a;
+	pthread_cond_t c;
+	pthread_mutex_t m = PTHREAD_MUTEX_INITIALIZER;
+	struct timespec end, from, to;
+	pthread_condattr_init(&a);
+	pthread_condattr_setclock(&a, id);
+	pthread_cond_init(&c, &a);
+	clock_gettime(id, &end);
+	end.tv_sec++;
+	clock_gettime(CLOCK_MONOTONIC, &from);
+	pthread_mutex_lock(&m);
+	while (pthread_cond_timedwait(&c, &m, &end) == 0)
+		;
+	clock_gettime(CLOCK_MONOTONIC, &to);
+	printf("%ld\n", (to.tv_sec - from.tv_sec) * 1000 + (to.tv_nsec - from.tv_nsec) / 1000000);
+}
+
+int main(void) {
+	wait_on(CLOCK_REALTIME);
+	wait_on(CLOCK_MONOTONIC);
+	return 0;
+}
+`
+
+// A wait until a time of a clock that is behind, or ahead, takes as long as with the true clock.
+func TestClockOfWaits(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	program := filepath.Join(dir, "waits")
+	gcc := exec.CommandContext(t.Context(), "gcc", "-x", "c", "-o", program, "-", "-lpthread")
+	gcc.Stdin = strings.NewReader(waits)
+	if out, err := gcc.CombinedOutput(); err != nil {
+		t.Fatalf("gcc: %v\n%s", err, out)
+	}
+	clocks, err := shim.NewClocks(t.Context(), dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, ahead := range map[string]time.Duration{"behind": -time.Hour, "ahead": time.Hour, "right": 0} {
+		clock, err := clocks.Clock(name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := clock.Set(ahead); err != nil {
+			t.Fatal(err)
+		}
+		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+		defer cancel()
+		cmd := exec.CommandContext(ctx, program)
+		cmd.Env = append(os.Environ(), clock.Env()...)
+		out, err := cmd.Output()
+		if err != nil {
+			t.Fatalf("%s: %v", name, err)
+		}
+		var took [2]int
+		if n, err := fmt.Sscan(string(out), &took[0], &took[1]); n != 2 || took[0] < 990 || took[0] > 60_000 || took[1] < 990 || took[1] > 60_000 {
+			t.Errorf("%s: waits of a second took %q ms, %v", name, out, err)
+		}
 	}
 }
 

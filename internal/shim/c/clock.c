@@ -1,8 +1,9 @@
 // A wall clock that is set from outside, for a server that takes its time from the C library: preloaded, see clock.go.
 // The milliseconds to be added stand in the file that CLOCK_SHIM names, and are read anew each time. Other clocks, and
-// how long something sleeps, are the kernel's.
+// how long something sleeps, are the kernel's: also where it sleeps until a time of this clock.
 #define _GNU_SOURCE
 #include <fcntl.h>
+#include <pthread.h>
 #include <stdint.h>
 #include <stdlib.h>
 #include <sys/mman.h>
@@ -24,11 +25,7 @@ __attribute__((constructor)) static void begin(void) {
 		ahead = page;
 }
 
-int clock_gettime(clockid_t id, struct timespec *t) {
-	int failed = syscall(SYS_clock_gettime, id, t);
-	if (failed || !ahead || (id != CLOCK_REALTIME && id != CLOCK_REALTIME_COARSE))
-		return failed;
-	int64_t ms = *ahead;
+static void add(struct timespec *t, int64_t ms) {
 	int64_t ns = t->tv_nsec + ms % 1000 * 1000000;
 	t->tv_sec += ms / 1000;
 	if (ns < 0) {
@@ -39,7 +36,25 @@ int clock_gettime(clockid_t id, struct timespec *t) {
 		t->tv_sec++;
 	}
 	t->tv_nsec = ns;
-	return 0;
+}
+
+int clock_gettime(clockid_t id, struct timespec *t) {
+	int failed = syscall(SYS_clock_gettime, id, t);
+	if (!failed && ahead && (id == CLOCK_REALTIME || id == CLOCK_REALTIME_COARSE))
+		add(t, *ahead);
+	return failed;
+}
+
+// A program computes the end of its wait from this clock, and the kernel would compare it with its own. Behind it, every
+// wait would end at once: MariaDB counts its waits, and aborts after 600 of a second each.
+int pthread_cond_timedwait(pthread_cond_t *restrict c, pthread_mutex_t *restrict m, const struct timespec *restrict end) {
+	const unsigned monotonic = 2; // where glibc keeps the clock of a condition
+	if (c->__data.__wrefs & monotonic)
+		return pthread_cond_clockwait(c, m, CLOCK_MONOTONIC, end);
+	struct timespec t = *end;
+	if (ahead)
+		add(&t, -*ahead);
+	return pthread_cond_clockwait(c, m, CLOCK_REALTIME, &t);
 }
 
 int gettimeofday(struct timeval *restrict now, void *restrict zone) {
