@@ -3,6 +3,7 @@ package redislock
 import (
 	"context"
 	"errors"
+	"os"
 	"slices"
 	"strconv"
 	"strings"
@@ -30,7 +31,7 @@ var (
 // blocked by the network: it waits for its answer or for the end of its context.
 type engine struct {
 	link    transport
-	direct  bool   // link.run in a context of withoutDial never waits for a connection
+	direct  bool   // a call that is alone is sent by its caller: the link has lanes
 	key     string // of the marker
 	thin    string // the key of the thin locks
 	mode    string // "q": keep the quarantine
@@ -165,14 +166,10 @@ func (e *engine) enqueue(c *call, urgent bool) error {
 }
 
 // sendAlone sends a call that shares its request with no other, from the goroutine of its
-// caller, so that no other goroutine has to be woken for it. If that needs a new connection
-// first, the call is submitted instead, because dialling does not end with the context.
+// caller, so that no other goroutine has to be woken for it. If that needs a new connection or a
+// greeting first, the call is submitted instead, because these do not end with the context.
 func (e *engine) sendAlone(ctx context.Context, c *call) outcome {
-	trip, cancel := context.WithTimeoutCause(ctx, e.timeout, errTimeout)
-	stop := context.AfterFunc(e.base, cancel)
-	outcomes, asked, err := e.exchange(withoutDial(trip), []*call{c})
-	stop()
-	cancel()
+	outcomes, asked, err := e.exchange(&lone{ctx, time.Now().Add(e.timeout)}, []*call{c})
 	e.goOn()
 	e.work.Done()
 	switch {
@@ -309,6 +306,9 @@ func (e *engine) exchange(ctx context.Context, batch []*call) ([]outcome, time.T
 		}
 	}
 	for range attempts {
+		if _, alone := ctx.(*lone); alone && greet {
+			return nil, time.Time{}, errNoConnection
+		}
 		args, err := e.compose(ctx, &m, greet)
 		if err != nil {
 			return nil, time.Time{}, &sentError{err: err}
@@ -350,7 +350,7 @@ func (e *engine) exchange(ctx context.Context, batch []*call) ([]outcome, time.T
 func (e *engine) failure(ctx context.Context, err error) error {
 	if e.base.Err() != nil {
 		err = backend.ErrClosed
-	} else if ctx.Err() != nil {
+	} else if ctx.Err() != nil || errors.Is(err, context.DeadlineExceeded) || errors.Is(err, os.ErrDeadlineExceeded) {
 		err = errTimeout
 	}
 	return &sentError{sent: true, err: err}
@@ -416,5 +416,6 @@ func (e *engine) close() {
 	e.mu.Unlock()
 	hand(queue, nil, time.Time{}, &sentError{err: backend.ErrClosed})
 	e.cancel()
+	e.link.hangUp()
 	e.work.Wait()
 }

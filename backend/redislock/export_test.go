@@ -273,3 +273,25 @@ func (b *Backend) KnownInQueue(lease backend.LeaseID) bool {
 	}
 	return false
 }
+
+// LaneAddr returns the local address of the connection that a caller alone uses next, or "" if none is
+// open.
+func (b *Backend) LaneAddr() string {
+	link, ok := b.link.(*rueidisLink)
+	if !ok || link.lanes == nil {
+		return ""
+	}
+	s := link.lanes
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if len(s.free) == 0 {
+		return ""
+	}
+	l := s.free[len(s.free)-1]
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.client == nil || l.line.ended() {
+		return ""
+	}
+	return l.line.LocalAddr().String()
+}

@@ -100,7 +100,7 @@ var _ backend.Backend = (*Backend)(nil)
 func New(client rueidis.Client, cfg Config) (*Backend, error) {
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
-	return open(ctx, client, cfg, false)
+	return open(ctx, client, cfg, nil)
 }
 
 // Open connects to the server that a URL names; see the package documentation for its form.
@@ -118,17 +118,21 @@ func Open(ctx context.Context, rawURL string, cfg Config) (*Backend, error) {
 	if err != nil {
 		return nil, toKind("connect", err)
 	}
-	return open(ctx, client, target.cfg, true)
+	return open(ctx, client, target.cfg, &target.option)
 }
 
-func open(ctx context.Context, client rueidis.Client, cfg Config, owned bool) (*Backend, error) {
+// open creates a Backend on a client, which is its own if there are the options that it was made with.
+func open(ctx context.Context, client rueidis.Client, cfg Config, option *rueidis.ClientOption) (*Backend, error) {
 	p, err := newProgram()
 	if err != nil {
 		return nil, err
 	}
-	link := newRueidisLink(client, p, owned)
+	link := newRueidisLink(client, p, option != nil)
 	link.replicas = replicationOf(cfg)
-	b, err := newBackend(ctx, link, owned, cfg)
+	if option != nil && link.replicas == nil {
+		link.lanes = newLanes(*option)
+	}
+	b, err := newBackend(ctx, link, link.lanes != nil, cfg)
 	if err != nil {
 		link.close()
 		return nil, err

@@ -76,10 +76,9 @@ func (l *rueidisLink) sendAndWait(ctx context.Context, cmd rueidis.Completed) (r
 const keepKey = 2 * MaxTTL
 
 // waitAnew waits for the replicas if the key does not exist yet. It may use another
-// connection, and dials if there is none: the command was executed, and must not be retried
-// by a call that may dial.
+// connection.
 func (l *rueidisLink) waitAnew(ctx context.Context) (int64, error) {
-	got := l.client.DoMulti(redisprogram.Undated(withDial(ctx)),
+	got := l.client.DoMulti(redisprogram.Undated(ctx),
 		l.client.B().Set().Key(l.replicas.key).Value("1").Px(keepKey).Build(), l.wait())
 	if err := got[0].Error(); err != nil {
 		return 0, err //nolint:wrapcheck // the caller does

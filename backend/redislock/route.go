@@ -192,6 +192,9 @@ func (r *router) listen(ctx context.Context, channel string, ready func(), deliv
 	return l.listen(ctx, channel, ready, deliver)
 }
 
+// hangUp does nothing: in a context of lone nothing is sent.
+func (r *router) hangUp() {}
+
 func (r *router) close() {
 	r.mu.Lock()
 	l := r.current

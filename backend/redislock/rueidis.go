@@ -16,6 +16,7 @@ type rueidisLink struct {
 	runner   *redisprogram.Runner
 	owned    bool         // the client is closed with the transport
 	replicas *replication // nil: no replicas are waited for
+	lanes    *lanes       // nil: requests share the connections of client
 }
 
 func newRueidisLink(client rueidis.Client, p redisprogram.Program, owned bool) *rueidisLink {
@@ -46,11 +47,37 @@ func (l *rueidisLink) send(ctx context.Context, cmd rueidis.Completed) (rueidis.
 	if l.replicas != nil {
 		return l.sendAndWait(ctx, cmd)
 	}
-	msg, err := l.client.Do(redisprogram.Undated(ctx), cmd).ToMessage()
+	msg, err := l.exchange(ctx, cmd)
 	if err != nil {
 		return msg, fromRueidis(err)
 	}
 	return msg, nil
+}
+
+// exchange sends the command on a lane, if there is one and none is to be made.
+func (l *rueidisLink) exchange(ctx context.Context, cmd rueidis.Completed) (rueidis.RedisMessage, error) {
+	alone, isAlone := ctx.(*lone)
+	if l.lanes != nil {
+		if lane := l.lanes.take(); lane != nil {
+			defer l.lanes.put(lane)
+			if isAlone {
+				return lane.send(alone, alone.until, cmd)
+			}
+			if until, ok := ctx.Deadline(); ok {
+				return lane.send(ctx, until, cmd)
+			}
+		}
+	}
+	if isAlone {
+		return rueidis.RedisMessage{}, errNoConnection
+	}
+	return l.client.Do(redisprogram.Undated(ctx), cmd).ToMessage() //nolint:wrapcheck // send does
+}
+
+func (l *rueidisLink) hangUp() {
+	if l.lanes != nil {
+		l.lanes.hangUp()
+	}
 }
 
 func (l *rueidisLink) config(ctx context.Context, globs ...string) (map[string]string, error) {
@@ -120,6 +147,9 @@ func drain(conn rueidis.DedicatedClient, broken <-chan error) {
 }
 
 func (l *rueidisLink) close() {
+	if l.lanes != nil {
+		l.lanes.close()
+	}
 	if l.owned {
 		l.client.Close()
 	}

@@ -3,6 +3,7 @@ package redislock
 import (
 	"context"
 	"errors"
+	"time"
 
 	"github.com/holdfast-io/holdfast/internal/redisprogram"
 )
@@ -36,6 +37,9 @@ type transport interface {
 	// deliver.
 	listen(ctx context.Context, channel string, ready func(), deliver func(payload string)) error
 
+	// hangUp ends the requests whose callers send them themselves: those in a context of lone.
+	hangUp()
+
 	// close ends what the transport itself opened.
 	close()
 }
@@ -46,12 +50,21 @@ var errNoConnection = errors.New("there is no connection")
 
 type noDial struct{}
 
-// withoutDial returns a context in which no connection is made: errNoConnection is returned
-// instead.
-func withoutDial(ctx context.Context) context.Context { return context.WithValue(ctx, noDial{}, true) }
+// lone is the context of a request that its caller sends itself. No connection is made in it:
+// errNoConnection is returned instead.
+type lone struct {
+	context.Context //nolint:containedctx // it is a context
 
-// withDial reverts withoutDial.
-func withDial(ctx context.Context) context.Context { return context.WithValue(ctx, noDial{}, nil) }
+	until time.Time // when to give up
+}
+
+// Value is that of the caller's context, except for noDial.
+func (l *lone) Value(key any) any {
+	if key == (noDial{}) {
+		return true
+	}
+	return l.Context.Value(key)
+}
 
 // serverError is an error answered by the server.
 type serverError = redisprogram.ServerError

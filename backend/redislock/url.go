@@ -38,6 +38,9 @@ const (
 	connections = 1 // a power of two: 2 connections carry the requests
 )
 
+// tcpKeepAlive is how often a connection that is silent is probed.
+const tcpKeepAlive = time.Second
+
 // parseURL parses a URL. Its errors are *backend.InvalidError and contain neither the
 // password nor any other part of the URL except names of parameters and their values.
 func parseURL(raw string, cfg Config) (*target, error) {
@@ -178,7 +181,7 @@ func (t *target) tune() {
 	o.AlwaysPipelining = true // a request is never read in the goroutine that sent it
 	o.PipelineMultiplex = connections
 	o.ReadBufferEachConn, o.WriteBufferEachConn, o.RingScaleEachConn = bufferSize, bufferSize, ringScale
-	o.Dialer = net.Dialer{Timeout: t.cfg.RequestTimeout, KeepAlive: time.Second}
+	o.Dialer = net.Dialer{Timeout: t.cfg.RequestTimeout, KeepAlive: tcpKeepAlive}
 	o.ConnWriteTimeout = t.cfg.RequestTimeout
 	dial := o.DialCtxFn
 	if dial == nil {
