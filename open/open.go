@@ -77,6 +77,7 @@ func schemes() map[string]opener {
 		"mysql+getlock":     openUserLocks,
 		"holdfast":          openRemote,
 		"holdfasts":         openRemote,
+		"holdfast+unix":     openRemote,
 		"embedded":          openEmbedded,
 	}
 }

@@ -46,9 +46,13 @@
 //	holdfast://host:port           HTTP
 //	holdfasts://host:port          HTTPS
 //	holdfasts://:token@host:port   with a bearer token
+//	holdfast+unix:///path          a Unix socket
 //	holdfast://host:port/base      behind a proxy that serves it under a path
 //
-// The default port is 7420. There are no parameters; any parameter is an error.
+// The default port is 7420. The parameter token_file names a file with the token, which is read again
+// when it changes. With holdfasts, ca, cert and key are files in PEM (the authority of the server's
+// certificate, and a client certificate), and server_name is the name that the server's certificate is
+// for. Any other parameter is an error. A token is not sent over plain HTTP, except to this host.
 //
 // # When the lock is lost
 //

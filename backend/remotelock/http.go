@@ -119,10 +119,11 @@ func (b *Backend) request(ctx context.Context, c call) (*http.Request, error) {
 	if c.in != nil {
 		req.Header.Set("Content-Type", "application/json")
 	}
-	if b.token != "" {
-		req.Header.Set("Authorization", "Bearer "+b.token)
+	bearer, err := b.token.get()
+	if bearer != "" {
+		req.Header.Set("Authorization", "Bearer "+bearer)
 	}
-	return req, nil
+	return req, err
 }
 
 // client is an HTTP client with connections of its own.
@@ -135,8 +136,11 @@ type client struct {
 func (c *client) close() { c.transport.Close() }
 
 // newClient returns a client.
-func newClient(conf *tls.Config, clearHTTP2 bool) *client {
+func (b *Backend) newClient(conf *tls.Config, clearHTTP2 bool) *client {
 	t := conns.NewHTTP(&net.Dialer{Timeout: 5 * time.Second, KeepAlive: 15 * time.Second})
+	if dial := t.DialContext; b.socket != "" {
+		t.DialContext = func(ctx context.Context, _, _ string) (net.Conn, error) { return dial(ctx, "unix", b.socket) }
+	}
 	t.TLSClientConfig, t.TLSHandshakeTimeout = conf.Clone(), 5*time.Second
 	t.MaxIdleConnsPerHost = 64
 	t.IdleConnTimeout = 45 * time.Second // earlier than the server's, so that no half-closed connection is used
@@ -189,11 +193,11 @@ func (b *Backend) clients(ctx context.Context) (*client, *client, error) {
 // for ever.
 func (b *Backend) settle(ctx context.Context) error {
 	const soonest, latest = 2 * time.Second, time.Minute
-	asks := newClient(nil, true)
+	asks := b.newClient(nil, true)
 	err := probe(ctx, asks, b.base.String()+"/healthz")
 	if err == nil {
 		b.protocol.first = []*client{b.polls, b.calls}
-		b.polls, b.calls, b.protocol.known = newClient(nil, true), asks, true
+		b.polls, b.calls, b.protocol.known = b.newClient(nil, true), asks, true
 		return nil
 	}
 	asks.close()

@@ -5,11 +5,9 @@ import (
 	"crypto/tls"
 	"errors"
 	"fmt"
-	"net"
 	"net/http"
 	"net/url"
 	"strconv"
-	"strings"
 	"sync"
 	"time"
 
@@ -33,20 +31,25 @@ const (
 
 // Config configures Open and New. Its fields override the URL.
 type Config struct {
-	// Token is sent as a bearer token. It takes precedence over one in the URL. Default: none.
-	// Optional.
+	// Token is sent as a bearer token. It takes precedence over one in the URL. A token is not sent
+	// over plain HTTP, except to this host. Default: none. Optional.
 	Token string
-	// TLS is for holdfasts URLs. Default: the system's certificates. Optional.
+	// TokenFile has the token. It is read again when it is older than a second. Default: that of the
+	// URL. Optional.
+	TokenFile string
+	// TLS is for holdfasts URLs. Default: that of the URL's parameters, or the system's
+	// certificates. Optional.
 	TLS *tls.Config
 }
 
 // Backend is a client of a Holdfast server. It implements backend.Backend. Its methods are safe
 // for concurrent use.
 type Backend struct {
-	base  *url.URL
-	token string
-	caps  backend.Capabilities
-	poll  time.Duration
+	base   *url.URL
+	socket string
+	token  *token
+	caps   backend.Capabilities
+	poll   time.Duration
 
 	together *together
 	protocol protocol
@@ -117,63 +120,36 @@ func (b *Backend) ready(ctx context.Context, op string) (wire.Health, error) {
 // backend supports everything, as the embedded etcd does; the server refuses what its backend
 // does not support.
 //
-// Errors: *InvalidError for a bad URL.
+// Errors: *InvalidError for a bad URL, for a token that would be sent in the clear, and for a file that
+// cannot be read.
 func New(rawURL string, o Config) (*Backend, error) {
-	base, token, err := parse(rawURL)
+	t, err := parse(rawURL)
 	if err != nil {
 		return nil, err
 	}
 	if o.Token != "" {
-		token = o.Token
+		t.token = &token{value: o.Token}
+	} else if o.TokenFile != "" {
+		t.token = &token{file: o.TokenFile}
 	}
-	b := &Backend{base: base, token: token, poll: poll, caps: capabilities(wire.Capabilities{
+	if o.TLS != nil {
+		t.tls = o.TLS
+	}
+	if err := t.mayCarry(); err != nil {
+		return nil, err
+	}
+	if _, err := t.token.get(); err != nil {
+		return nil, err
+	}
+	b := &Backend{base: t.base, socket: t.socket, token: t.token, poll: poll, caps: capabilities(wire.Capabilities{
 		Shared: true, Permits: true, FIFO: true, Push: true, Watch: true, Durable: true, TokenKind: "revision",
 		MinTTL: wire.Duration(time.Second), MaxTTL: wire.Duration(24 * time.Hour), ExpiryLag: wire.Duration(time.Second),
 	})}
 	b.together = &together{b: b, late: lateTime, asking: make(map[string]int), crowded: make(map[string]struct{})}
-	b.polls, b.calls = newClient(o.TLS, false), newClient(o.TLS, false)
-	b.protocol = protocol{clear: base.Scheme == "http", door: make(chan struct{}, 1)}
+	b.polls, b.calls = b.newClient(t.tls, false), b.newClient(t.tls, false)
+	b.protocol = protocol{clear: t.base.Scheme == "http", door: make(chan struct{}, 1)}
 	b.life, b.end = context.WithCancelCause(context.Background())
 	return b, nil
-}
-
-// parse parses and checks the URL. An error never contains the token.
-func parse(rawURL string) (*url.URL, string, error) {
-	// In a malformed URL the token can be anywhere.
-	const shown = "not shown, for there may be a token in it"
-	u, err := url.Parse(rawURL)
-	if err != nil {
-		return nil, "", invalid("url", shown, "a URL like holdfast://host:7420")
-	}
-	base := &url.URL{Host: u.Host, Path: strings.TrimSuffix(u.Path, "/")}
-	switch u.Scheme {
-	case "holdfast":
-		base.Scheme = "http"
-	case "holdfasts":
-		base.Scheme = "https"
-	default:
-		return nil, "", invalid("url", shown, "holdfast:// or holdfasts://")
-	}
-	switch {
-	case u.Hostname() == "":
-		return nil, "", invalid("url", shown, "with a host")
-	case u.RawQuery != "" || u.ForceQuery || u.Fragment != "":
-		return nil, "", invalid("url", shown, "without parameters")
-	case u.Port() != "" && !isPort(u.Port()):
-		return nil, "", invalid("url", shown, "with a port of 1 to 65535")
-	case u.User.Username() != "":
-		return nil, "", invalid("url", shown, "without a user name: a token is given as a password")
-	}
-	if u.Port() == "" {
-		base.Host = net.JoinHostPort(u.Hostname(), defaultPort)
-	}
-	token, _ := u.User.Password()
-	return base, token, nil
-}
-
-func isPort(s string) bool {
-	n, err := strconv.ParseUint(s, 10, 16)
-	return err == nil && n > 0
 }
 
 func capabilities(c wire.Capabilities) backend.Capabilities {

@@ -14,13 +14,17 @@ import (
 
 func FuzzURL(f *testing.F) {
 	leasetest.FuzzURL(f, func(raw string) error {
-		u, token, err := parse(raw)
-		if err == nil && (u.Host == "" || u.Port() == "" || strings.Contains(u.String(), leasetest.Canary) || strings.Contains(raw, leasetest.Canary) && token != leasetest.Canary) {
+		t, err := parse(raw)
+		if err != nil {
+			return err
+		}
+		u := t.base
+		if u.Host == "" || t.socket == "" && u.Port() == "" || strings.Contains(u.String(), leasetest.Canary) || strings.Contains(raw, leasetest.Canary) && t.token.value != leasetest.Canary {
 			err = fmt.Errorf("parsed as %s", u)
 		}
 		return err
 	},
-		"holdfast://h", "holdfasts://:token@h:7420/path/", "holdfast://[::1]:1", "holdfast://u@h", "holdfast://h:99999", "http://h", "holdfast://h?x=1", "holdfast://%zz")
+		"holdfast://h", "holdfasts://:token@h:7420/path/", "holdfast://[::1]:1", "holdfast://u@h", "holdfast://h:99999", "http://h", "holdfast://h?x=1", "holdfast://%zz", "holdfast+unix:///run/h.sock", "holdfast://h?token_file=x")
 }
 
 // FuzzStream reads server-sent events that our server never sends: a delivered event is of a

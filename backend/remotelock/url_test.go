@@ -14,7 +14,7 @@ import (
 
 func TestURL(t *testing.T) {
 	t.Parallel()
-	for _, good := range []string{"holdfast://localhost", "holdfast://[::1]:1", "holdfasts://h/base/", "holdfast://:secret@h:7420"} {
+	for _, good := range []string{"holdfast://localhost", "holdfast://[::1]:1", "holdfasts://h/base/", "holdfasts://:secret@h:7420", "holdfast://:secret@[::1]", "holdfast+unix:///run/h.sock"} {
 		b, err := remotelock.New(good, remotelock.Config{})
 		if err != nil {
 			t.Errorf("%s: %v", good, err)
@@ -27,6 +27,8 @@ func TestURL(t *testing.T) {
 	for _, bad := range []string{
 		"", "localhost:7420", "http://h", "holdfast://", "holdfast://:7420", "holdfast://h?x=1", "holdfast://h?", "holdfast://h#f",
 		"holdfast://:secret@h:0", "holdfast://:secret@h:65536", "holdfast://user:secret@h", "holdfast://user@h", "holdfast://:secret@h:port", "holdfast://:secret@h?x=1",
+		"holdfast://:secret@h", "holdfast+unix://h/s", "holdfast+unix:///s/", "holdfast+unix://", "holdfast://h?ca=x", "holdfasts://h?ca=/none",
+		"holdfasts://h?token_file=/none", "holdfasts://h?server_name=a&server_name=b",
 	} {
 		_, err := remotelock.New(bad, remotelock.Config{})
 		if _, ok := errors.AsType[*backend.InvalidError](err); !ok || strings.Contains(err.Error(), "secret") {

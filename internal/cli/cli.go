@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	neturl "net/url"
 	"os"
 	"os/signal"
 	"slices"
@@ -160,7 +161,7 @@ A backend keeps the locks. --backend or HOLDFAST_BACKEND is its URL:
   postgres://user@host/database  PostgreSQL; postgres+advisory:// for its advisory locks
   mysql://user@host/database     MariaDB or MySQL; mysql+getlock:// for their user locks
   kubernetes://namespace         Kubernetes
-  holdfast://host:7420           a Holdfast server; holdfasts:// for TLS
+  holdfast://host:7420           a Holdfast server; holdfasts:// for TLS, holdfast+unix:// for a socket
   embedded:///path               an etcd in this process
   memory://                      this process alone
 
@@ -180,7 +181,7 @@ Exit status: 0; 75 the lock is held; 74 the backend is unavailable; 70 the lock 
 	root.AddCommand(
 		a.runCommand(), a.acquireCommand(), a.renewCommand(), a.releaseCommand(), a.lsCommand(), a.showCommand(),
 		a.breakCommand(), a.watchCommand(), a.topCommand(), a.serveCommand(), a.doctorCommand(), a.migrateCommand(),
-		a.electCommand(), a.clusterCommand(), a.benchCommand(), a.benchWorkerCommand(), a.verifyCommand(), a.versionCommand(),
+		a.electCommand(), a.clusterCommand(), a.policyCommand(), a.benchCommand(), a.benchWorkerCommand(), a.verifyCommand(), a.versionCommand(),
 	)
 	return root
 }
@@ -188,16 +189,29 @@ Exit status: 0; 75 the lock is held; 74 the backend is unavailable; 70 the lock 
 // url returns the URL of the backend: from the flag, the environment, or the local file.
 func (a *app) url() (string, error) {
 	if a.backend != "" {
-		return a.backend, nil
+		return withToken(a.backend), nil
 	}
 	if env := os.Getenv("HOLDFAST_BACKEND"); env != "" {
-		return env, nil
+		return withToken(env), nil
 	}
 	path, err := sqlitelock.DefaultPath()
 	if err != nil {
 		return "", fmt.Errorf("find the default backend: %w", err)
 	}
 	return "sqlite://" + path, nil
+}
+
+// withToken adds the file that HOLDFAST_TOKEN_FILE names to the URL of a Holdfast server that has no token.
+func withToken(raw string) string {
+	file := os.Getenv("HOLDFAST_TOKEN_FILE")
+	u, err := neturl.Parse(raw)
+	if file == "" || err != nil || !strings.HasPrefix(u.Scheme, "holdfast") || u.User != nil || u.Query().Has("token_file") {
+		return raw
+	}
+	q := u.Query()
+	q.Set("token_file", file)
+	u.RawQuery = q.Encode()
+	return u.String()
 }
 
 func (a *app) open(ctx context.Context) (backend.Backend, error) {

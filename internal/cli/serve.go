@@ -28,7 +28,7 @@ type serveOptions struct {
 	cluster     []string
 	listenPeers string
 	peerTLS     embedded.TLS
-	anonymous   bool
+	access      accessOptions
 }
 
 func (a *app) serveCommand() *cobra.Command {
@@ -43,8 +43,11 @@ leases and tokens.
 
 SIGTERM or Ctrl-C stops the server: waiting requests get an answer, and leases stay.
 
-There is no authentication yet: the server refuses to listen beyond this host without
---anonymous. The nodes of a cluster identify each other by certificates. Nodes on several
+--policy says who may do what: principals are identified by client certificates, tokens,
+or, on a Unix socket, by their user. Without it every client may do everything, and the
+server refuses to listen beyond this host without --anonymous.
+
+The nodes of a cluster identify each other by certificates. Nodes on several
 hosts need --peer-cert, --peer-key and --peer-ca. Nodes on the loopback of one host, with
 http URLs, use a certificate authority of the user in the state folder.
 
@@ -55,6 +58,7 @@ The API is described at /openapi.json, the metrics are at /metrics, and / is a p
 that shows the locks as they change.`,
 		Example: `  holdfast serve
   holdfast serve --backend redis://127.0.0.1:6379
+  holdfast serve --listen :7420 --policy policy.yaml --tls-cert cert.pem --tls-key key.pem --tls-client-ca ca.pem
   holdfast serve --name a --cluster a=http://127.0.0.1:2381,b=http://127.0.0.1:2382,c=http://127.0.0.1:2383
   holdfast cluster init --backend holdfast://127.0.0.1:7420
 
@@ -63,7 +67,7 @@ that shows the locks as they change.`,
 		RunE: func(cmd *cobra.Command, _ []string) error { return a.serve(cmd.Context(), o) },
 	}
 	f := cmd.Flags()
-	f.StringVar(&o.listen, "listen", "127.0.0.1:7420", "address to listen on")
+	f.StringVar(&o.listen, "listen", "127.0.0.1:7420", "address to listen on: HOST:PORT, or unix: and the path of a socket")
 	f.StringVar(&o.dataDir, "data-dir", "", "folder of the embedded etcd (default: holdfast/serve in the user's state folder)")
 	cmd.Annotations = map[string]string{ownSignals: "a signal drains the server"}
 	f.StringVar(&o.name, "name", "", "name of this node in the cluster")
@@ -72,7 +76,7 @@ that shows the locks as they change.`,
 	f.StringVar(&o.peerTLS.Cert, "peer-cert", "", "certificate that this node presents to the other nodes; needed if the URLs in --cluster are https (PEM file)")
 	f.StringVar(&o.peerTLS.Key, "peer-key", "", "key of --peer-cert (PEM file)")
 	f.StringVar(&o.peerTLS.CA, "peer-ca", "", "certificate authority that issued the certificates of all nodes (PEM file)")
-	f.BoolVar(&o.anonymous, "anonymous", false, "listen beyond this host without authentication: every client that connects may do everything")
+	o.access.add(f)
 	return cmd
 }
 
@@ -80,7 +84,7 @@ func (a *app) serve(ctx context.Context, o serveOptions) error {
 	ctx, stop := signal.NotifyContext(ctx, minded(syscall.SIGINT, syscall.SIGTERM)...)
 	defer stop()
 	surviveUnread()
-	if err := checkAddress(o.listen, o.anonymous); err != nil { // before anything is created on the disk
+	if err := o.check(); err != nil { // before anything is created on the disk
 		return err
 	}
 	st, err := a.store(ctx, o)
@@ -88,17 +92,21 @@ func (a *app) serve(ctx context.Context, o serveOptions) error {
 		return err
 	}
 	b := st.Backend
-	srv, err := server.New(b, server.Config{
-		Anonymous: o.anonymous, Version: Version, Logger: a.logger(), Limits: limitsFor(o.listen), Cluster: st.cluster(),
-	})
+	cfg := server.Config{Version: Version, Logger: a.logger(), Limits: limitsFor(o.listen), Cluster: st.cluster()}
+	endAccess, err := o.access.apply(&cfg, a.logger())
 	if err != nil {
 		return errors.Join(err, b.Close())
 	}
-	ln, err := new(net.ListenConfig).Listen(ctx, "tcp", o.listen)
+	defer endAccess()
+	srv, err := server.New(b, cfg)
+	if err != nil {
+		return errors.Join(err, b.Close())
+	}
+	ln, err := listenOn(ctx, o.listen, o.access.policy != "")
 	if err != nil {
 		return errors.Join(&statusError{status: exitError1, err: fmt.Errorf("listen: %w", err)}, b.Close())
 	}
-	a.warn("serving %s on http://%s", b.Capabilities().Name, ln.Addr())
+	a.warn("serving %s on %s", b.Capabilities().Name, shownAddress(ln.Addr(), cfg.TLS != nil))
 	serving, end := context.WithCancelCause(ctx)
 	defer end(nil)
 	go func() {
@@ -118,20 +126,34 @@ func (a *app) serve(ctx context.Context, o serveOptions) error {
 	return errors.Join(err, b.Close())
 }
 
-// checkAddress refuses an address on which the server cannot, or must not, listen.
-func checkAddress(listen string, anonymous bool) error {
-	host, port, err := net.SplitHostPort(listen)
+// check refuses an address on which the server cannot, or must not, listen.
+func (o *serveOptions) check() error {
+	if path, isUnix := strings.CutPrefix(o.listen, unixPrefix); isUnix {
+		if path == "" {
+			return usageError("listen", "%q: must have the path of a socket", o.listen)
+		}
+		return o.access.check(false)
+	}
+	host, port, err := net.SplitHostPort(o.listen)
 	if err != nil {
-		return usageError("listen", "%q: must be HOST:PORT", listen)
+		return usageError("listen", "%q: must be HOST:PORT, or unix: and a path", o.listen)
 	}
 	if _, err := strconv.ParseUint(port, 10, 16); err != nil {
-		return usageError("listen", "%q: the port must be 0 to 65535", listen)
+		return usageError("listen", "%q: the port must be 0 to 65535", o.listen)
 	}
 	ip, err := netip.ParseAddr(host)
-	if !anonymous && (host == "" || err == nil && !ip.IsLoopback()) { // the server itself checks the address of a name
-		return usageError("listen", "%q: must be on this host's loopback; add --anonymous to serve every client without authentication", listen)
+	return o.access.check(host == "" || err == nil && !ip.IsLoopback()) // the server itself checks the address of a name
+}
+
+// shownAddress returns an address as clients name it.
+func shownAddress(a net.Addr, secure bool) string {
+	switch {
+	case a.Network() == "unix":
+		return unixPrefix + a.String()
+	case secure:
+		return "https://" + a.String()
 	}
-	return nil
+	return "http://" + a.String()
 }
 
 // limitsFor returns the server's default limits. On the loopback they differ: all processes of

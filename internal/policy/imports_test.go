@@ -33,7 +33,7 @@ func importRules() []importRule {
 		{"backend/backendtest", []string{"backend", "fence", "internal/retry"}},
 		{"backend/redlock", []string{"backend", "fence", "internal/conns", "internal/redisprogram", "internal/retry", "internal/storeerr", "internal/storeurl"}},
 		{"backend/redislock", []string{"backend", "fence", "internal/finals", "internal/redisprogram", "internal/retry", "internal/storeurl"}},
-		{"backend/remotelock", []string{"backend", "fence", "internal/conns", "internal/remoteprobe", "internal/retry", "internal/wire"}},
+		{"backend/remotelock", []string{"backend", "fence", "internal/conns", "internal/remoteprobe", "internal/retry", "internal/storeurl", "internal/wire"}},
 		{"backend/pglock", []string{"backend", "fence", "internal/sqllease", "internal/connlease", "internal/conns", "internal/retry", "internal/storeurl"}},
 		{"backend/mysqllock", []string{"backend", "fence", "internal/sqllease", "internal/connlease", "internal/conns", "internal/retry", "internal/storeurl"}},
 		{"backend/*lock", []string{"backend", "fence", "internal/conns", "internal/finals", "internal/lockstate", "internal/retry", "internal/seqlock", "internal/sessions", "internal/storeerr", "internal/storeurl", "internal/waiters"}},

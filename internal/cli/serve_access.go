@@ -1,0 +1,206 @@
+package cli
+
+import (
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"net"
+	"os"
+	"strings"
+	"sync/atomic"
+	"time"
+
+	"github.com/spf13/pflag"
+
+	"github.com/holdfast-io/holdfast/internal/reload"
+	"github.com/holdfast-io/holdfast/internal/storeurl"
+	"github.com/holdfast-io/holdfast/server"
+	"github.com/holdfast-io/holdfast/server/access"
+)
+
+// accessOptions are the flags of serve that say who may connect, and what they may do.
+type accessOptions struct {
+	anonymous, insecure bool
+	policy              string
+	cert, key, clientCA string
+	hosts               []string
+}
+
+func (o *accessOptions) add(f *pflag.FlagSet) {
+	f.StringVar(&o.policy, "policy", "", "file of the principals and of what each may do (YAML, read again when it changes)")
+	f.StringVar(&o.cert, "tls-cert", "", "certificate of the server: serve HTTPS (PEM file, read again when it changes)")
+	f.StringVar(&o.key, "tls-key", "", "key of --tls-cert (PEM file)")
+	f.StringVar(&o.clientCA, "tls-client-ca", "", "certificate authority of client certificates, which identify principals (PEM file)")
+	f.StringSliceVar(&o.hosts, "host", nil, "host names that clients may use for this server (default: with --tls-cert those in the certificate)")
+	f.BoolVar(&o.insecure, "insecure", false, "with --policy, listen beyond this host without TLS: tokens are sent in the clear")
+	f.BoolVar(&o.anonymous, "anonymous", false, "listen beyond this host without authentication: every client that connects may do everything")
+}
+
+// check refuses flags that do not go together. beyond: the server listens beyond this host.
+func (o *accessOptions) check(beyond bool) error {
+	switch {
+	case (o.cert == "") != (o.key == ""):
+		return usageError("tls-cert, tls-key", "must be given both or none")
+	case o.clientCA != "" && o.cert == "":
+		return usageError("tls-client-ca", "needs --tls-cert and --tls-key")
+	case o.policy != "" && o.anonymous:
+		return usageError("anonymous", "cannot be combined with --policy, which identifies every client")
+	case beyond && o.policy == "" && !o.anonymous:
+		return usageError("listen", "must be on this host's loopback; add --policy and --tls-cert to identify clients, or --anonymous to serve every client without authentication")
+	case beyond && o.policy != "" && o.cert == "" && !o.insecure:
+		return usageError("policy", "needs --tls-cert and --tls-key beyond this host, or --insecure: tokens would be sent in the clear")
+	}
+	return nil
+}
+
+// apply adds to the configuration what the flags ask for. It returns the function that ends the
+// reading of the files.
+func (o *accessOptions) apply(cfg *server.Config, log *slog.Logger) (func(), error) {
+	cfg.Anonymous, cfg.Hosts = o.anonymous, o.hosts
+	end := func() {}
+	if o.policy != "" {
+		file, err := access.Open(o.policy, access.Options{Logger: log})
+		if err != nil {
+			return nil, fmt.Errorf("policy: %w", err)
+		}
+		cfg.Authorize, cfg.Principal, end = file.Authorize, file.Principal, file.Close
+	}
+	if o.cert == "" {
+		return end, nil
+	}
+	certs, err := o.openCertificates(log)
+	if err != nil {
+		end()
+		return nil, err
+	}
+	cfg.TLS = certs.config()
+	if len(cfg.Hosts) == 0 {
+		cfg.Hosts = certs.hosts()
+	}
+	endPolicy := end
+	return func() { certs.close(); endPolicy() }, nil
+}
+
+// certificates are the files of TLS, which are read again when they change. Files that cannot be used
+// change nothing. Connections that exist keep what they began with.
+type certificates struct {
+	options *accessOptions
+	log     *slog.Logger
+	current atomic.Pointer[tls.Config]
+	stop    context.CancelFunc
+	ended   chan struct{}
+}
+
+func (o *accessOptions) openCertificates(log *slog.Logger) (*certificates, error) {
+	paths := []string{o.cert, o.key}
+	if o.clientCA != "" {
+		paths = append(paths, o.clientCA)
+	}
+	c := &certificates{options: o, log: log, ended: make(chan struct{})}
+	files := reload.New(paths...)
+	if err := c.read(); err != nil {
+		return nil, err
+	}
+	ctx, stop := context.WithCancel(context.Background())
+	c.stop = stop
+	go func() {
+		defer close(c.ended)
+		files.Run(ctx, time.Second, func() {
+			if err := c.read(); err != nil {
+				log.LogAttrs(ctx, slog.LevelError, "the certificates cannot be used, and were not changed", slog.String("error", err.Error()))
+				return
+			}
+			log.LogAttrs(ctx, slog.LevelInfo, "the certificates were changed")
+		})
+	}()
+	return c, nil
+}
+
+func (c *certificates) read() error {
+	o := c.options
+	pair, err := tls.LoadX509KeyPair(o.cert, o.key)
+	if err != nil {
+		return usageError("tls-cert", "%q: must be a readable certificate in PEM that fits --tls-key: %v", o.cert, err)
+	}
+	conf := &tls.Config{MinVersion: tls.VersionTLS12, Certificates: []tls.Certificate{pair}, NextProtos: []string{"h2", "http/1.1"}}
+	if o.clientCA != "" {
+		if conf.ClientCAs, err = storeurl.Roots(o.clientCA); err != nil {
+			return usageError("tls-client-ca", "%q: must be a readable certificate in PEM", o.clientCA)
+		}
+		conf.ClientAuth = tls.VerifyClientCertIfGiven // who has none may have a token
+	}
+	c.current.Store(conf)
+	return nil
+}
+
+// config returns the configuration of the server.
+func (c *certificates) config() *tls.Config {
+	return &tls.Config{
+		MinVersion:         tls.VersionTLS12,
+		GetConfigForClient: func(*tls.ClientHelloInfo) (*tls.Config, error) { return c.current.Load(), nil },
+	}
+}
+
+// hosts returns the names that the server's certificate is for; none if there are wildcards in it.
+func (c *certificates) hosts() []string {
+	leaf, err := x509.ParseCertificate(c.current.Load().Certificates[0].Certificate[0])
+	if err != nil {
+		return nil
+	}
+	hosts := leaf.DNSNames
+	for _, ip := range leaf.IPAddresses {
+		hosts = append(hosts, ip.String())
+	}
+	if strings.Contains(strings.Join(hosts, " "), "*") {
+		return nil
+	}
+	return hosts
+}
+
+func (c *certificates) close() {
+	c.stop()
+	<-c.ended
+}
+
+// unixPrefix begins a listening address that is the path of a Unix socket.
+const unixPrefix = "unix:"
+
+// listenOn listens on HOST:PORT, or on the Unix socket after "unix:". A socket that a server left
+// behind is replaced. With a policy, all users of the host can connect, and are identified.
+func listenOn(ctx context.Context, address string, everybody bool) (net.Listener, error) {
+	path, isUnix := strings.CutPrefix(address, unixPrefix)
+	if !isUnix {
+		return new(net.ListenConfig).Listen(ctx, "tcp", address) //nolint:wrapcheck // serve does
+	}
+	info, err := os.Lstat(path)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+	case err != nil:
+		return nil, err //nolint:wrapcheck // serve does
+	case info.Mode().Type() != fs.ModeSocket:
+		return nil, fmt.Errorf("%s: %w and is no socket", path, fs.ErrExist)
+	default:
+		if conn, err := new(net.Dialer).DialContext(ctx, "unix", path); err == nil {
+			return nil, errors.Join(fmt.Errorf("%s: another server listens there", path), conn.Close()) //nolint:err113 // for people
+		}
+		if err := os.Remove(path); err != nil {
+			return nil, err //nolint:wrapcheck // serve does
+		}
+	}
+	ln, err := new(net.ListenConfig).Listen(ctx, "unix", path)
+	if err != nil {
+		return nil, err //nolint:wrapcheck // serve does
+	}
+	mode := fs.FileMode(0o600)
+	if everybody {
+		mode = 0o666
+	}
+	if err := os.Chmod(path, mode); err != nil {
+		return nil, errors.Join(err, ln.Close())
+	}
+	return ln, nil
+}
