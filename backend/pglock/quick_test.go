@@ -101,6 +101,8 @@ func TestWatchOfFreeLocks(t *testing.T) {
 	id := leasetest.Session(t, b, time.Hour, nil)
 	req := leasetest.Ask("before", id)
 	leasetest.Take(t, b, req)
+	ends := leasetest.Session(t, b, time.Hour, nil)
+	leasetest.Take(t, b, leasetest.Ask("ends", ends))
 	ctx, stop := context.WithCancel(leasetest.Within(t))
 	defer stop()
 	events := make(chan backend.Event, 16)
@@ -123,6 +125,10 @@ func TestWatchOfFreeLocks(t *testing.T) {
 	}
 	next(backend.EventWatching)
 	leasetest.Give(t, b, req)
+	next(backend.EventReleased)
+	if err := b.EndSession(leasetest.Within(t), ends); err != nil {
+		t.Fatal(err)
+	}
 	next(backend.EventReleased)
 	req = leasetest.Ask("after", id)
 	leasetest.Take(t, b, req)
