@@ -13,7 +13,7 @@ import (
 func (b *Backend) KeepFromSweeping() { b.leases.KeepStill() }
 
 // Sweep deletes everything that has been over for at least age.
-func (b *Backend) Sweep(ctx context.Context, age time.Duration) { store{b}.Sweep(ctx, "", age) }
+func (b *Backend) Sweep(ctx context.Context, age time.Duration) { b.leases.Sweep(ctx, "", age) }
 
 // Quick executes what it can of requests in one round trip.
 func (b *Backend) Quick(ctx context.Context, q *sqllease.Quick) error { return store{b}.Quick(ctx, q) }

@@ -22,7 +22,8 @@ func database(s *testserver.MariaDBServer) leasetest.Database {
 	return leasetest.Database{
 		Exec:    func(q string) { s.Exec(q) },
 		Int:     func(q string) int64 { return s.Int(q) },
-		Dialect: strings.NewReplacer("@", "test.holdfast_", "$FUTURE", now+" + 3600000000", "$PAST", now+" - 3600000000", "$FLOOR", "last_floor", "$ADDR", ""),
+		Dialect: strings.NewReplacer("@", "test.holdfast_", "$FUTURE", now+" + 3600000000", "$PAST", now+" - 3600000000", "$FLOOR", "last_floor", "$ADDR", "", "$THIN", "leases", "$INFLATE", "", "$BURIED", ""),
+		Numbers: sqllease.Reserve,
 	}
 }
 

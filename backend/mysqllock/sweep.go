@@ -27,10 +27,10 @@ func (s store) Dead(ctx context.Context, age time.Duration) ([]string, error) {
 }
 
 // Sweep locks the rows of locks before it deletes them.
-func (s store) Sweep(ctx context.Context, after string, age time.Duration) string {
+func (s store) Sweep(ctx context.Context, after string, age time.Duration) (string, []string) {
 	ids, err := s.strings(ctx, s.b.sql(oldSessions), age.Microseconds(), sqllease.SweepAtOnce)
 	if err != nil {
-		return after // until the next time
+		return after, nil // until the next time
 	}
 	q := new(batch)
 	for _, id := range ids {
@@ -39,21 +39,21 @@ func (s store) Sweep(ctx context.Context, after string, age time.Duration) strin
 	q.exec(s.b.sql(`DELETE FROM @tombs WHERE expires < $NOW LIMIT ?`), sqllease.SweepAtOnce)
 	q.exec(s.b.sql(`DELETE FROM @losses WHERE expires < $NOW LIMIT ?`), sqllease.SweepAtOnce)
 	if err := q.run(ctx, s.b.db); err != nil {
-		return after
+		return after, nil
 	}
 	conn, err := s.b.db.Conn(ctx)
 	if err != nil {
-		return after
+		return after, nil
 	}
 	names, err := s.sweepLocks(ctx, conn, after, age)
 	giveBack(ctx, conn, err == nil)
 	switch {
 	case err != nil:
-		return after
+		return after, nil
 	case len(names) < sqllease.SweepAtOnce:
-		return "" // from the start
+		return "", nil // from the start
 	}
-	return names[len(names)-1]
+	return names[len(names)-1], nil
 }
 
 // sweepLocks returns the locks that were examined.

@@ -84,8 +84,15 @@ func (b *Backend) poolConfig(most int) (*pgxpool.Config, error) {
 	return pc, nil
 }
 
-// guard sets for a connection what guardTxn sets for a transaction.
+// isolate is for the statements without BEGIN: each sees what was committed before it, whatever
+// the server's default.
+const isolate = `SET SESSION CHARACTERISTICS AS TRANSACTION ISOLATION LEVEL READ COMMITTED`
+
+// guard sets for a connection what guardTxn and beginTxn set for a transaction.
 func (b *Backend) guard(ctx context.Context, conn *pgx.Conn) error {
+	if _, err := conn.Exec(ctx, isolate); err != nil {
+		return err //nolint:wrapcheck // see unavailable
+	}
 	_, err := conn.Exec(ctx, guardTxn, b.idleLimit, b.lockLimit, false)
 	return err //nolint:wrapcheck // see unavailable
 }

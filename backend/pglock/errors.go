@@ -17,7 +17,7 @@ import (
 )
 
 // What can be wrong with the database. Each is wrapped in a *backend.UnavailableError, except
-// ErrPooler, ErrNewer, ErrOld and ErrEncoding, which are backend.ErrUnsupported. Test with
+// ErrPooler, ErrNewer, ErrOlder, ErrOld and ErrEncoding, which are backend.ErrUnsupported. Test with
 // errors.Is.
 var (
 	// ErrNoSchema: the tables do not exist, and the role may not create them. See
@@ -28,6 +28,9 @@ var (
 	ErrPooler = errors.New("a connection pooler refuses the settings of Holdfast: set listen=false")
 	// ErrNewer: a later version of Holdfast created the tables. They were not changed.
 	ErrNewer = errors.New("the tables are of a later version")
+	// ErrOlder: a version of Holdfast that was never released created the tables. They were not
+	// changed.
+	ErrOlder = errors.New("the tables are of a version before the first release: drop the schema when no program uses it, or use another one")
 	// ErrEncoding: the database is not in UTF-8, so that it cannot keep every name.
 	ErrEncoding = errors.New("the database's encoding is not UTF8")
 	// ErrOld: the server is too old for advisory locks as Holdfast needs them. It does not end

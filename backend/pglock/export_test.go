@@ -11,7 +11,7 @@ import (
 func (b *Backend) KeepFromSweeping() { b.leases.KeepStill() }
 
 // Sweep deletes everything that has been over for at least age.
-func (b *Backend) Sweep(ctx context.Context, age time.Duration) { store{b}.Sweep(ctx, "", age) }
+func (b *Backend) Sweep(ctx context.Context, age time.Duration) { b.leases.Sweep(ctx, "", age) }
 
 // Strange returns how many locks with a queue are remembered that other values may free.
 func (b *Backend) Strange() int { return b.leases.Strange() }

@@ -26,15 +26,25 @@ const (
 		set_config('synchronous_commit', CASE current_setting('synchronous_commit') WHEN 'off' THEN 'on' ELSE current_setting('synchronous_commit') END, $3)`
 	// Numbers are taken here, more than are needed, so that the row need not be written again.
 	// Unused numbers are skipped.
-	lockLocks = `INSERT INTO @locks AS l (name, last, used) SELECT n, floor + $2::bigint, clock_timestamp() FROM @meta, unnest($1::text[]) AS n ORDER BY n
-		ON CONFLICT (name) DO UPDATE SET last = l.last + $2::bigint, used = clock_timestamp() RETURNING l.name, l.last`
+	//
+	// A thin lock is inflated: fat is 1 then, and its lease is read from the row. What the row has
+	// of it means nothing once this is committed.
+	lockLocks = `INSERT INTO @locks AS l (name, last, used, fat) SELECT n, floor + $2::bigint, clock_timestamp(), 1 FROM @meta, unnest($1::text[]) AS n ORDER BY n
+		ON CONFLICT (name) DO UPDATE SET last = l.last + $2::bigint, used = clock_timestamp(), fat = least(l.fat + 1, 2) RETURNING l.name, l.last`
 
 	// The clock, and the sessions of the requests.
 	readMeta = `SELECT clock_timestamp(), floor, watched > clock_timestamp(), ` + isEarly + `, s.id, s.ttl, s.ends, s.cause, s.addr
 		FROM @meta LEFT JOIN @sessions s ON s.id = ANY($1::text[])`
 	leaseColumns = `SELECT l.name, l.lease, l.addr, l.held, l.place, l.mode, l.permits, l.cap, l.owner, l.note, l.reentrant, l.timed, l.ttl,
-			l.token, l.asked, l.since, l.ends, l.waited, l.joined, l.session, s.ttl, s.ends, s.cause, s.addr
+			l.token, l.asked, l.since, l.ends, l.waited, l.joined, l.session, s.ttl, s.ends, s.cause, s.addr, false
 		FROM @leases l LEFT JOIN @sessions s ON s.id = l.session `
+	// Thin leases as rows of the table of leases.
+	thinLease = `k.name, k.lease, ''::text, true, k.token, k.mode, k.permits, k.cap, k.owner, k.note, k.reentrant, k.timed, k.ttl,
+			k.token, k.since, k.since, k.ends, false, false, k.session`
+	thinLeases = ` UNION ALL SELECT ` + thinLease + `, s.ttl, s.ends, s.cause, s.addr, true
+		FROM @locks k LEFT JOIN @sessions s ON s.id = k.session WHERE k.name = ANY($1::text[]) AND k.lease <> '' AND k.fat = `
+	thinNow, thinBefore = thinLeases + `0`, thinLeases + `1` // before lockLocks in the same transaction
+
 	readLeases = leaseColumns + `WHERE l.name = ANY($1::text[])`
 	// The front of long queues, and some more waiters, and the number of the rest.
 	fronts    = `JOIN unnest($1::text[], $2::bigint[]) AS x (name, front) ON x.name = l.name `
@@ -65,7 +75,7 @@ func (s store) Begin(ctx context.Context, scope *sqllease.Scope) (sqllease.Tx, *
 	t, v := &txn{s, conn}, new(sqllease.View)
 	q := new(pgx.Batch)
 	s.queueLock(q, scope.Names, v)
-	s.queueRead(q, scope, v)
+	s.queueRead(q, scope, v, thinBefore)
 	if err := conn.SendBatch(ctx, q).Close(); err != nil {
 		t.End(ctx)
 		return nil, nil, err //nolint:wrapcheck // see Unavailable
@@ -76,7 +86,7 @@ func (s store) Begin(ctx context.Context, scope *sqllease.Scope) (sqllease.Tx, *
 // Read reads in one round trip.
 func (s store) Read(ctx context.Context, names []string) (*sqllease.View, error) {
 	v := new(sqllease.View)
-	err := s.batch(ctx, func(q *pgx.Batch) { s.queueRead(q, &sqllease.Scope{Names: names}, v) })
+	err := s.batch(ctx, func(q *pgx.Batch) { s.queueRead(q, &sqllease.Scope{Names: names}, v, thinNow) })
 	return v, err
 }
 
@@ -101,13 +111,14 @@ func (s store) queueLock(q *pgx.Batch, names []string, v *sqllease.View) {
 	})
 }
 
-// queueRead reads everything in the scope. Rows are taken as they arrive.
-func (s store) queueRead(q *pgx.Batch, scope *sqllease.Scope, v *sqllease.View) {
+// queueRead reads everything in the scope. Rows are taken as they arrive. thin selects the leases of
+// thin locks.
+func (s store) queueRead(q *pgx.Batch, scope *sqllease.Scope, v *sqllease.View, thin string) {
 	q.Queue(s.b.sql(readMeta), texts(scope.Sessions)).Query(func(rows pgx.Rows) error { return scanMeta(rows, v) })
 	if len(scope.Front) == 0 {
-		q.Queue(s.b.sql(readLeases), scope.Names).Query(func(rows pgx.Rows) error { return scanLeases(rows, v) })
+		q.Queue(s.b.sql(readLeases+thin), scope.Names).Query(func(rows pgx.Rows) error { return scanLeases(rows, v) })
 	} else {
-		s.queueFront(q, scope, v)
+		s.queueFront(q, scope, v, thin)
 	}
 	if len(scope.Leases) > 0 {
 		names, leases := columns(scope.Leases)
@@ -123,7 +134,7 @@ func (s store) queueRead(q *pgx.Batch, scope *sqllease.Scope, v *sqllease.View) 
 }
 
 // queueFront reads the front of long queues, and what is behind it.
-func (s store) queueFront(q *pgx.Batch, scope *sqllease.Scope, v *sqllease.View) {
+func (s store) queueFront(q *pgx.Batch, scope *sqllease.Scope, v *sqllease.View, thin string) {
 	var places []int64
 	for _, name := range scope.Names {
 		place, long := scope.Front[name]
@@ -136,7 +147,7 @@ func (s store) queueFront(q *pgx.Batch, scope *sqllease.Scope, v *sqllease.View)
 	for _, k := range slices.Concat(scope.Leases, scope.Back) {
 		leases = append(leases, string(k.ID))
 	}
-	q.Queue(s.b.sql(readFront), scope.Names, places, leases).Query(func(rows pgx.Rows) error { return scanLeases(rows, v) })
+	q.Queue(s.b.sql(readFront+thin), scope.Names, places, leases).Query(func(rows pgx.Rows) error { return scanLeases(rows, v) })
 	q.Queue(s.b.sql(countRest), scope.Names, places, leases, int16(backend.Shared)).Query(func(rows pgx.Rows) error {
 		return each(rows, func() error {
 			var r sqllease.RestRow
@@ -178,7 +189,7 @@ func scanLeases(rows pgx.Rows, v *sqllease.View) error {
 		var ends, sessionEnds *time.Time
 		err := rows.Scan(&l.Name, &l.Lease, &l.Addr, &l.Held, &l.Place, &l.Claim.Mode, &l.Claim.Permits, &l.Claim.Limit, &l.Claim.Owner, &l.Note,
 			&l.Claim.Reentrant, &l.Timed, &ttl, &l.Token, &l.Asked, &l.Since, &ends, &l.Waited, &l.Joined,
-			&l.Session, &sessionTTL, &sessionEnds, &cause, &addr)
+			&l.Session, &sessionTTL, &sessionEnds, &cause, &addr, &l.Thin)
 		if err != nil {
 			return err //nolint:wrapcheck // see Unavailable
 		}

@@ -2,6 +2,7 @@ package pglock_test
 
 import (
 	"context"
+	"math/rand/v2"
 	"testing"
 
 	"github.com/holdfast-io/holdfast/backend"
@@ -23,6 +24,32 @@ func TestConformance(t *testing.T) {
 func TestConformanceDeaf(t *testing.T) {
 	t.Parallel()
 	conforms(t, "&listen=false&schema=deaf")
+}
+
+// TestConformanceInflated runs the suite with locks that are inflated as soon as they were taken: all,
+// and every other one.
+func TestConformanceInflated(t *testing.T) {
+	t.Parallel()
+	for name, toss := range map[string]func() bool{
+		"all": func() bool { return true }, "some": func() bool { return rand.IntN(2) == 0 },
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			s := testserver.Postgres(t)
+			backendtest.Run(t, backendtest.Harness{
+				Open: func(t backendtest.T) backend.Backend {
+					b, err := pglock.Open(t.Context(), s.URL(), pglock.Config{})
+					if err != nil {
+						t.Fatalf("open: %v", err)
+					}
+					return leasetest.Inflating{Backend: b, Toss: toss}
+				},
+				Restart:    func(backendtest.T) { s.Restart() },
+				Holders:    leasetest.Holders(500), // each transaction reads all of them
+				NoSlowDisk: "TestConformance has the same server on one",
+			})
+		})
+	}
 }
 
 // conforms runs the suite with more parameters of the URL.

@@ -1,7 +1,9 @@
 package pglock
 
 import (
+	"cmp"
 	"context"
+	"slices"
 
 	"github.com/jackc/pgx/v5"
 
@@ -11,58 +13,58 @@ import (
 // maxQuick is how many locks are tried together.
 const maxQuick = 256
 
+// A thin lock has its lease in its own row, so that one statement decides: a statement that waited
+// for the row evaluates its condition again on what is committed then. Of other tables it sees what
+// was committed when it began. Each of these may be old without harm:
+//
+//   - The session. Sessions do not come back to life. If one has ended meanwhile, the lease is
+//     dead from the start, or was released before.
+//   - The watchers. Whoever begins to watch waits for the statements in progress. A watcher that
+//     is late finds that out: hence the time at which the statement arrived.
+//   - The floor. The row is one that the statement saw when it began, so it saw a floor that is
+//     above all numbers of earlier rows of the lock. A row that is swept meanwhile is not updated.
+//   - The tombs. If the row was not buried since the statement began, it saw all of them.
 const (
-	// The lock has no leases at all, dead or alive. This is a separate statement from the one
-	// that locks the row, so it sees what was committed while that waited for the row.
-	quickAcquire = `INSERT INTO @leases (name, lease, session, addr, held, place, mode, permits, cap, owner, note, reentrant, timed, ttl,
-			token, asked, since, ends, waited, joined)
-		SELECT x.name, x.lease, x.session, $12, true, k.last - $13::bigint, x.mode, x.permits, x.cap, x.owner, x.note, x.reentrant, x.timed, x.ttl,
-			k.last - $13::bigint, clock_timestamp(), clock_timestamp(), CASE WHEN x.timed THEN clock_timestamp() + x.ttl * interval '1 microsecond' END, false, false
-		FROM unnest($1::text[], $2::text[], $3::text[], $4::smallint[], $5::integer[], $6::integer[], $7::text[], $8::text[], $9::boolean[],
-				$10::boolean[], $11::bigint[]) AS x (name, lease, session, mode, permits, cap, owner, note, reentrant, timed, ttl)
-			JOIN @locks k ON k.name = x.name CROSS JOIN @meta m
-		WHERE m.watched <= clock_timestamp() AND k.last - $13::bigint > m.floor
-			AND NOT EXISTS (SELECT FROM @leases o WHERE o.name = x.name)
-			AND NOT EXISTS (SELECT FROM @tombs t WHERE t.name = x.name AND t.lease = x.lease AND t.until > clock_timestamp())
-			AND (x.session = '' OR EXISTS (SELECT FROM @sessions s WHERE s.id = x.session AND s.cause = '' AND s.ends > clock_timestamp()))
-		RETURNING name, token, since`
-	// The lease is held, and the lock has no other holder and no waiter.
-	quickRelease = `DELETE FROM @leases l USING unnest($1::text[], $2::text[]) AS x (name, lease), @meta m
-		WHERE l.name = x.name AND l.lease = x.lease AND l.held AND m.watched <= clock_timestamp()
-			AND NOT EXISTS (SELECT FROM @leases o WHERE o.name = x.name AND o.lease <> x.lease)
-			AND CASE WHEN l.timed THEN l.ends > clock_timestamp()
-				ELSE EXISTS (SELECT FROM @sessions s WHERE s.id = l.session AND s.cause = '' AND s.ends > clock_timestamp()) END
-		RETURNING l.name`
+	// The row may be about to be swept, and this waits for that. What it reads of the floor may be
+	// old then; the statement that follows sees it.
+	newLock = `INSERT INTO @locks (name, last, used) SELECT $1::text, floor, clock_timestamp() FROM @meta ON CONFLICT (name) DO NOTHING`
+
+	unwatched    = `m.watched <= statement_timestamp()`
+	quickAcquire = `UPDATE @locks k SET last = greatest(k.last, m.floor) + 1, token = greatest(k.last, m.floor) + 1, used = clock_timestamp(), since = clock_timestamp(),
+			lease = $2::text, session = $3::text, mode = $4, permits = $5, cap = $6, owner = $7, note = $8, reentrant = $9, timed = $10::boolean, ttl = $11::bigint,
+			ends = CASE WHEN $10::boolean THEN clock_timestamp() + $11::bigint * interval '1 microsecond' END
+		FROM @meta m WHERE k.name = $1::text AND k.lease = '' AND k.fat = 0 AND ` + unwatched + `
+			AND (k.buried <= clock_timestamp() OR k.buried = (SELECT b.buried FROM @locks b WHERE b.name = $1::text)
+				AND NOT EXISTS (SELECT FROM @tombs t WHERE t.name = $1::text AND t.lease = $2::text AND t.until > clock_timestamp()))
+			AND ($3::text = '' OR EXISTS (SELECT FROM @sessions s WHERE s.id = $3::text AND s.cause = '' AND s.ends > clock_timestamp()))
+		RETURNING k.name, k.token, k.since`
+
+	noThin       = `lease = '', session = '', owner = '', note = '', ends = NULL`
+	quickRelease = `UPDATE @locks k SET ` + noThin + ` FROM @meta m
+		WHERE k.name = $1::text AND k.lease = $2::text AND k.fat = 0 AND ` + unwatched + `
+			AND CASE WHEN k.timed THEN k.ends > clock_timestamp()
+				ELSE EXISTS (SELECT FROM @sessions s WHERE s.id = k.session AND s.cause = '' AND s.ends > clock_timestamp()) END
+		RETURNING k.name`
 )
 
-// Quick is one round trip.
+// Quick is one round trip, and one transaction without BEGIN. Rows are locked in the order of their
+// names.
 func (s store) Quick(ctx context.Context, x *sqllease.Quick) error {
-	conn, err := s.b.pool.Acquire(ctx)
-	if err != nil {
-		return err //nolint:wrapcheck // see Unavailable
-	}
-	t := &txn{s, conn}
-	defer t.End(ctx)
-	q := new(pgx.Batch)
-	q.Queue(beginTxn) // whatever isolation is the server's default, each statement sees what was committed before it
-	numbers := int64(0)
-	if len(x.Acquire) > 0 {
-		numbers = sqllease.Reserve
-	}
-	q.Queue(s.b.sql(lockLocks), x.Names, numbers)
-	var rows leaseRows
-	for i := range x.Acquire {
-		rows.add(&x.Acquire[i])
-	}
-	if r := &rows; len(r.names) > 0 {
-		q.Queue(s.b.sql(quickAcquire), r.names, r.leases, r.sessions, r.modes, r.permits, r.limits, r.owners, r.notes, r.reentrant, r.timed, r.ttls,
-			s.b.addr, int64(sqllease.Reserve-1)).Query(func(rows pgx.Rows) error { return scanGranted(rows, &x.Granted) })
-	}
-	if len(x.Release) > 0 {
-		names, leases := columns(x.Release)
-		q.Queue(s.b.sql(quickRelease), names, leases).Query(func(rows pgx.Rows) error { return scanNames(rows, &x.Released) })
-	}
-	return t.commit(ctx, q)
+	slices.SortFunc(x.Acquire, func(a, b sqllease.LeaseRow) int { return cmp.Compare(a.Name, b.Name) })
+	slices.SortFunc(x.Release, sqllease.Key.Compare)
+	return s.batch(ctx, func(q *pgx.Batch) {
+		for i := range x.Acquire {
+			l := &x.Acquire[i]
+			if !x.Known[l.Name] {
+				q.Queue(s.b.sql(newLock), l.Name)
+			}
+			q.Queue(s.b.sql(quickAcquire), l.Name, string(l.Lease), string(l.Session), int16(l.Claim.Mode), int32(l.Claim.Permits), int32(l.Claim.Limit), //nolint:gosec // at most backend.MaxLimit
+				l.Claim.Owner, l.Note, l.Claim.Reentrant, l.Timed, l.TTL.Microseconds()).Query(func(rows pgx.Rows) error { return scanGranted(rows, &x.Granted) })
+		}
+		for _, k := range x.Release {
+			q.Queue(s.b.sql(quickRelease), k.Name, string(k.ID)).Query(func(rows pgx.Rows) error { return scanNames(rows, &x.Released) })
+		}
+	})
 }
 
 func scanGranted(rows pgx.Rows, all *[]sqllease.QuickGrant) error {

@@ -27,6 +27,8 @@ const (
 			$10::boolean[]) AS x (name, lease, session, addr, held, place, token, since, ends, joined)
 		WHERE l.name = x.name AND l.lease = x.lease`
 	updateLocks = `UPDATE @locks l SET last = x.last, used = $3 FROM unnest($1::text[], $2::bigint[]) AS x (name, last) WHERE l.name = x.name`
+	freeLocks   = `UPDATE @locks SET fat = 0, ` + noThin + ` WHERE name = ANY($1::text[])`
+	buryLocks   = `UPDATE @locks SET buried = greatest(buried + interval '1 microsecond', $2) WHERE name = ANY($1::text[])`
 	insertTombs = `INSERT INTO @tombs (name, lease, until) SELECT name, lease, $3 FROM unnest($1::text[], $2::text[]) AS x (name, lease)
 		ON CONFLICT (name, lease) DO UPDATE SET until = excluded.until`
 	insertLosses = `INSERT INTO @losses (session, lease, cause, reason, until)
@@ -60,8 +62,12 @@ func (s store) queueSave(q *pgx.Batch, c *sqllease.Changes) {
 		}
 		q.Queue(s.b.sql(updateLocks), names, lasts, c.Now)
 	}
+	if len(c.Free) > 0 {
+		q.Queue(s.b.sql(freeLocks), c.Free)
+	}
 	if len(c.Buried) > 0 {
 		names, leases := columns(c.Buried)
+		q.Queue(s.b.sql(buryLocks), names, c.Now.Add(sqllease.Remembered))
 		q.Queue(s.b.sql(insertTombs), names, leases, c.Now.Add(sqllease.Remembered))
 	}
 	s.saveLosses(q, c.Losses)

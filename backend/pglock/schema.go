@@ -16,7 +16,7 @@ import (
 var schema string
 
 // schemaVersion and advisoryVersion are those that schema.sql and advisory.sql write.
-const schemaVersion, advisoryVersion = 1, 1
+const schemaVersion, advisoryVersion = 2, 1
 
 const (
 	readVersion = `SELECT version, current_setting('server_encoding') FROM @meta`
@@ -40,7 +40,7 @@ type tables struct {
 // INSERT, UPDATE and DELETE of the tables in it. Migrate does nothing when they exist.
 //
 // Errors: *backend.UnavailableError, with ErrNoSchema where the role may not create them;
-// ErrNewer and ErrEncoding, which are backend.ErrUnsupported; ErrClosed; ctx's cause.
+// ErrNewer, ErrOlder and ErrEncoding, which are backend.ErrUnsupported; ErrClosed; ctx's cause.
 func (b *Backend) Migrate(ctx context.Context) error {
 	t := tables{
 		pool: b.pool, backend: backendName, version: schemaVersion, schema: b.schema, create: schema, sql: b.sql,
@@ -82,6 +82,8 @@ func (t *tables) check(ctx context.Context) error {
 		return fmt.Errorf("%s: %q: %w: %w", t.backend, encoding, ErrEncoding, backend.ErrUnsupported)
 	case version > t.version:
 		return fmt.Errorf("%s: version %d, this program knows %d: %w: %w", t.backend, version, t.version, ErrNewer, backend.ErrUnsupported)
+	case version < t.version:
+		return fmt.Errorf("%s: version %d, this program needs %d: %w: %w", t.backend, version, t.version, ErrOlder, backend.ErrUnsupported)
 	}
 	return nil
 }

@@ -9,12 +9,35 @@ CREATE TABLE @meta (
 );
 
 -- One row for each lock that was used lately. A transaction that changes the leases of a
--- lock first locks its row, then reads the leases in a separate statement.
+-- lock first locks its row, then reads the leases in a separate statement. A thin lock has
+-- its only lease in this row.
 CREATE TABLE @locks (
 	name text        COLLATE "C" PRIMARY KEY,
 	last bigint      NOT NULL, -- the last number given: a token, or a place in the queue
-	used timestamptz NOT NULL
+	used timestamptz NOT NULL,
+	-- The lock may have rows in the table of leases. 1: it has them since the transaction that
+	-- wrote the 1; 2: for longer. 0: it has none, and the lease in this row, if there is one, is
+	-- held. In no other case does that lease mean anything.
+	fat    smallint    NOT NULL DEFAULT 0,
+	-- Until then some leases of the lock have tombs. It changes with each of them.
+	buried timestamptz NOT NULL DEFAULT '-infinity',
+
+	lease     text        COLLATE "C" NOT NULL DEFAULT '', -- empty: none
+	session   text        COLLATE "C" NOT NULL DEFAULT '',
+	mode      smallint    NOT NULL DEFAULT 0,
+	permits   integer     NOT NULL DEFAULT 0,
+	cap       integer     NOT NULL DEFAULT 0,
+	owner     text        NOT NULL DEFAULT '',
+	note      text        NOT NULL DEFAULT '',
+	reentrant boolean     NOT NULL DEFAULT false,
+	timed     boolean     NOT NULL DEFAULT false,
+	ttl       bigint      NOT NULL DEFAULT 0,
+	token     bigint      NOT NULL DEFAULT 0,
+	since     timestamptz NOT NULL DEFAULT '-infinity',
+	ends      timestamptz
 ) WITH (fillfactor = 50);
+-- Of timed leases only: the row of any other is written without an index entry.
+CREATE INDEX locks_ends ON @locks (ends) WHERE ends IS NOT NULL;
 
 -- A session lives as long as it has no cause and ends in the future.
 CREATE TABLE @sessions (
@@ -76,4 +99,4 @@ CREATE INDEX losses_until ON @losses (until);
 -- Numbers begin at the microseconds of the server's clock, so that they grow also when the
 -- tables are dropped and created again.
 INSERT INTO @meta (id, version, floor, watched)
-	VALUES (1, 1, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint, '-infinity');
+	VALUES (1, 2, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint, '-infinity');

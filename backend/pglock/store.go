@@ -67,12 +67,15 @@ const (
 		WHERE s.cause = '' AND s.ends > clock_timestamp() RETURNING true`
 	renewSession = `UPDATE @sessions SET ends = clock_timestamp() + ttl * interval '1 microsecond'
 		WHERE id = $1 AND cause = '' AND ends > clock_timestamp() RETURNING true`
-	readLosses  = `SELECT session, lease, cause, reason FROM @losses WHERE session = $1 AND until > clock_timestamp()`
-	renewLeases = `WITH mine AS (
-			SELECT l.name, l.lease, x.ttl, x.n FROM @leases l JOIN unnest($1::text[], $2::text[], $3::bigint[]) WITH ORDINALITY AS x (name, lease, ttl, n)
+	readLosses             = `SELECT session, lease, cause, reason FROM @losses WHERE session = $1 AND until > clock_timestamp()`
+	renewLeases, renewThin = renewIn + `@leases` + renewWhere + `l.held` + renewSet + `@leases` + renewed, renewIn + `@locks` + renewWhere + `l.fat = 0` + renewSet + `@locks` + renewed
+
+	renewIn    = `WITH mine AS (SELECT l.name, l.lease, x.ttl, x.n FROM `
+	renewWhere = ` l JOIN unnest($1::text[], $2::text[], $3::bigint[]) WITH ORDINALITY AS x (name, lease, ttl, n)
 				ON l.name = x.name AND l.lease = x.lease
-			WHERE l.held AND l.timed ORDER BY l.name, l.lease FOR UPDATE OF l)
-		UPDATE @leases l SET ttl = mine.ttl, ends = clock_timestamp() + mine.ttl * interval '1 microsecond' FROM mine
+			WHERE l.timed AND `
+	renewSet = ` ORDER BY l.name, l.lease FOR UPDATE OF l) UPDATE `
+	renewed  = ` l SET ttl = mine.ttl, ends = clock_timestamp() + mine.ttl * interval '1 microsecond' FROM mine
 		WHERE l.name = mine.name AND l.lease = mine.lease AND l.ends > clock_timestamp()
 		RETURNING mine.n, l.token, (1000000 * extract(epoch FROM l.ends - clock_timestamp()))::bigint`
 	locksOfSession = `SELECT DISTINCT name FROM @leases WHERE session = $1 AND session <> '' AND NOT (held AND timed)`
@@ -90,9 +93,11 @@ func (s store) OpenSession(ctx context.Context, id backend.SessionID, ttl time.D
 	return alive, err
 }
 
-// Renew is one round trip.
+// Renew is one round trip. It locks rows in the order of every transaction: locks, sessions, leases. A
+// lease that is inflated in the middle of it is found by the last statement.
 func (s store) Renew(ctx context.Context, r *sqllease.Renewals) error {
 	return s.batch(ctx, func(q *pgx.Batch) {
+		renewTimed(q, s.b.sql(renewThin), r)
 		if r.Session != "" {
 			q.Queue(s.b.sql(renewSession), string(r.Session)).Query(func(rows pgx.Rows) error {
 				r.SessionLost = !rows.Next()
@@ -100,22 +105,26 @@ func (s store) Renew(ctx context.Context, r *sqllease.Renewals) error {
 			})
 			q.Queue(s.b.sql(readLosses), string(r.Session)).Query(func(rows pgx.Rows) error { return scanLosses(rows, &r.Lost) })
 		}
-		if len(r.Leases) == 0 {
-			return
-		}
-		names, leases := columns(r.Leases)
-		var ttls []int64
-		for _, ttl := range r.TTLs {
-			ttls = append(ttls, ttl.Microseconds())
-		}
-		q.Queue(s.b.sql(renewLeases), names, leases, ttls).Query(func(rows pgx.Rows) error {
-			return each(rows, func() error {
-				var n int
-				var token, left int64
-				err := rows.Scan(&n, &token, &left)
-				r.Renewed[n-1] = sqllease.Renewed{Token: token, Left: micros(left)}
-				return err //nolint:wrapcheck // see Unavailable
-			})
+		renewTimed(q, s.b.sql(renewLeases), r)
+	})
+}
+
+func renewTimed(q *pgx.Batch, statement string, r *sqllease.Renewals) {
+	if len(r.Leases) == 0 {
+		return
+	}
+	names, leases := columns(r.Leases)
+	var ttls []int64
+	for _, ttl := range r.TTLs {
+		ttls = append(ttls, ttl.Microseconds())
+	}
+	q.Queue(statement, names, leases, ttls).Query(func(rows pgx.Rows) error {
+		return each(rows, func() error {
+			var n int
+			var token, left int64
+			err := rows.Scan(&n, &token, &left)
+			r.Renewed[n-1] = sqllease.Renewed{Token: token, Left: micros(left)}
+			return err //nolint:wrapcheck // see Unavailable
 		})
 	})
 }
@@ -145,9 +154,10 @@ func (s store) LocksOf(ctx context.Context, id backend.SessionID) ([]string, err
 	return names, err
 }
 
-const listNames = `SELECT DISTINCT l.name FROM @leases l LEFT JOIN @sessions s ON s.id = l.session
+const listNames = `SELECT DISTINCT l.name FROM (SELECT name, session, held AND timed AS timed, ends FROM @leases
+		UNION ALL SELECT name, session, timed, ends FROM @locks WHERE lease <> '' AND fat = 0) l LEFT JOIN @sessions s ON s.id = l.session
 	WHERE l.name > $1 AND l.name >= $2 AND l.name < $3 AND starts_with(l.name, $2)
-	AND CASE WHEN l.held AND l.timed THEN l.ends > clock_timestamp() ELSE s.cause = '' AND s.ends > clock_timestamp() END
+	AND CASE WHEN l.timed THEN l.ends > clock_timestamp() ELSE s.cause = '' AND s.ends > clock_timestamp() END
 	ORDER BY l.name LIMIT $4`
 
 // Names is one statement.

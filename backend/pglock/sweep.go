@@ -12,6 +12,7 @@ import (
 const (
 	// A waiter tends its lock immediately. What has no waiter is found here.
 	deadLeases = `SELECT name FROM @leases WHERE ends <= clock_timestamp() - $1::bigint * interval '1 microsecond'
+		UNION SELECT name FROM @locks WHERE ends <= clock_timestamp() - $1::bigint * interval '1 microsecond' AND lease <> '' AND fat = 0
 		UNION SELECT l.name FROM @sessions s JOIN @leases l ON l.session = s.id AND l.session <> '' AND NOT (l.held AND l.timed)
 			WHERE s.ends <= clock_timestamp() - $1::bigint * interval '1 microsecond'
 		LIMIT $2`
@@ -21,12 +22,17 @@ const (
 		LIMIT $1 FOR UPDATE SKIP LOCKED)`
 	sweepLosses = `DELETE FROM @losses WHERE (session, lease) IN (SELECT session, lease FROM @losses WHERE until < clock_timestamp()
 		LIMIT $1 FOR UPDATE SKIP LOCKED)`
-	// Locks that were not used for a while. Their rows are locked first, and read again then. No
-	// lock may ever go back behind the floor.
-	oldLocks = `SELECT name FROM @locks WHERE name > $1 AND used < clock_timestamp() - $2::bigint * interval '1 microsecond'
+	// Locks that were not used for a while, and whether one has a thin lease whose session does not
+	// seem to live. Their rows are locked first, and read again then. No lock may ever go back
+	// behind the floor.
+	oldLocks = `SELECT name, lease <> '' AND fat = 0 AND NOT timed AND NOT EXISTS (SELECT FROM @sessions s WHERE s.id = k.session AND s.cause = '' AND s.ends > clock_timestamp())
+		FROM @locks k WHERE name > $1 AND used < clock_timestamp() - $2::bigint * interval '1 microsecond'
 		ORDER BY name LIMIT $3 FOR UPDATE SKIP LOCKED`
+	// Neither a thin lock nor one with a recent tomb: the next row would not know of the tomb.
 	sweepLocks = `WITH swept AS (
-			DELETE FROM @locks k WHERE k.name = ANY($1::text[]) AND NOT EXISTS (SELECT FROM @leases l WHERE l.name = k.name) RETURNING k.last)
+			DELETE FROM @locks k WHERE k.name = ANY($1::text[]) AND NOT (k.lease <> '' AND k.fat = 0)
+				AND k.buried <= clock_timestamp() + $2::bigint * interval '1 microsecond'
+				AND NOT EXISTS (SELECT FROM @leases l WHERE l.name = k.name) RETURNING k.last)
 		UPDATE @meta SET floor = greatest(floor, (SELECT max(last) FROM swept)) WHERE EXISTS (SELECT FROM swept)`
 )
 
@@ -40,16 +46,16 @@ func (s store) Dead(ctx context.Context, age time.Duration) ([]string, error) {
 }
 
 // Sweep locks the rows of locks before it deletes them.
-func (s store) Sweep(ctx context.Context, after string, age time.Duration) string {
+func (s store) Sweep(ctx context.Context, after string, age time.Duration) (string, []string) {
 	b := s.b
 	q := new(pgx.Batch)
 	q.Queue(b.sql(sweepSessions), age.Microseconds(), sqllease.SweepAtOnce)
 	q.Queue(b.sql(sweepTombs), sqllease.SweepAtOnce)
 	q.Queue(b.sql(sweepLosses), sqllease.SweepAtOnce)
 	if err := b.pool.SendBatch(ctx, q).Close(); err != nil {
-		return after // until the next time
+		return after, nil // until the next time
 	}
-	var names []string
+	var names, dead []string
 	err := pgx.BeginTxFunc(ctx, b.pool, pgx.TxOptions{IsoLevel: pgx.ReadCommitted}, func(tx pgx.Tx) error {
 		if _, err := tx.Exec(ctx, guardTxn, b.idleLimit, b.lockLimit, true); err != nil {
 			return err //nolint:wrapcheck // no caller sees it
@@ -58,17 +64,26 @@ func (s store) Sweep(ctx context.Context, after string, age time.Duration) strin
 		if err != nil {
 			return err //nolint:wrapcheck // no caller sees it
 		}
-		if names, err = pgx.CollectRows(rows, pgx.RowTo[string]); err != nil || len(names) == 0 {
+		err = each(rows, func() error {
+			var name string
+			var isDead bool
+			err := rows.Scan(&name, &isDead)
+			if names = append(names, name); isDead {
+				dead = append(dead, name)
+			}
 			return err //nolint:wrapcheck // no caller sees it
+		})
+		if err != nil || len(names) == 0 {
+			return err
 		}
-		_, err = tx.Exec(ctx, b.sql(sweepLocks), names)
+		_, err = tx.Exec(ctx, b.sql(sweepLocks), names, (sqllease.Remembered - age).Microseconds())
 		return err //nolint:wrapcheck // no caller sees it
 	})
 	switch {
 	case err != nil:
-		return after
+		return after, nil
 	case len(names) < sqllease.SweepAtOnce:
-		return "" // from the start
+		return "", dead // from the start
 	}
-	return names[len(names)-1]
+	return names[len(names)-1], dead
 }

@@ -19,8 +19,12 @@ const (
 	signOn    = `UPDATE @meta SET watched = greatest(watched, clock_timestamp() + $1::bigint * interval '1 microsecond')`
 	// Transactions that began earlier may not know of the watcher. They have written to the table
 	// of locks before they read, and this waits until they end.
-	barrier = `LOCK TABLE @locks IN SHARE MODE`
-	stayOn  = `WITH was AS (SELECT watched > clock_timestamp() AS on FROM @meta)
+	barrier = `LOCK TABLE @locks IN SHARE ROW EXCLUSIVE MODE`
+	// While there are watchers no lock is thin: what becomes of a thin lease is not published.
+	inflate = `WITH k AS (UPDATE @locks SET fat = 1 WHERE lease <> '' AND fat = 0 RETURNING *)
+		INSERT INTO @leases (name, lease, addr, held, place, mode, permits, cap, owner, note, reentrant, timed, ttl,
+			token, asked, since, ends, waited, joined, session) SELECT ` + thinLease + ` FROM k`
+	stayOn = `WITH was AS (SELECT watched > clock_timestamp() AS on FROM @meta)
 		UPDATE @meta SET watched = greatest(watched, clock_timestamp() + $1::bigint * interval '1 microsecond') FROM was RETURNING was.on, clock_timestamp()`
 )
 
@@ -100,8 +104,9 @@ func (b *Backend) beginWatch(ctx context.Context, conn *pgx.Conn) (time.Time, er
 		return now, err //nolint:wrapcheck // see unavailable
 	}
 	q := new(pgx.Batch)
-	q.Queue(`BEGIN`)
+	q.Queue(beginTxn)
 	q.Queue(b.sql(barrier))
+	q.Queue(b.sql(inflate))
 	q.Queue(`SELECT clock_timestamp()`).QueryRow(func(row pgx.Row) error { return row.Scan(&now) })
 	q.Queue(`COMMIT`)
 	return now, conn.SendBatch(ctx, q).Close() //nolint:wrapcheck // see unavailable

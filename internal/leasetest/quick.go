@@ -15,8 +15,12 @@ type Database struct {
 	Exec func(statement string)
 	Int  func(query string) int64
 	// Dialect replaces @ by the tables, $FUTURE and $PAST by times, $FLOOR by the column of the
-	// floor, and $ADDR by what follows the session of a lease.
+	// floor, $ADDR by what follows the session of a lease, $THIN by the table with the lease of a
+	// lock that was taken the short way, $INFLATE by the statement that moves the lease of $N from
+	// there to the table of leases, and $BURIED by the one that makes the row of $N have tombs.
 	Dialect *strings.Replacer
+	// Numbers is how many numbers a lease takes the short way.
+	Numbers int64
 }
 
 // QuickConditions (C5): a state that is not as the quick statements need it is found, and
@@ -28,7 +32,7 @@ func QuickConditions(t *testing.T, b backend.Backend, s Database) {
 		endSession = `UPDATE @sessions SET cause = 'session', ends = $FUTURE WHERE id = '$S'`
 		cutSession = `UPDATE @sessions SET ends = $PAST WHERE id = '$S'`
 		noSession  = `DELETE FROM @sessions WHERE id = '$S'`
-		inQueue    = `INSERT INTO @leases SELECT name, 'Lqqqqqqqqqqqqqqqqqqqqqqqqqq', session, $ADDRfalse, place + 1, mode, permits, cap, owner, note,
+		inQueue    = `$INFLATE;INSERT INTO @leases SELECT name, 'Lqqqqqqqqqqqqqqqqqqqqqqqqqq', session, $ADDRfalse, place + 1, mode, permits, cap, owner, note,
 			reentrant, false, 0, 0, asked, since, NULL, true, false FROM @leases WHERE name = '$N'`
 	)
 	for _, c := range []struct {
@@ -46,19 +50,19 @@ func QuickConditions(t *testing.T, b backend.Backend, s Database) {
 		{"acquire under no session", false, true, noSession, backend.ErrSessionLost, false},
 		{
 			"acquire what was abandoned", false, true,
-			`INSERT INTO @tombs VALUES ('$N', '$L', $FUTURE)`, backend.ErrLost, false,
+			`$BURIED;INSERT INTO @tombs VALUES ('$N', '$L', $FUTURE)`, backend.ErrLost, false,
 		},
 		{
 			"acquire what was abandoned long ago", false, true,
-			`INSERT INTO @tombs VALUES ('$N', '$L', $PAST)`, nil, false,
+			`$BURIED;INSERT INTO @tombs VALUES ('$N', '$L', $PAST)`, nil, false,
 		},
 		{
 			"acquire what is called like one that was abandoned", false, true,
-			`INSERT INTO @tombs VALUES ('$N/', '$L', $FUTURE)`, nil, false,
+			`$BURIED;INSERT INTO @tombs VALUES ('$N/', '$L', $FUTURE)`, nil, false,
 		},
 		{
 			"acquire what was abandoned for another", false, true,
-			`INSERT INTO @tombs VALUES ('$N', 'L$L', $FUTURE)`, nil, false,
+			`$BURIED;INSERT INTO @tombs VALUES ('$N', 'L$L', $FUTURE)`, nil, false,
 		},
 		{"release", false, false, "", nil, false},
 		{"release under a session that was ended", false, false, endSession, backend.ErrLost, false},
@@ -68,12 +72,12 @@ func QuickConditions(t *testing.T, b backend.Backend, s Database) {
 		{"release of a timed lease whose session was ended", true, false, endSession, nil, false},
 		{
 			"release of a timed lease that ran out", true, false,
-			`UPDATE @leases SET ends = $PAST WHERE name = '$N'`, backend.ErrLost, false,
+			`UPDATE @$THIN SET ends = $PAST WHERE name = '$N'`, backend.ErrLost, false,
 		},
 		{"release with a waiter in the queue", false, false, inQueue, nil, true},
-		{"release with another name", false, false, `UPDATE @leases SET name = '$N/' WHERE name = '$N'`, backend.ErrLost, false},
-		{"release of another lease", false, false, `UPDATE @leases SET lease = 'Lqqqqqqqqqqqqqqqqqqqqqqqqqq' WHERE name = '$N'`, backend.ErrLost, false},
-		{"release of a place in the queue", false, false, `UPDATE @leases SET held = false WHERE name = '$N'`, nil, true},
+		{"release with another name", false, false, `UPDATE @$THIN SET name = '$N/' WHERE name = '$N'`, backend.ErrLost, false},
+		{"release of another lease", false, false, `UPDATE @$THIN SET lease = 'Lqqqqqqqqqqqqqqqqqqqqqqqqqq' WHERE name = '$N'`, backend.ErrLost, false},
+		{"release of a place in the queue", false, false, `$INFLATE;UPDATE @leases SET held = false WHERE name = '$N'`, nil, true},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			id := Session(t, b, time.Hour, nil)
@@ -82,8 +86,10 @@ func QuickConditions(t *testing.T, b backend.Backend, s Database) {
 				req.TTL = time.Minute
 			}
 			change := func() {
-				if c.change != "" {
-					s.Exec(strings.NewReplacer("$N", req.Name, "$L", string(req.Lease), "$S", string(id)).Replace(s.Dialect.Replace(c.change)))
+				for q := range strings.SplitSeq(s.Dialect.Replace(c.change), ";") {
+					if q != "" {
+						s.Exec(strings.NewReplacer("$N", req.Name, "$L", string(req.Lease), "$S", string(id)).Replace(q))
+					}
 				}
 			}
 			last := func() int64 {
@@ -101,7 +107,7 @@ func QuickConditions(t *testing.T, b backend.Backend, s Database) {
 				if _, err := b.Acquire(Within(t), req); !errors.Is(err, c.want) {
 					t.Errorf("Acquire: %v, not %v", err, c.want)
 				}
-				took(64)
+				took(s.Numbers)
 				return
 			}
 			Take(t, b, req)

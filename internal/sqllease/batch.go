@@ -318,6 +318,7 @@ func (b *Leases) transact(ctx context.Context, t *txn, reqs []*request) (bool, e
 		return true, errMore
 	}
 	if c := t.changes(); rests(reqs, answers) || !c.empty() {
+		c.Fresh = append(c.Fresh, c.inflated...)
 		if refused, err := tx.Commit(ctx, c); err != nil {
 			return refused, err
 		}

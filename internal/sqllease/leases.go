@@ -63,6 +63,7 @@ type Leases struct {
 	busy     map[string]struct{}            // locks in a batch
 	fronts   map[string]int64               // of long queues: see front.go
 	crowded  map[string]struct{}            // contended locks: see quick.go
+	rows     map[string]struct{}            // locks that are known to have a row: see quick.go
 	look     waiters.Look                   // what to read next
 	own      map[backend.SessionID]struct{} // opened here and not ended
 	strange  map[string]struct{}            // locks with a queue that other values may free: see wait.go
@@ -82,7 +83,7 @@ func New(cfg Config) *Leases {
 		store: cfg.Store, name: cfg.Name, caps: cfg.Caps, addr: cfg.Addr, quick: cfg.Quick, pace: cfg.Rest, log: cfg.Logger,
 		lone: make(chan struct{}, max(1, cfg.Conns/4)), maxBatches: min(2, cfg.Conns-2), //nolint:mnd // a quarter
 		gate: make(chan struct{}, 1), toLook: make(chan struct{}, 1), toSweep: make(chan struct{}, 1),
-		busy: make(map[string]struct{}), crowded: make(map[string]struct{}), fronts: make(map[string]int64),
+		busy: make(map[string]struct{}), crowded: make(map[string]struct{}), rows: make(map[string]struct{}), fronts: make(map[string]int64),
 		own: make(map[backend.SessionID]struct{}), strange: make(map[string]struct{}),
 	}
 	b.life, b.end = context.WithCancelCause(context.Background())

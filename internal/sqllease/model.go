@@ -33,6 +33,7 @@ type ofLease struct {
 	ends    time.Time // of a timed lease that is held
 
 	saved bool // it has a row
+	thin  bool // it has none, because it is in the row of its lock
 	dirty bool // the row has to be written
 	cut   bool // the row has a later end, see txn.cut
 }
@@ -97,7 +98,7 @@ func (t *txn) leaseOf(r *LeaseRow) *lease {
 	l := &lease{
 		Lock: t.lock(r.Name), ID: r.Lease, Claim: r.Claim, Note: r.Note, Timed: r.Timed, TTL: r.TTL,
 		Asked: r.Asked, Waited: r.Waited, Token: token(r.Token), Since: r.Since, Joined: r.Joined,
-		Own: ofLease{addr: r.Addr, place: r.Place, ends: r.Ends, saved: true},
+		Own: ofLease{addr: r.Addr, place: r.Place, ends: r.Ends, saved: !r.Thin, thin: r.Thin},
 	}
 	if r.Held {
 		l.State = lockstate.Held

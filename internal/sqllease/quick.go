@@ -9,9 +9,9 @@ import (
 )
 
 // Most locks are free when they are acquired, and have no waiters when they are released. Then
-// there is nothing to decide here: one round trip locks the row, and grants or releases on that
-// condition. Requests for which the condition does not hold take the long way. So do, from the
-// start, requests for locks for which it did not hold lately.
+// there is nothing to decide here: one round trip grants or releases on that condition. Requests
+// for which the condition does not hold take the long way. So do, from the start, requests for
+// locks for which it did not hold lately.
 
 // quick is a request that may take one round trip.
 type quick struct {
@@ -20,8 +20,12 @@ type quick struct {
 	granted func(backend.Grant)
 }
 
-// maxCrowded bounds the locks that are remembered as contended.
-const maxCrowded = 1 << 12
+// maxCrowded bounds the locks that are remembered as contended, and maxRows those that are
+// remembered to have a row.
+const (
+	maxCrowded = 1 << 12
+	maxRows    = 1 << 14
+)
 
 // way is how a request is executed.
 type way uint8
@@ -48,7 +52,7 @@ func (b *Leases) wayOf(r *request) way {
 // Each is for another lock. The statements are one transaction.
 func (b *Leases) executeQuickly(ctx context.Context, reqs []*request) []*request {
 	byName := make(map[string]*request, len(reqs))
-	q := new(Quick)
+	q := &Quick{Known: b.rowsOf(reqs)}
 	for _, r := range reqs {
 		name := r.scope.Names[0]
 		byName[name] = r
@@ -93,10 +97,32 @@ func (b *Leases) notQuick(reqs []*request, byName map[string]*request) []*reques
 	for _, r := range reqs {
 		if name := r.scope.Names[0]; byName[name] == r {
 			b.crowded[name] = struct{}{}
+			delete(b.rows, name) // it may have been swept
 			rest = append(rest, r)
+		} else {
+			b.noteRow(name)
 		}
 	}
 	return rest
+}
+
+// noteRow notes that the lock has a row. mu is held.
+func (b *Leases) noteRow(name string) {
+	if len(b.rows) >= maxRows {
+		clear(b.rows)
+	}
+	b.rows[name] = struct{}{}
+}
+
+// rowsOf returns which of the locks of the requests are known to have a row.
+func (b *Leases) rowsOf(reqs []*request) map[string]bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	known := make(map[string]bool, len(reqs))
+	for _, r := range reqs {
+		_, known[r.scope.Names[0]] = b.rows[r.scope.Names[0]]
+	}
+	return known
 }
 
 // quickFailed returns the requests where it is certain that nothing was done, and answers them
@@ -124,11 +150,13 @@ func (b *Leases) quickFailed(reqs []*request, err error) []*request {
 	return again
 }
 
-// calmed notes which locks of a transaction have neither holders nor waiters any more.
+// calmed notes which locks of a transaction have neither holders nor waiters any more. All of them
+// have a row, unless the transaction was rolled back.
 func (b *Leases) calmed(t *txn) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	for name, l := range t.locks {
+		b.noteRow(name)
 		if l.Free() {
 			delete(b.crowded, name)
 		}

@@ -116,7 +116,7 @@ func (t *txn) doubtful(kill []backend.SessionID) ([]backend.SessionID, []Key) {
 
 // changes returns what the transaction has to write.
 func (t *txn) changes() *Changes {
-	c := &Changes{Now: t.now, Events: t.events, Buried: slices.SortedFunc(maps.Keys(t.tombs), Key.Compare)}
+	c := &Changes{Now: t.now, Events: t.events, cleared: t.cleared, Buried: slices.SortedFunc(maps.Keys(t.tombs), Key.Compare)}
 	for _, id := range slices.Sorted(maps.Keys(t.sessions)) {
 		switch s := t.sessions[id]; {
 		case s.dirty:
@@ -133,6 +133,8 @@ func (t *txn) changes() *Changes {
 		lk := t.locks[name]
 		for _, l := range lk.All() {
 			switch {
+			case !l.Own.dirty && l.Own.thin:
+				c.inflated = append(c.inflated, rowOf(l))
 			case !l.Own.dirty && l.Own.cut:
 				c.CutLeases = append(c.CutLeases, l.Key())
 			case !l.Own.dirty:
@@ -144,6 +146,9 @@ func (t *txn) changes() *Changes {
 		}
 		if lk.Own.last > lk.Own.mine {
 			c.Lasts = append(c.Lasts, Last{name, lk.Own.last})
+		}
+		if lk.Free() {
+			c.Free = append(c.Free, name)
 		}
 	}
 	seen := make(map[backend.Loss]struct{})

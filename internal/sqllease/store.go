@@ -22,8 +22,8 @@ type Store interface {
 	Begin(ctx context.Context, s *Scope) (Tx, *View, error)
 	// Read reads the leases of some locks as they are, without locking rows.
 	Read(ctx context.Context, names []string) (*View, error)
-	// Quick executes what it can of requests for different locks, in one transaction. It locks
-	// the rows, and grants or deletes a lease where the conditions of Quick hold.
+	// Quick executes what it can of requests for different locks, in one transaction: those for
+	// which the conditions of Quick hold.
 	Quick(ctx context.Context, q *Quick) error
 
 	// OpenSession creates or confirms a session, and reports whether it lives.
@@ -45,8 +45,9 @@ type Store interface {
 	Dead(ctx context.Context, age time.Duration) ([]string, error)
 	// Sweep deletes what has been over for at least age. It examines some of the locks whose
 	// names are greater than after, and returns the name to continue with. It returns an empty
-	// name when there are no more.
-	Sweep(ctx context.Context, after string, age time.Duration) string
+	// name when there are no more. It also returns locks whose thin lease seems to have expired:
+	// the session of such a lease has to be locked before anything is concluded from it.
+	Sweep(ctx context.Context, after string, age time.Duration) (next string, dead []string)
 
 	// Fault classifies an error.
 	Fault(err error) Fault
@@ -156,16 +157,20 @@ type LeaseRow struct {
 	Ends    time.Time // of a timed lease that is held; otherwise zero
 	Waited  bool      // it was in the queue
 	Joined  bool      // by re-entry
+	Thin    bool      // it is in the row of its lock: see Quick
 }
 
 // Changes is what a transaction writes, in this order. Everything is sorted.
 type Changes struct {
-	Now           time.Time
-	Killed        []SessionRow // ID and Cause; there may be no row yet
-	Gone          []Key        // leases to be deleted
-	Changed       []LeaseRow   // without what never changes in a lease
-	Fresh         []LeaseRow
-	Lasts         []Last
+	Now     time.Time
+	Killed  []SessionRow // ID and Cause; there may be no row yet
+	Gone    []Key        // leases to be deleted
+	Changed []LeaseRow   // without what never changes in a lease
+	Fresh   []LeaseRow
+	Lasts   []Last
+	// Free are the locks that are left without leases. Whatever their rows have of a thin lease
+	// is cleared, and the next lease may be thin.
+	Free          []string
 	Buried        []Key // to be remembered for Remembered
 	Losses        []LossRow
 	Notifications []Notification
@@ -174,11 +179,16 @@ type Changes struct {
 	// may have been renewed since they were read: the clock is read when their rows are locked.
 	CutSessions []backend.SessionID
 	CutLeases   []Key
+
+	// inflated are thin leases that stay, as rows of the table of leases. They are written if
+	// anything else is committed.
+	inflated []LeaseRow
+	cleared  bool // a thin lease has ended
 }
 
-// empty reports whether there is nothing to write.
+// empty reports whether there is nothing to write. If so, a lock that was thin remains thin.
 func (c *Changes) empty() bool {
-	return len(c.Killed)+len(c.Gone)+len(c.Changed)+len(c.Fresh)+len(c.Lasts)+len(c.Buried)+len(c.Losses)+len(c.Notifications)+len(c.Events)+len(c.CutSessions)+len(c.CutLeases) == 0
+	return !c.cleared && len(c.Killed)+len(c.Gone)+len(c.Changed)+len(c.Fresh)+len(c.Lasts)+len(c.Buried)+len(c.Losses)+len(c.Notifications)+len(c.Events)+len(c.CutSessions)+len(c.CutLeases) == 0
 }
 
 // Last is the last number of a lock that was issued.
@@ -211,13 +221,20 @@ const ClockSlack = time.Second
 // Quick is requests for locks that are presumed uncontended: acquisitions, or releases.
 //
 // A lease is granted where the lock has no leases at all, dead or alive, there are no watchers,
-// the lease was not abandoned and its session, if it has one, lives. The token is the first of
-// the numbers reserved, and must be above the floor. A lease is deleted where it is held and has
-// not expired, there are no watchers, and the lock has no other leases.
+// the lease was not abandoned and its session, if it has one, lives. The token is above the last
+// number of the lock, and above the floor. A lease is released where it is held and has not
+// expired, there are no watchers, and the lock has no other leases.
+//
+// A store may keep such a lease in the row of the lock: the lock is thin then, and has no rows in
+// the table of leases. An acquisition and a release are one statement each, which decides by that
+// row alone: see thin_test.go. Begin inflates a thin lock: its lease is in the View, marked, and is
+// written to the table of leases if it stays. A rollback leaves the lock thin.
 type Quick struct {
 	Names   []string // of all locks, sorted
 	Acquire []LeaseRow
 	Release []Key // when there are no acquisitions
+	// Known are the locks whose rows are known to exist. They may have been swept since.
+	Known map[string]bool
 
 	Granted  []QuickGrant
 	Released []string

@@ -46,7 +46,7 @@ func (b *Leases) sweepNowAndThen() {
 		b.sweepDead(ctx)
 		if time.Since(swept) >= every {
 			swept = time.Now()
-			if cursor = b.store.Sweep(ctx, cursor, Remembered); cursor != "" {
+			if cursor = b.Sweep(ctx, cursor, Remembered); cursor != "" {
 				signal(b.toSweep)
 			}
 		}
@@ -72,6 +72,18 @@ func (b *Leases) sweepDead(ctx context.Context) {
 	if err != nil {
 		return // until the next time
 	}
+	b.tendAll(names)
+}
+
+// Sweep deletes what has been over for at least age in some of the locks whose names are greater
+// than after, and returns the name to continue with: see Store.Sweep.
+func (b *Leases) Sweep(ctx context.Context, after string, age time.Duration) string {
+	next, dead := b.store.Sweep(ctx, after, age)
+	b.tendAll(dead)
+	return next
+}
+
+func (b *Leases) tendAll(names []string) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	for _, name := range names {

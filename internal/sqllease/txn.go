@@ -24,10 +24,11 @@ type txn struct {
 	sessions map[backend.SessionID]*session
 	buried   map[Key]struct{} // abandoned leases among those requested
 
-	gone   []*lease // rows to be deleted
-	tombs  map[Key]struct{}
-	losses []LossRow
-	events []backend.Event
+	gone    []*lease // rows to be deleted
+	cleared bool     // a thin lease has ended
+	tombs   map[Key]struct{}
+	losses  []LossRow
+	events  []backend.Event
 
 	more []string // locks whose whole queues have to be read: the transaction is repeated
 
@@ -178,6 +179,7 @@ func (r rows) Ended(l *lease, was lockstate.State, event backend.EventKind, err 
 	if l.Own.saved {
 		r.t.gone = append(r.t.gone, l)
 	}
+	r.t.cleared = r.t.cleared || l.Own.thin
 	r.t.emit(event, l, reason)
 }
 

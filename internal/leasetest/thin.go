@@ -1,0 +1,138 @@
+package leasetest
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/holdfast-io/holdfast/backend"
+)
+
+// Inflating is a backend that inflates locks which it has just taken: it repeats the request, which
+// is answered with the same grant by a long transaction.
+type Inflating struct {
+	backend.Backend
+
+	Toss func() bool // whether to inflate the lock
+}
+
+// Acquire acquires the lock, and may inflate it. The repetition has its own time: the caller's may be
+// over.
+func (b Inflating) Acquire(ctx context.Context, req backend.AcquireRequest) (backend.Grant, error) {
+	g, err := b.Backend.Acquire(ctx, req)
+	if err == nil && !g.Waited && b.Toss() {
+		within, stop := context.WithTimeout(context.WithoutCancel(ctx), time.Minute)
+		defer stop()
+		_, _ = b.Backend.Acquire(within, req) // the lease may be over by now
+	}
+	return g, err
+}
+
+// Forms are the forms of a lock in a database, to be asked behind the back of a backend.
+type Forms struct {
+	// Thin returns how many locks have a lease in their row, and Fat how many leases are in the
+	// table of leases.
+	Thin, Fat func() int64
+	// OldRows makes the rows of all locks look unused for long.
+	OldRows func()
+	Sweep   func(context.Context)
+}
+
+func (f *Forms) are(t *testing.T, thin, fat int64) {
+	t.Helper()
+	if a, b := f.Thin(), f.Fat(); a != thin || b != fat {
+		t.Errorf("%d locks are thin, and there are %d fat leases; %d and %d are to be", a, b, thin, fat)
+	}
+}
+
+// Thin (C1, C2, C5, C6, C10): a lock becomes fat when more than one client is interested in it, keeps
+// its holder, token and time, and is thin again when it is free. b and other are values of one store.
+func Thin(t *testing.T, b, other backend.Backend, f Forms) {
+	t.Helper()
+	mine, theirs := Session(t, b, time.Hour, nil), Session(t, other, time.Hour, nil)
+	give := func(req backend.AcquireRequest) error {
+		return b.Release(Within(t), backend.ReleaseRequest{Name: req.Name, Lease: req.Lease, Session: mine})
+	}
+	last := Take(t, b, Ask("first", mine))
+	f.are(t, 1, 0)
+
+	req := Ask("n", mine)
+	req.Owner, req.Note = "ann", "why"
+	g, err := b.Acquire(Within(t), req)
+	if err != nil || g.Token <= 0 {
+		t.Fatalf("%+v, %v", g, err)
+	}
+	f.are(t, 2, 0)
+	shown := func(thin, fat int64) {
+		t.Helper()
+		info, err := other.Inspect(Within(t), "n")
+		if err != nil || len(info.Holders) != 1 {
+			t.Fatalf("Inspect: %+v, %v", info, err)
+		}
+		h := info.Holders[0]
+		if h.Lease != req.Lease || h.Session != mine || h.Owner != "ann" || h.Note != "why" || h.Token != g.Token || !h.Since.Equal(g.Since) || h.Left < time.Minute {
+			t.Errorf("Inspect: %+v; the grant is %+v", h, g)
+		}
+		if page, err := other.List(Within(t), backend.ListRequest{}); err != nil || len(page.Locks) != 2 {
+			t.Errorf("List: %+v, %v", page, err)
+		}
+		f.are(t, thin, fat)
+	}
+	shown(2, 0)
+	if _, err := other.Acquire(Within(t), backend.AcquireRequest{Name: "n", Lease: backend.NewLeaseID(), Session: theirs}); !errors.Is(err, backend.ErrHeld) {
+		t.Errorf("it is held: %v", err)
+	}
+	shown(2, 0) // a refusal changes nothing
+	f.OldRows()
+	f.Sweep(Within(t))
+	shown(2, 0) // it is held, for however long
+	again, err := b.Acquire(Within(t), req)
+	if err != nil || again.Token != g.Token || !again.Since.Equal(g.Since) {
+		t.Errorf("the same lease again: %+v, %v", again, err)
+	}
+	shown(1, 1)
+	waits := Ask("n", theirs)
+	got := Start(t, other, waits)
+	InQueue(t, b, "n", 1)
+	if err := give(req); err != nil {
+		t.Error(err)
+	}
+	if a := <-got; a.Err != nil || a.Grant.Token <= g.Token {
+		t.Errorf("the one in the queue: %+v after %d", a, g.Token)
+	}
+	Give(t, other, waits)
+	f.are(t, 1, 0)
+
+	calm := Ask("n", mine) // b finds that the lock is not contended any more
+	Take(t, b, calm)
+	f.are(t, 1, 1)
+	Give(t, b, calm)
+	f.are(t, 1, 0)
+
+	broken := Ask("n", mine)
+	last = Take(t, b, broken)
+	f.are(t, 2, 0)
+	res, err := other.Break(Within(t), backend.BreakRequest{Name: "n"})
+	if err != nil || len(res.Broken) != 1 || res.Broken[0].Lease != broken.Lease || res.Token <= last {
+		t.Errorf("Break: %+v, %v", res, err)
+	}
+	f.are(t, 1, 0)
+	if err := give(broken); !errors.Is(err, backend.ErrLost) {
+		t.Errorf("release of what was broken: %v", err)
+	}
+
+	dead := Session(t, other, time.Hour, nil)
+	Take(t, other, Ask("n", dead))
+	if err := other.EndSession(Within(t), dead); err != nil {
+		t.Fatal(err)
+	}
+	if page, err := b.List(Within(t), backend.ListRequest{}); err != nil || len(page.Locks) != 1 {
+		t.Errorf("List: %+v, %v; the session has ended", page, err)
+	}
+	f.OldRows()
+	Eventually(t, "the thin lease of a session that has ended is gone", func() bool { f.Sweep(Within(t)); return f.Thin() == 1 })
+	if token := Take(t, b, Ask("n", mine)); token <= res.Token {
+		t.Errorf("token %d after %d", token, res.Token)
+	}
+}
