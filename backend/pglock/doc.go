@@ -36,9 +36,10 @@
 //	                      one round trip                                one round trip
 //
 // One round trip. Most locks are free when they are acquired, and have no waiters when they are
-// released. So these two are tried first as two statements in one round trip: lock the row; then
-// insert or delete the lease, where nothing stands against it. Requests that fail this way are
-// repeated in two round trips, and so is everything for that lock until it is found free again.
+// released. So these two are tried first as one statement each, which writes the lease into the row
+// of the lock, or clears it: the lock is thin. A transaction of the other kind moves the lease to
+// the table of leases. Requests that fail this way are repeated in two round trips, and so is
+// everything for that lock until it is found free again.
 //
 // Group commit. Requests of one backend value that arrive while transactions are in progress
 // share the next one, with its round trips and its wait for the disk. Rows are locked in the

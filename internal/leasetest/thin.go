@@ -9,22 +9,21 @@ import (
 	"github.com/holdfast-io/holdfast/backend"
 )
 
-// Inflating is a backend that inflates locks which it has just taken: it repeats the request, which
-// is answered with the same grant by a long transaction.
+// Inflating is a backend that inflates locks which it has just taken, by a long transaction that
+// abandons a lease that there never was.
 type Inflating struct {
 	backend.Backend
 
 	Toss func() bool // whether to inflate the lock
 }
 
-// Acquire acquires the lock, and may inflate it. The repetition has its own time: the caller's may be
-// over.
+// Acquire acquires the lock, and may inflate it, in a time of its own: the caller's may be over.
 func (b Inflating) Acquire(ctx context.Context, req backend.AcquireRequest) (backend.Grant, error) {
 	g, err := b.Backend.Acquire(ctx, req)
 	if err == nil && !g.Waited && b.Toss() {
 		within, stop := context.WithTimeout(context.WithoutCancel(ctx), time.Minute)
 		defer stop()
-		_, _ = b.Backend.Acquire(within, req) // the lease may be over by now
+		_ = b.Release(within, backend.ReleaseRequest{Name: req.Name, Lease: backend.NewLeaseID(), Abandon: true}) // the server may be down by now
 	}
 	return g, err
 }

@@ -6,6 +6,10 @@
 // first. It reads the leases in a separate statement, which sees what was committed while it
 // waited for the row. The rules are applied here, and the changes are sent with the commit.
 //
+// Short way. A lock that is free and wanted by one client is acquired, and released, on a condition,
+// in one round trip. A store may keep its lease in the row of the lock then: the lock is thin, and
+// a transaction on it inflates it. See Quick.
+//
 // Group commit. Requests that arrive while transactions are in progress share the next one, and a
 // transaction waits a moment for callers that are about to send a request. Rows are locked in the
 // order of their names, so transactions do not wait in a circle.
