@@ -24,6 +24,9 @@ type room struct {
 
 // roomOf depends on the last word of a size's name.
 func roomOf(name string) room {
+	if name == "test descriptors" { // slow disks keep those of server processes that have ended
+		return room{0.5, 32}
+	}
 	switch name[strings.LastIndexByte(name, ' ')+1:] {
 	case "memory": // garbage collectors and caches; a leak of an hour is larger
 		return room{0.25, 24 << 20}
