@@ -2,6 +2,7 @@ package pglock_test
 
 import (
 	"context"
+	"errors"
 	"testing"
 	"time"
 
@@ -27,7 +28,7 @@ func TestThin(t *testing.T) {
 }
 
 // A statement waits for the row of the lock, and sees of the row what is committed then.
-func TestThinWaitsForTheRow(t *testing.T) {
+func TestThinWaitsForTheRow(t *testing.T) { //nolint:tparallel // one row
 	t.Parallel()
 	s := testserver.Postgres(t)
 	b := open(t, s.URL())
@@ -85,7 +86,7 @@ func TestThinWaitsForTheRow(t *testing.T) {
 			t.Errorf("Inspect: %+v, %v", info, err)
 		}
 	}
-	t.Run("a waiter comes", func(t *testing.T) {
+	t.Run("a waiter comes", func(t *testing.T) { //nolint:paralleltest // one row
 		req := free(t)
 		leasetest.Take(t, b, req)
 		err := meanwhile(t, func() error {
@@ -98,7 +99,7 @@ func TestThinWaitsForTheRow(t *testing.T) {
 		}
 		isHeld(t, "Lqqqqqqqqqqqqqqqqqqqqqqqqqq")
 	})
-	t.Run("another lease is granted", func(t *testing.T) {
+	t.Run("another lease is granted", func(t *testing.T) { //nolint:paralleltest // one row
 		req := free(t)
 		req.Wait = false
 		err := meanwhile(t, acquire(req), `UPDATE holdfast.locks SET last = last + 1, token = last + 1, lease = 'Lqqqqqqqqqqqqqqqqqqqqqqqqqq', session = '`+string(id)+`'`+row)
@@ -107,7 +108,7 @@ func TestThinWaitsForTheRow(t *testing.T) {
 		}
 		isHeld(t, "Lqqqqqqqqqqqqqqqqqqqqqqqqqq")
 	})
-	t.Run("it is abandoned", func(t *testing.T) {
+	t.Run("it is abandoned", func(t *testing.T) { //nolint:paralleltest // one row
 		req := free(t)
 		err := meanwhile(t, acquire(req), `UPDATE holdfast.locks SET buried = clock_timestamp() + interval '1 hour'`+row,
 			`INSERT INTO holdfast.tombs VALUES ('n', '`+string(req.Lease)+`', clock_timestamp() + interval '1 hour')`)
@@ -115,9 +116,9 @@ func TestThinWaitsForTheRow(t *testing.T) {
 			t.Error("it is granted")
 		}
 	})
-	t.Run("the row is swept, and is made again", func(t *testing.T) {
+	t.Run("the row is swept, and is made again", func(t *testing.T) { //nolint:paralleltest // one row
 		req := free(t)
-		token := int64(leasetest.Take(t, b, req)) //nolint:gosec // it counts up from 0
+		token := int64(leasetest.Take(t, b, req))
 		leasetest.Give(t, b, req)
 		next := leasetest.Ask("n", id)
 		err := meanwhile(t, acquire(next), `UPDATE holdfast.meta SET floor = (SELECT last + 1000 FROM holdfast.locks`+row+`)`, `DELETE FROM holdfast.locks`+row,
@@ -126,11 +127,11 @@ func TestThinWaitsForTheRow(t *testing.T) {
 			t.Error(err)
 		}
 		info, err := b.Inspect(leasetest.Within(t), "n")
-		if err != nil || int64(info.Token) <= token+1000 { //nolint:gosec // it counts up from 0
+		if err != nil || int64(info.Token) <= token+1000 {
 			t.Errorf("%+v, %v; the floor is 1000 above %d", info, err, token)
 		}
 	})
-	t.Run("a watcher comes", func(t *testing.T) {
+	t.Run("a watcher comes", func(t *testing.T) { //nolint:paralleltest // one row
 		req := free(t)
 		ctx, stop := context.WithCancel(leasetest.Within(t))
 		watching, ended := make(chan struct{}), make(chan error, 1)
@@ -159,7 +160,9 @@ func TestThinWaitsForTheRow(t *testing.T) {
 			t.Errorf("%d locks are thin while there is a watcher", n)
 		}
 		stop()
-		<-ended
+		if err := <-ended; !errors.Is(err, context.Canceled) {
+			t.Error(err)
+		}
 	})
 }
 
@@ -172,7 +175,7 @@ func TestThinIsolation(t *testing.T) {
 	b.KeepFromSweeping()
 	id := leasetest.Session(t, b, time.Hour, nil)
 	req := leasetest.Ask("n", id)
-	last := int64(leasetest.Take(t, b, req)) //nolint:gosec // it counts up from 0
+	last := int64(leasetest.Take(t, b, req))
 	leasetest.Give(t, b, req)
 	conn, err := pgx.Connect(t.Context(), s.URL())
 	if err != nil {
@@ -196,7 +199,7 @@ func TestThinIsolation(t *testing.T) {
 		if err != nil {
 			t.Error(err)
 		}
-		done <- int64(g.Token) //nolint:gosec // it counts up from 0
+		done <- int64(g.Token)
 	}()
 	leasetest.Eventually(t, "it waits", func() bool {
 		return s.Int(`SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND query LIKE 'INSERT%'`) > 0

@@ -10,8 +10,8 @@ func readable(conn syscall.RawConn) bool {
 	err := conn.Read(func(fd uintptr) bool {
 		var b [1]byte
 		_, _, err := syscall.Recvfrom(int(fd), b[:], syscall.MSG_PEEK)
-		is = err != syscall.EAGAIN && err != syscall.EINTR //nolint:errorlint // an Errno
-		return true                                        // it does not wait
+		is = err != syscall.EAGAIN && err != syscall.EINTR
+		return true // it does not wait
 	})
 	return is || err != nil
 }

@@ -33,6 +33,9 @@ func onLane(t *testing.T, b *redislock.Backend, id backend.SessionID) string {
 	return b.LaneAddr()
 }
 
+// forever is a context that does not end: nothing watches for its end.
+func forever() context.Context { return context.Background() }
+
 // A connection that the server closed between two calls is not used: no outcome is unknown.
 func TestLaneIsClosedByTheServer(t *testing.T) {
 	t.Parallel()
@@ -97,11 +100,11 @@ func TestLaneIsInterruptedLate(t *testing.T) {
 		req := backend.AcquireRequest{Name: "cut", Lease: backend.NewLeaseID(), Session: id}
 		_, _ = b.Acquire(ctx, req) // with any outcome
 		cancel()
-		if _, err := b.Acquire(context.Background(), backend.AcquireRequest{Name: "free", Lease: req.Lease, Session: id}); err != nil {
+		if _, err := b.Acquire(forever(), backend.AcquireRequest{Name: "free", Lease: req.Lease, Session: id}); err != nil {
 			t.Fatalf("a call after one that was cut short: %v", err)
 		}
 		for _, name := range []string{"free", "cut"} {
-			err := b.Release(context.Background(), backend.ReleaseRequest{Name: name, Lease: req.Lease, Session: id, Abandon: name == "cut"})
+			err := b.Release(forever(), backend.ReleaseRequest{Name: name, Lease: req.Lease, Session: id, Abandon: name == "cut"})
 			if err != nil && (name == "free" || !errors.Is(err, backend.ErrLost)) {
 				t.Fatalf("release of %s: %v", name, err)
 			}
@@ -122,7 +125,7 @@ func TestLaneWithoutAnAnswer(t *testing.T) {
 		onLane(t, b, id)
 		s.Process().Stop()
 		defer s.Process().Cont()
-		_, err := b.Acquire(context.Background(), backend.AcquireRequest{Name: "x", Lease: backend.NewLeaseID(), Session: id})
+		_, err := b.Acquire(forever(), backend.AcquireRequest{Name: "x", Lease: backend.NewLeaseID(), Session: id})
 		if away, ok := errors.AsType[*backend.UnavailableError](err); !ok || !away.MayHold || !strings.Contains(err.Error(), "request timeout") {
 			t.Errorf("%v; want a time-out with an unknown outcome", err)
 		}
@@ -139,7 +142,7 @@ func TestLaneWithoutAnAnswer(t *testing.T) {
 		s.Process().Stop()
 		ended := make(chan error, 1)
 		go func() {
-			_, err := b.Acquire(context.Background(), backend.AcquireRequest{Name: "x", Lease: backend.NewLeaseID(), Session: id})
+			_, err := b.Acquire(forever(), backend.AcquireRequest{Name: "x", Lease: backend.NewLeaseID(), Session: id})
 			ended <- err
 		}()
 		time.Sleep(50 * time.Millisecond) // it is sent, or is not: both must end

@@ -63,11 +63,11 @@ func parse(rawURL string) (*target, error) {
 func (t *target) parameters(query string) error {
 	params, err := storeurl.Params(query, append(storeurl.TLSParams(), tokenFileParam)...)
 	if err != nil {
-		return err //nolint:wrapcheck // it names the parameter
+		return err
 	}
 	t.token.file = params.Get(tokenFileParam)
 	t.tls, err = storeurl.TLS(params, t.base.Scheme == "https", "holdfasts")
-	return err //nolint:wrapcheck // it names the parameter
+	return err
 }
 
 const tokenFileParam = "token_file"

@@ -180,7 +180,8 @@ func group(ctx context.Context, kind string, o launch.Options, hung int) (starte
 	if err != nil {
 		return started{}, nil, errors.Join(err, end())
 	}
-	return started{url: g.URL, cpu: func() (all time.Duration) {
+	return started{url: g.URL, cpu: func() time.Duration {
+		var all time.Duration
 		for _, s := range g.Servers {
 			all += s.Process().CPU()
 		}

@@ -174,13 +174,13 @@ const unixPrefix = "unix:"
 func listenOn(ctx context.Context, address string, everybody bool) (net.Listener, error) {
 	path, isUnix := strings.CutPrefix(address, unixPrefix)
 	if !isUnix {
-		return new(net.ListenConfig).Listen(ctx, "tcp", address) //nolint:wrapcheck // serve does
+		return new(net.ListenConfig).Listen(ctx, "tcp", address)
 	}
 	info, err := os.Lstat(path)
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
 	case err != nil:
-		return nil, err //nolint:wrapcheck // serve does
+		return nil, err
 	case info.Mode().Type() != fs.ModeSocket:
 		return nil, fmt.Errorf("%s: %w and is no socket", path, fs.ErrExist)
 	default:
@@ -188,12 +188,12 @@ func listenOn(ctx context.Context, address string, everybody bool) (net.Listener
 			return nil, errors.Join(fmt.Errorf("%s: another server listens there", path), conn.Close()) //nolint:err113 // for people
 		}
 		if err := os.Remove(path); err != nil {
-			return nil, err //nolint:wrapcheck // serve does
+			return nil, err
 		}
 	}
 	ln, err := new(net.ListenConfig).Listen(ctx, "unix", path)
 	if err != nil {
-		return nil, err //nolint:wrapcheck // serve does
+		return nil, err
 	}
 	mode := fs.FileMode(0o600)
 	if everybody {

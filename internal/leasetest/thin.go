@@ -53,7 +53,7 @@ func Thin(t *testing.T, b, other backend.Backend, f Forms) {
 	give := func(req backend.AcquireRequest) error {
 		return b.Release(Within(t), backend.ReleaseRequest{Name: req.Name, Lease: req.Lease, Session: mine})
 	}
-	last := Take(t, b, Ask("first", mine))
+	Take(t, b, Ask("first", mine))
 	f.are(t, 1, 0)
 
 	req := Ask("n", mine)
@@ -110,7 +110,7 @@ func Thin(t *testing.T, b, other backend.Backend, f Forms) {
 	f.are(t, 1, 0)
 
 	broken := Ask("n", mine)
-	last = Take(t, b, broken)
+	last := Take(t, b, broken)
 	f.are(t, 2, 0)
 	res, err := other.Break(Within(t), backend.BreakRequest{Name: "n"})
 	if err != nil || len(res.Broken) != 1 || res.Broken[0].Lease != broken.Lease || res.Token <= last {

@@ -41,7 +41,7 @@ func TestChanged(t *testing.T) {
 		{"written with another text of the same length", func() { put("a", "3") }, true},
 		{"nothing after a change", func() {}, false},
 		{"the link leads elsewhere", func() { link("b") }, true},
-		{"the file vanishes", func() { os.Remove(at("a")) }, true},
+		{"the file vanishes", func() { _ = os.Remove(at("a")) }, true},
 		{"it is still gone", func() {}, false},
 		{"it comes back", func() { put("a", "3") }, true},
 	}

@@ -5,13 +5,13 @@ import (
 	"crypto/tls"
 	"crypto/x509"
 	"errors"
-	"fmt"
 	"io"
 	"log/slog"
 	"net"
 	"net/http"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -190,7 +190,7 @@ func TestCertificate(t *testing.T) {
 func TestUser(t *testing.T) {
 	t.Parallel()
 	path := filepath.Join(t.TempDir(), "s")
-	uid := fmt.Sprint(os.Getuid())
+	uid := strconv.Itoa(os.Getuid())
 	policy, f := policyFile(t, strings.Replace(example(), "uids: [1001]", "uids: ["+uid+"]", 1), io.Discard)
 	serve(t, f, listen(t, "unix", path), nil)
 	client := &http.Client{Transport: &http.Transport{

@@ -9,7 +9,7 @@ import (
 	"maps"
 	"net"
 	"net/http"
-	"net/url"
+	neturl "net/url"
 	"regexp"
 	"slices"
 	"strconv"
@@ -53,7 +53,7 @@ func look(t *testing.T, kind, url string, s sizes) {
 // A soak can look at each store: a look that only a soak calls would fail after its first minute.
 func TestLooks(t *testing.T) { //nolint:tparallel // one store after the other: one cluster uses all of a small machine
 	t.Parallel()
-	for _, kind := range slices.Sorted(maps.Keys(looks())) {
+	for _, kind := range slices.Sorted(maps.Keys(looks())) { //nolint:paralleltest // above
 		t.Run(kind, func(t *testing.T) {
 			servers, err := runner.StartServers(t.Context(), kind, programs(t, kind))
 			if err != nil {
@@ -100,7 +100,7 @@ func hosts(url string) []string {
 
 // dsn returns the address of the database of a mysql or mysql+getlock URL, for the driver.
 func dsn(raw string) string {
-	u, err := url.Parse(raw)
+	u, err := neturl.Parse(raw)
 	if err != nil {
 		return err.Error() // the driver refuses it
 	}
