@@ -25,8 +25,9 @@ func (b *Backend) configure(from *pgx.ConnConfig) *pgx.ConnConfig {
 	c := primary(from, b.life(), &b.conns)
 	if !b.deaf {
 		// Planning takes longer than execution. With a nested loop over the requested keys every
-		// plan uses the indexes, whatever the tables were like when it was made.
-		for _, name := range []string{"jit", "enable_hashjoin", "enable_mergejoin"} {
+		// plan uses the indexes, whatever the tables were like when it was made. A plan that was
+		// made for a small table would read all of it, also when it has grown.
+		for _, name := range []string{"jit", "enable_hashjoin", "enable_mergejoin", "enable_seqscan"} {
 			c.RuntimeParams[name] = "off"
 		}
 		c.RuntimeParams["plan_cache_mode"] = "force_generic_plan"

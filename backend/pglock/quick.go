@@ -1,7 +1,9 @@
 package pglock
 
 import (
+	"cmp"
 	"context"
+	"slices"
 
 	"github.com/jackc/pgx/v5"
 
@@ -23,56 +25,46 @@ const maxQuick = 256
 //     above all numbers of earlier rows of the lock. A row that is swept meanwhile is not updated.
 //   - The tombs. If the row was not buried since the statement began, it saw all of them.
 const (
-	// Several statements that change several rows would not agree on an order, so the rows are
-	// locked first. Missing rows are created. Such a statement may wait for a row that is about to
-	// be swept, and insert with an old floor: the statement that follows sees the floor of now.
-	lockRows = `SELECT 1 FROM @locks WHERE name = ANY($1::text[]) ORDER BY name FOR NO KEY UPDATE`
-	makeRows = `INSERT INTO @locks (name, last, used) SELECT n, floor, clock_timestamp() FROM @meta, unnest($1::text[]) AS n ORDER BY n
-		ON CONFLICT (name) DO UPDATE SET used = clock_timestamp()`
+	// The row may be about to be swept, and this waits for that. What it reads of the floor may be
+	// old then; the statement that follows sees it.
+	newLock = `INSERT INTO @locks (name, last, used) SELECT $1::text, floor, clock_timestamp() FROM @meta ON CONFLICT (name) DO NOTHING`
 
-	unwatched    = `m.watched <= statement_timestamp()`
+	unwatched    = `m.id = 1 AND m.watched <= statement_timestamp()`
 	quickAcquire = `UPDATE @locks k SET last = greatest(k.last, m.floor) + 1, token = greatest(k.last, m.floor) + 1, used = clock_timestamp(), since = clock_timestamp(),
-			lease = x.lease, session = x.session, mode = x.mode, permits = x.permits, cap = x.cap, owner = x.owner, note = x.note, reentrant = x.reentrant,
-			timed = x.timed, ttl = x.ttl, ends = CASE WHEN x.timed THEN clock_timestamp() + x.ttl * interval '1 microsecond' END
-		FROM @meta m, unnest($1::text[], $2::text[], $3::text[], $4::smallint[], $5::integer[], $6::integer[], $7::text[], $8::text[], $9::boolean[],
-			$10::boolean[], $11::bigint[]) AS x (name, lease, session, mode, permits, cap, owner, note, reentrant, timed, ttl)
-		WHERE k.name = x.name AND k.lease = '' AND k.fat = 0 AND ` + unwatched + `
-			AND (k.buried <= clock_timestamp() OR k.buried = (SELECT b.buried FROM @locks b WHERE b.name = x.name)
-				AND NOT EXISTS (SELECT FROM @tombs t WHERE t.name = x.name AND t.lease = x.lease AND t.until > clock_timestamp()))
-			AND (x.session = '' OR EXISTS (SELECT FROM @sessions s WHERE s.id = x.session AND s.cause = '' AND s.ends > clock_timestamp()))
+			lease = $2::text, session = $3::text, mode = $4, permits = $5, cap = $6, owner = $7, note = $8, reentrant = $9, timed = $10::boolean, ttl = $11::bigint,
+			ends = CASE WHEN $10::boolean THEN clock_timestamp() + $11::bigint * interval '1 microsecond' END
+		FROM @meta m WHERE k.name = $1::text AND k.lease = '' AND k.fat = 0 AND ` + unwatched + `
+			AND (k.buried <= clock_timestamp() OR k.buried = (SELECT b.buried FROM @locks b WHERE b.name = $1::text)
+				AND NOT EXISTS (SELECT FROM @tombs t WHERE t.name = $1::text AND t.lease = $2::text AND t.until > clock_timestamp()))
+			AND ($3::text = '' OR EXISTS (SELECT FROM @sessions s WHERE s.id = $3::text AND s.cause = '' AND s.ends > clock_timestamp()))
 		RETURNING k.name, k.token, k.since`
 
 	noThin       = `lease = '', session = '', owner = '', note = '', ends = NULL`
-	quickRelease = `UPDATE @locks k SET ` + noThin + ` FROM @meta m, unnest($1::text[], $2::text[]) AS x (name, lease)
-		WHERE k.name = x.name AND k.lease = x.lease AND k.fat = 0 AND ` + unwatched + `
+	quickRelease = `UPDATE @locks k SET ` + noThin + ` FROM @meta m
+		WHERE k.name = $1::text AND k.lease = $2::text AND k.fat = 0 AND ` + unwatched + `
 			AND CASE WHEN k.timed THEN k.ends > clock_timestamp()
 				ELSE EXISTS (SELECT FROM @sessions s WHERE s.id = k.session AND s.cause = '' AND s.ends > clock_timestamp()) END
 		RETURNING k.name`
 )
 
-// Quick is one round trip, and one transaction without BEGIN. For one lock whose row is known to exist
-// it is one statement.
+// Quick is one round trip, and one transaction without BEGIN. It has a statement for each lock, in the
+// order of their names, in which rows are locked. Arrays would leave the planner a choice: it reads
+// the whole table.
 func (s store) Quick(ctx context.Context, x *sqllease.Quick) error {
-	var rows leaseRows
-	known := true
-	for i := range x.Acquire {
-		rows.add(&x.Acquire[i])
-		known = known && x.Known[x.Acquire[i].Name]
-	}
+	slices.SortFunc(x.Acquire, func(a, b sqllease.LeaseRow) int { return cmp.Compare(a.Name, b.Name) })
+	slices.SortFunc(x.Release, sqllease.Key.Compare)
 	return s.batch(ctx, func(q *pgx.Batch) {
-		switch {
-		case !known:
-			q.Queue(s.b.sql(makeRows), x.Names)
-		case len(x.Names) > 1:
-			q.Queue(s.b.sql(lockRows), x.Names)
+		for i := range x.Acquire {
+			l := &x.Acquire[i]
+			if !x.Known[l.Name] {
+				q.Queue(s.b.sql(newLock), l.Name)
+			}
+			q.Queue(s.b.sql(quickAcquire), l.Name, string(l.Lease), string(l.Session), int16(l.Claim.Mode), int32(l.Claim.Permits), int32(l.Claim.Limit), //nolint:gosec // at most backend.MaxLimit
+				l.Claim.Owner, l.Note, l.Claim.Reentrant, l.Timed, l.TTL.Microseconds()).Query(func(rows pgx.Rows) error { return scanGranted(rows, &x.Granted) })
 		}
-		if r := &rows; len(x.Acquire) > 0 {
-			q.Queue(s.b.sql(quickAcquire), r.names, r.leases, r.sessions, r.modes, r.permits, r.limits, r.owners, r.notes, r.reentrant, r.timed,
-				r.ttls).Query(func(rows pgx.Rows) error { return scanGranted(rows, &x.Granted) })
-			return
+		for _, k := range x.Release {
+			q.Queue(s.b.sql(quickRelease), k.Name, string(k.ID)).Query(func(rows pgx.Rows) error { return scanNames(rows, &x.Released) })
 		}
-		names, leases := columns(x.Release)
-		q.Queue(s.b.sql(quickRelease), names, leases).Query(func(rows pgx.Rows) error { return scanNames(rows, &x.Released) })
 	})
 }
 
