@@ -87,17 +87,18 @@ func (a *app) serve(ctx context.Context, o serveOptions) error {
 	if err := o.check(); err != nil { // before anything is created on the disk
 		return err
 	}
+	cfg := server.Config{Version: Version, Logger: a.logger(), Limits: limitsFor(o.listen)}
+	endAccess, err := o.access.apply(&cfg, a.logger())
+	if err != nil {
+		return err
+	}
+	defer endAccess()
 	st, err := a.store(ctx, o)
 	if err != nil {
 		return err
 	}
 	b := st.Backend
-	cfg := server.Config{Version: Version, Logger: a.logger(), Limits: limitsFor(o.listen), Cluster: st.cluster()}
-	endAccess, err := o.access.apply(&cfg, a.logger())
-	if err != nil {
-		return errors.Join(err, b.Close())
-	}
-	defer endAccess()
+	cfg.Cluster = st.cluster()
 	srv, err := server.New(b, cfg)
 	if err != nil {
 		return errors.Join(err, b.Close())
