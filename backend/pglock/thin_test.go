@@ -166,11 +166,11 @@ func TestThinWaitsForTheRow(t *testing.T) { //nolint:tparallel // one row
 	})
 }
 
-// A server whose default is another isolation: a row that is made by the same transaction has to know
-// the floor of now.
+// A server whose default is another isolation: a lease in a row that is made by the same transaction,
+// which waited for the sweep of the row before, has a token above the floor of now.
 func TestThinIsolation(t *testing.T) {
 	t.Parallel()
-	s := testserver.Postgres(t, "default_transaction_isolation=serializable")
+	s := testserver.Postgres(t, "default_transaction_isolation=repeatable read")
 	b := open(t, s.URL())
 	b.KeepFromSweeping()
 	id := leasetest.Session(t, b, time.Hour, nil)

@@ -106,6 +106,26 @@ func Thin(t *testing.T, b, other backend.Backend, f Forms) {
 	calm := Ask("n", mine) // b finds that the lock is not contended any more
 	Take(t, b, calm)
 	f.are(t, 1, 1)
+	if _, err := other.Acquire(Within(t), backend.AcquireRequest{Name: "n", Lease: backend.NewLeaseID(), Session: theirs}); !errors.Is(err, backend.ErrHeld) {
+		t.Errorf("it is held, and fat: %v", err)
+	}
+	Give(t, b, calm)
+	f.are(t, 1, 0)
+
+	waitedFor := Ask("n", mine)
+	Take(t, b, waitedFor)
+	f.are(t, 2, 0)
+	waits = Ask("n", theirs)
+	got = Start(t, other, waits)
+	InQueue(t, b, "n", 1)
+	f.are(t, 1, 2)
+	Give(t, b, waitedFor)
+	if a := <-got; a.Err != nil {
+		t.Error(a.Err)
+	}
+	Give(t, other, waits)
+	calm = Ask("n", mine)
+	Take(t, b, calm)
 	Give(t, b, calm)
 	f.are(t, 1, 0)
 
