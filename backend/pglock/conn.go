@@ -25,9 +25,9 @@ func (b *Backend) configure(from *pgx.ConnConfig) *pgx.ConnConfig {
 	c := primary(from, b.life(), &b.conns)
 	if !b.deaf {
 		// Planning takes longer than execution. With a nested loop over the requested keys every
-		// plan uses the indexes, whatever the tables were like when it was made. A plan that was
-		// made for a small table would read all of it, also when it has grown.
-		for _, name := range []string{"jit", "enable_hashjoin", "enable_mergejoin", "enable_seqscan"} {
+		// plan uses the indexes, whatever the tables were like when it was made. (A pooler that is
+		// told to ignore these parameters knows these only: see guard for another one.)
+		for _, name := range []string{"jit", "enable_hashjoin", "enable_mergejoin"} {
 			c.RuntimeParams[name] = "off"
 		}
 		c.RuntimeParams["plan_cache_mode"] = "force_generic_plan"
@@ -86,12 +86,13 @@ func (b *Backend) poolConfig(most int) (*pgxpool.Config, error) {
 }
 
 // isolate is for the statements without BEGIN: each sees what was committed before it, whatever
-// the server's default.
-const isolate = `SET SESSION CHARACTERISTICS AS TRANSACTION ISOLATION LEVEL READ COMMITTED`
+// the server's default. A plan that was made for a small table would read all of it, also when the table
+// has grown: hence the second setting.
+const isolate = `SET SESSION CHARACTERISTICS AS TRANSACTION ISOLATION LEVEL READ COMMITTED; SET enable_seqscan = off`
 
 // guard sets for a connection what guardTxn and beginTxn set for a transaction.
 func (b *Backend) guard(ctx context.Context, conn *pgx.Conn) error {
-	if _, err := conn.Exec(ctx, isolate); err != nil {
+	if _, err := conn.Exec(ctx, isolate, pgx.QueryExecModeSimpleProtocol); err != nil {
 		return err //nolint:wrapcheck // see unavailable
 	}
 	_, err := conn.Exec(ctx, guardTxn, b.idleLimit, b.lockLimit, false)
