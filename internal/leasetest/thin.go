@@ -17,7 +17,7 @@ type Inflating struct {
 	Toss func() bool // whether to inflate the lock
 }
 
-// Acquire acquires the lock, and may inflate it, in a time of its own: the caller's may be over.
+// Acquire acquires the lock, and may inflate it, within a minute: the caller's context may have ended.
 func (b Inflating) Acquire(ctx context.Context, req backend.AcquireRequest) (backend.Grant, error) {
 	g, err := b.Backend.Acquire(ctx, req)
 	if err == nil && !g.Waited && b.Toss() {
