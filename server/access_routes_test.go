@@ -12,8 +12,8 @@ import (
 	"github.com/holdfast-io/holdfast/server/access"
 )
 
-// Every route refuses a caller without an identity with 401, and one without a grant with 403. Who has
-// the grant is served. The test visits the table of routes, so that no new route is forgotten.
+// Every route refuses a caller without an identity with 401, and one without a grant with 403. A caller
+// with the grant is served. The test visits the table of routes, so that no new route is forgotten.
 func TestPolicyOnEveryRoute(t *testing.T) {
 	t.Parallel()
 	hash := func(token string) string {

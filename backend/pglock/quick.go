@@ -1,9 +1,7 @@
 package pglock
 
 import (
-	"cmp"
 	"context"
-	"slices"
 
 	"github.com/jackc/pgx/v5"
 
@@ -25,8 +23,8 @@ const maxQuick = 256
 //     above all numbers of earlier rows of the lock. A row that is swept meanwhile is not updated.
 //   - The tombs. If the row was not buried since the statement began, it saw all of them.
 const (
-	// The row may be about to be swept, and this waits for that. What it reads of the floor may be
-	// old then; the statement that follows sees it.
+	// The row may be about to be swept, and this waits for that. It may read an old floor then; the
+	// statement that follows sees the floor of now.
 	newLock = `INSERT INTO @locks (name, last, used) SELECT $1::text, floor, clock_timestamp() FROM @meta ON CONFLICT (name) DO NOTHING`
 
 	unwatched    = `m.id = 1 AND m.watched <= statement_timestamp()`
@@ -51,8 +49,6 @@ const (
 // order of their names, in which rows are locked. Arrays would leave the planner a choice: it reads
 // the whole table.
 func (s store) Quick(ctx context.Context, x *sqllease.Quick) error {
-	slices.SortFunc(x.Acquire, func(a, b sqllease.LeaseRow) int { return cmp.Compare(a.Name, b.Name) })
-	slices.SortFunc(x.Release, sqllease.Key.Compare)
 	return s.batch(ctx, func(q *pgx.Batch) {
 		for i := range x.Acquire {
 			l := &x.Acquire[i]

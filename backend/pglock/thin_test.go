@@ -27,6 +27,26 @@ func TestThin(t *testing.T) {
 	})
 }
 
+// begun returns a transaction of another client that has executed the statements.
+func begun(t *testing.T, s *testserver.PostgresServer, statements ...string) pgx.Tx {
+	t.Helper()
+	conn, err := pgx.Connect(t.Context(), s.URL())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = conn.Close(context.WithoutCancel(t.Context())) })
+	tx, err := conn.Begin(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, q := range statements {
+		if _, err := tx.Exec(t.Context(), q); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return tx
+}
+
 // A statement waits for the row of the lock, and sees of the row what is committed then.
 func TestThinWaitsForTheRow(t *testing.T) { //nolint:tparallel // one row
 	t.Parallel()
@@ -41,20 +61,7 @@ func TestThinWaitsForTheRow(t *testing.T) { //nolint:tparallel // one row
 	// meanwhile runs the statements in a transaction that holds the row, while call waits for it.
 	meanwhile := func(t *testing.T, call func() error, statements ...string) error {
 		t.Helper()
-		conn, err := pgx.Connect(t.Context(), s.URL())
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer conn.Close(context.WithoutCancel(t.Context()))
-		tx, err := conn.Begin(t.Context())
-		if err != nil {
-			t.Fatal(err)
-		}
-		for _, q := range statements {
-			if _, err := tx.Exec(t.Context(), q); err != nil {
-				t.Fatal(err)
-			}
-		}
+		tx := begun(t, s, statements...)
 		done := make(chan error, 1)
 		go func() { done <- call() }()
 		leasetest.Eventually(t, "it waits", func() bool { return waits("UPDATE") > 0 })
@@ -177,20 +184,7 @@ func TestThinIsolation(t *testing.T) {
 	req := leasetest.Ask("n", id)
 	last := int64(leasetest.Take(t, b, req))
 	leasetest.Give(t, b, req)
-	conn, err := pgx.Connect(t.Context(), s.URL())
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer conn.Close(context.WithoutCancel(t.Context()))
-	tx, err := conn.Begin(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, q := range []string{`UPDATE holdfast.meta SET floor = (SELECT last + 1000 FROM holdfast.locks)`, `DELETE FROM holdfast.locks`} {
-		if _, err := tx.Exec(t.Context(), q); err != nil {
-			t.Fatal(err)
-		}
-	}
+	tx := begun(t, s, `UPDATE holdfast.meta SET floor = (SELECT last + 1000 FROM holdfast.locks)`, `DELETE FROM holdfast.locks`)
 	fresh := open(t, s.URL()) // which does not know that there is a row
 	fresh.KeepFromSweeping()
 	done := make(chan int64, 1)

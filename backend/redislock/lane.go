@@ -100,8 +100,8 @@ type lane struct {
 }
 
 // begin begins the turn of a request. It reports whether the lane is open. The request before may have
-// ended its connection, after it had its answer, and the server may have closed it, which nobody reads
-// between two requests.
+// ended its connection, after it had its answer. The server may have closed it: nothing is read between
+// two requests.
 func (l *lane) begin() bool {
 	const busy = time.Millisecond // so soon after an answer nothing is checked
 	l.mu.Lock()
@@ -142,14 +142,15 @@ func (l *lane) open(ctx context.Context, option rueidis.ClientOption) {
 	}
 }
 
-// send sends a command and reads its answer, until the time at which it gives up, or until ctx ends.
-// An end of ctx also ends the connection, which may still get the answer.
-func (l *lane) send(ctx context.Context, until time.Time, cmd rueidis.Completed) (rueidis.RedisMessage, error) {
+// send sends a command and reads its answer, until ctx ends. It ends the connection then, which may
+// still get the answer. ctx has a deadline: with one, rueidis writes and reads in the goroutine of the
+// caller.
+func (l *lane) send(ctx context.Context, cmd rueidis.Completed) (rueidis.RedisMessage, error) {
 	if ctx.Done() != nil {
 		turn := l.turn
 		defer context.AfterFunc(ctx, func() { l.interrupt(turn) })()
 	}
-	msg, err := l.client.Do(dated{ctx, until}, cmd).ToMessage()
+	msg, err := l.client.Do(ctx, cmd).ToMessage()
 	l.answered = time.Now()
 	return msg, err //nolint:wrapcheck // the link does
 }
@@ -170,17 +171,6 @@ func (l *lane) hangUp() {
 		l.line.hangUp()
 	}
 }
-
-// dated is a context with a deadline that nobody watches: rueidis sets it on the connection. With one,
-// it writes and reads in the goroutine of the caller.
-type dated struct {
-	context.Context //nolint:containedctx // it is a context
-
-	until time.Time
-}
-
-// Deadline returns the deadline.
-func (d dated) Deadline() (time.Time, bool) { return d.until, true }
 
 // line is a connection whose reads and writes can be ended for good.
 type line struct {

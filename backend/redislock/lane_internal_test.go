@@ -22,10 +22,7 @@ func TestLineStaysEnded(t *testing.T) {
 	if err := l.SetDeadline(time.Now().Add(5 * time.Second)); err != nil {
 		t.Fatal(err)
 	}
-	go func() {
-		time.Sleep(100 * time.Millisecond)
-		_, _ = b.Write([]byte("x"))
-	}()
+	go func() { _, _ = b.Write([]byte("x")) }()
 	if n, err := l.Read(make([]byte, 1)); n > 0 || !errors.Is(err, os.ErrDeadlineExceeded) || !l.ended() {
 		t.Errorf("a late answer was read: %d, %v", n, err)
 	}

@@ -54,7 +54,7 @@ func TestLaneIsClosedByTheServer(t *testing.T) {
 	}
 }
 
-// A call whose context ends returns at once, and the late answer is not taken for that of another call.
+// A call whose context ends returns immediately, and the late answer is not taken for that of another call.
 func TestLaneIsInterrupted(t *testing.T) {
 	t.Parallel()
 	s, cfg := quick(t)
@@ -145,7 +145,7 @@ func TestLaneWithoutAnAnswer(t *testing.T) {
 			_, err := b.Acquire(forever(), backend.AcquireRequest{Name: "x", Lease: backend.NewLeaseID(), Session: id})
 			ended <- err
 		}()
-		time.Sleep(50 * time.Millisecond) // it is sent, or is not: both must end
+		leasetest.Eventually(t, "the call has taken the connection", func() bool { return b.LaneAddr() == "" })
 		closed := make(chan error, 1)
 		go func() { closed <- b.Close() }()
 		select {

@@ -56,19 +56,13 @@ func (l *rueidisLink) send(ctx context.Context, cmd rueidis.Completed) (rueidis.
 
 // exchange sends the command on a lane, if there is one and none is to be made.
 func (l *rueidisLink) exchange(ctx context.Context, cmd rueidis.Completed) (rueidis.RedisMessage, error) {
-	alone, isAlone := ctx.(*lone)
 	if l.lanes != nil {
 		if lane := l.lanes.take(); lane != nil {
 			defer l.lanes.put(lane)
-			if isAlone {
-				return lane.send(alone, alone.until, cmd)
-			}
-			if until, ok := ctx.Deadline(); ok {
-				return lane.send(ctx, until, cmd)
-			}
+			return lane.send(ctx, cmd)
 		}
 	}
-	if isAlone {
+	if _, alone := ctx.(*lone); alone {
 		return rueidis.RedisMessage{}, errNoConnection
 	}
 	return l.client.Do(redisprogram.Undated(ctx), cmd).ToMessage() //nolint:wrapcheck // send does

@@ -3,6 +3,8 @@ package redislock_test
 import (
 	"fmt"
 	"testing"
+
+	"github.com/holdfast-io/holdfast/internal/leasetest"
 )
 
 // The two forms of a lock as a small specification, checked over all its states: one lock, and
@@ -416,28 +418,6 @@ func (m modelState) remove(c int, r modelRules, f func(modelState, string)) {
 	f(n, "")
 }
 
-// exploreModel visits all states, or as many as it takes to find one that is wrong.
-func exploreModel(r modelRules) (int, string) {
-	start := modelState{}
-	seen := map[modelState]struct{}{start: {}}
-	stack := []modelState{start}
-	wrong := ""
-	for len(stack) > 0 && wrong == "" {
-		m := stack[len(stack)-1]
-		stack = stack[:len(stack)-1]
-		m.next(r, func(n modelState, why string) {
-			if why != "" {
-				wrong = why
-			}
-			if _, ok := seen[n]; !ok && n.ctr <= modelTokens {
-				seen[n] = struct{}{}
-				stack = append(stack, n)
-			}
-		})
-	}
-	return len(seen), wrong
-}
-
 func TestThinModel(t *testing.T) {
 	t.Parallel()
 	alone, three := [modelClients]int8{2, 1, 0}, [modelClients]int8{1, 1, 1}
@@ -458,7 +438,13 @@ func TestThinModel(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
-			n, wrong := exploreModel(c.rules)
+			n, wrong := leasetest.Explore(modelState{}, func(m modelState, to func(modelState, string)) {
+				m.next(c.rules, func(n modelState, why string) {
+					if why != "" || n.ctr <= modelTokens {
+						to(n, why)
+					}
+				})
+			})
 			t.Logf("%s: %d states; %s", c.name, n, wrong)
 			if (wrong != "") != c.wrong {
 				t.Errorf("found %q", wrong)

@@ -51,12 +51,16 @@ var errNoConnection = errors.New("there is no connection")
 type noDial struct{}
 
 // lone is the context of a request that its caller sends itself. No connection is made in it:
-// errNoConnection is returned instead.
+// errNoConnection is returned instead. It does not end at its deadline, which rueidis sets on the
+// connection.
 type lone struct {
 	context.Context //nolint:containedctx // it is a context
 
-	until time.Time // when to give up
+	until time.Time
 }
+
+// Deadline is when to give up.
+func (l *lone) Deadline() (time.Time, bool) { return l.until, true }
 
 // Value is that of the caller's context, except for noDial.
 func (l *lone) Value(key any) any {

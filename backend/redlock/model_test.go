@@ -3,6 +3,8 @@ package redlock_test
 import (
 	"fmt"
 	"testing"
+
+	"github.com/holdfast-io/holdfast/internal/leasetest"
 )
 
 // The token protocol as a small specification, checked over all its states: three nodes, two
@@ -227,27 +229,6 @@ func count(set uint8) int {
 	return n
 }
 
-// check visits all states, or as many as it takes to find one that is wrong.
-func check(r rules, start model) (int, string) {
-	seen := map[model]bool{start: true}
-	stack := []model{start}
-	wrong := ""
-	for len(stack) > 0 && wrong == "" {
-		m := stack[len(stack)-1]
-		stack = stack[:len(stack)-1]
-		m.next(r, func(n model, why string) {
-			if why != "" {
-				wrong = why
-			}
-			if !seen[n] {
-				seen[n] = true
-				stack = append(stack, n)
-			}
-		})
-	}
-	return len(seen), wrong
-}
-
 func TestTokenModel(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
@@ -268,7 +249,7 @@ func TestTokenModel(t *testing.T) {
 			for i := range start.nodes { // they have come apart before
 				start.nodes[i].ctr = int8(i)
 			}
-			n, wrong := check(c.rules, start)
+			n, wrong := leasetest.Explore(start, func(m model, to func(model, string)) { m.next(c.rules, to) })
 			t.Logf("%d states; %s", n, wrong)
 			if (wrong != "") != c.wrong {
 				t.Errorf("found %q", wrong)

@@ -111,7 +111,7 @@ type Files struct {
 }
 
 // Loopback writes the files for a server on the loopback and for a client into a folder, with an
-// authority of their own, which nobody else trusts and whose key is not kept. They are valid for a
+// authority of their own, whose key is not kept. They are valid for a
 // day. Only the owner can read them.
 //
 // Errors: those of the file system, and of the system's source of random numbers.

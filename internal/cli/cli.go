@@ -2,6 +2,7 @@
 package cli
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -188,11 +189,8 @@ Exit status: 0; 75 the lock is held; 74 the backend is unavailable; 70 the lock 
 
 // url returns the URL of the backend: from the flag, the environment, or the local file.
 func (a *app) url() (string, error) {
-	if a.backend != "" {
-		return withToken(a.backend), nil
-	}
-	if env := os.Getenv("HOLDFAST_BACKEND"); env != "" {
-		return withToken(env), nil
+	if named := cmp.Or(a.backend, os.Getenv("HOLDFAST_BACKEND")); named != "" {
+		return withToken(named), nil
 	}
 	path, err := sqlitelock.DefaultPath()
 	if err != nil {

@@ -3,7 +3,6 @@ package cli
 import (
 	"context"
 	"crypto/tls"
-	"crypto/x509"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -89,10 +88,8 @@ func (o *accessOptions) apply(cfg *server.Config, log *slog.Logger) (func(), err
 // change nothing. Connections that exist keep what they began with.
 type certificates struct {
 	options *accessOptions
-	log     *slog.Logger
 	current atomic.Pointer[tls.Config]
-	stop    context.CancelFunc
-	ended   chan struct{}
+	close   func()
 }
 
 func (o *accessOptions) openCertificates(log *slog.Logger) (*certificates, error) {
@@ -100,24 +97,16 @@ func (o *accessOptions) openCertificates(log *slog.Logger) (*certificates, error
 	if o.clientCA != "" {
 		paths = append(paths, o.clientCA)
 	}
-	c := &certificates{options: o, log: log, ended: make(chan struct{})}
-	files := reload.New(paths...)
-	if err := c.read(); err != nil {
-		return nil, err
-	}
-	ctx, stop := context.WithCancel(context.Background())
-	c.stop = stop
-	go func() {
-		defer close(c.ended)
-		files.Run(ctx, time.Second, func() {
-			if err := c.read(); err != nil {
-				log.LogAttrs(ctx, slog.LevelError, "the certificates cannot be used, and were not changed", slog.String("error", err.Error()))
-				return
-			}
-			log.LogAttrs(ctx, slog.LevelInfo, "the certificates were changed")
-		})
-	}()
-	return c, nil
+	c := &certificates{options: o}
+	var err error
+	c.close, err = reload.Keep(time.Second, c.read, func(err error) {
+		if err != nil {
+			log.LogAttrs(context.Background(), slog.LevelError, "the certificates cannot be used, and were not changed", slog.String("error", err.Error()))
+			return
+		}
+		log.LogAttrs(context.Background(), slog.LevelInfo, "the certificates were changed")
+	}, paths...)
+	return c, err
 }
 
 func (c *certificates) read() error {
@@ -147,10 +136,7 @@ func (c *certificates) config() *tls.Config {
 
 // hosts returns the names that the server's certificate is for; none if there are wildcards in it.
 func (c *certificates) hosts() []string {
-	leaf, err := x509.ParseCertificate(c.current.Load().Certificates[0].Certificate[0])
-	if err != nil {
-		return nil
-	}
+	leaf := c.current.Load().Certificates[0].Leaf
 	hosts := leaf.DNSNames
 	for _, ip := range leaf.IPAddresses {
 		hosts = append(hosts, ip.String())
@@ -159,11 +145,6 @@ func (c *certificates) hosts() []string {
 		return nil
 	}
 	return hosts
-}
-
-func (c *certificates) close() {
-	c.stop()
-	<-c.ended
 }
 
 // unixPrefix begins a listening address that is the path of a Unix socket.

@@ -90,8 +90,8 @@ grants:
 	put("policy.yaml", policy("second"))
 	issue("server", "127.0.0.1", "locks.example.com")
 	put("token", "second")
-	awaitMinute(t, "the new token is known", func() bool { return as(job, "ls").status == 0 })
-	awaitMinute(t, "the new certificate is shown", func() bool {
+	await(t, time.Minute, "the new token is known", func() bool { return as(job, "ls").status == 0 })
+	await(t, time.Minute, "the new certificate is shown", func() bool {
 		return as(app+"&server_name=locks.example.com", "ls").status == 0
 	})
 	if r := as(app, "acquire", "team-a/x", "--try"); r.status != 75 {
@@ -99,15 +99,6 @@ grants:
 	}
 	if r := as(job, "break", "team-a/x", "--reason", "test", "--yes"); r.status != 0 {
 		t.Errorf("break with the right: %+v", r)
-	}
-}
-
-func awaitMinute(t *testing.T, what string, ok func() bool) {
-	t.Helper()
-	for begun := time.Now(); !ok(); time.Sleep(50 * time.Millisecond) {
-		if time.Since(begun) > time.Minute {
-			t.Fatalf("%s: not within a minute", what)
-		}
 	}
 }
 

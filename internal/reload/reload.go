@@ -43,6 +43,24 @@ func (f *Files) Changed() bool {
 	return changed
 }
 
+// Keep calls read, and calls it again after each change of the files, until the function that it
+// returns is called. It tells told the result of each call after the first one.
+//
+// Errors: that of the first call of read.
+func Keep(every time.Duration, read func() error, told func(error), paths ...string) (func(), error) {
+	files := New(paths...)
+	if err := read(); err != nil {
+		return nil, err
+	}
+	ctx, stop := context.WithCancel(context.Background())
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		files.Run(ctx, every, func() { told(read()) })
+	}()
+	return func() { stop(); <-ended }, nil
+}
+
 // Run calls changed after each change, until ctx ends. It reads the files as often as every says.
 func (f *Files) Run(ctx context.Context, every time.Duration, changed func()) {
 	tick := time.NewTicker(every)

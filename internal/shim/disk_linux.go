@@ -252,6 +252,12 @@ func (r *diskRun) process(thread uint32) (int, error) {
 	if err != nil {
 		return 0, fmt.Errorf("the process of thread %d: %w", thread, err)
 	}
+	for other, ended := range r.processes { // a server may start a process for each client
+		if pidfdEnded(ended) {
+			_ = syscall.Close(ended)
+			delete(r.processes, other)
+		}
+	}
 	r.processes[thread] = handle
 	return handle, nil
 }

@@ -17,8 +17,9 @@ const (
 
 // System calls that package syscall does not name. Their numbers are the same on every architecture.
 const (
-	sysPidfdOpen  = 434
-	sysPidfdGetfd = 438
+	sysPidfdSendSignal = 424
+	sysPidfdOpen       = 434
+	sysPidfdGetfd      = 438
 )
 
 func ioctl(fd int, request uintptr, arg unsafe.Pointer) syscall.Errno {
@@ -41,6 +42,12 @@ func pollRead(fd int) (bool, error) {
 func pidfdOpen(pid int) (int, error) {
 	fd, _, errno := syscall.Syscall(sysPidfdOpen, uintptr(pid), 0, 0)
 	return int(fd), failure(errno)
+}
+
+// pidfdEnded reports whether the process has ended, and its parent has taken note of that.
+func pidfdEnded(process int) bool {
+	_, _, errno := syscall.Syscall6(sysPidfdSendSignal, uintptr(process), 0, 0, 0, 0, 0)
+	return errno == syscall.ESRCH
 }
 
 // pidfdGetfd returns a copy of a file descriptor of a process.

@@ -1,6 +1,7 @@
 package sqllease
 
 import (
+	"cmp"
 	"context"
 	"slices"
 	"time"
@@ -52,7 +53,10 @@ func (b *Leases) wayOf(r *request) way {
 // Each is for another lock. The statements are one transaction.
 func (b *Leases) executeQuickly(ctx context.Context, reqs []*request) []*request {
 	byName := make(map[string]*request, len(reqs))
-	q := &Quick{Known: b.rowsOf(reqs)}
+	q := new(Quick)
+	if reqs[0].quick.acquire != nil { // so are the others: see takeBatch
+		q.Known = b.rowsOf(reqs)
+	}
 	for _, r := range reqs {
 		name := r.scope.Names[0]
 		byName[name] = r
@@ -64,6 +68,8 @@ func (b *Leases) executeQuickly(ctx context.Context, reqs []*request) []*request
 		}
 	}
 	slices.Sort(q.Names)
+	slices.SortFunc(q.Acquire, func(x, y LeaseRow) int { return cmp.Compare(x.Name, y.Name) })
+	slices.SortFunc(q.Release, Key.Compare)
 	asked := time.Now()
 	if err := b.store.Quick(ctx, q); err != nil {
 		return b.quickFailed(reqs, err)

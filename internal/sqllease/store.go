@@ -229,11 +229,13 @@ const ClockSlack = time.Second
 // the table of leases. An acquisition and a release are one statement each, which decides by that
 // row alone: see thin_test.go. Begin inflates a thin lock: its lease is in the View, marked, and is
 // written to the table of leases if it stays. A rollback leaves the lock thin.
+//
+// Everything is in the order of the names, in which rows are locked.
 type Quick struct {
-	Names   []string // of all locks, sorted
+	Names   []string // of all locks
 	Acquire []LeaseRow
 	Release []Key // when there are no acquisitions
-	// Known are the locks whose rows are known to exist. They may have been swept since.
+	// Known are the locks to be acquired whose rows are known to exist. They may have been swept since.
 	Known map[string]bool
 
 	Granted  []QuickGrant

@@ -3,6 +3,8 @@ package sqllease_test
 import (
 	"fmt"
 	"testing"
+
+	"github.com/holdfast-io/holdfast/internal/leasetest"
 )
 
 // Thin and fat locks as a small specification, checked over all its states: one lock, and clients
@@ -421,28 +423,6 @@ func (m *thinState) hold(c int) string {
 	return ""
 }
 
-// exploreThin visits all states, or as many as it takes to find one that is wrong.
-func exploreThin(r thinRules) (int, string) {
-	start := thinState{row: -1}
-	seen := map[thinState]struct{}{start: {}}
-	stack := []thinState{start}
-	wrong := ""
-	for len(stack) > 0 && wrong == "" {
-		m := stack[len(stack)-1]
-		stack = stack[:len(stack)-1]
-		m.next(r, func(n thinState, why string) {
-			if why != "" {
-				wrong = why
-			}
-			if _, ok := seen[n]; !ok {
-				seen[n] = struct{}{}
-				stack = append(stack, n)
-			}
-		})
-	}
-	return len(seen), wrong
-}
-
 func TestThinModel(t *testing.T) {
 	t.Parallel()
 	twice, three := [thinClients]int8{2, 1, 0}, [thinClients]int8{1, 1, 1}
@@ -469,7 +449,7 @@ func TestThinModel(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
-			n, wrong := exploreThin(c.rules)
+			n, wrong := leasetest.Explore(thinState{row: -1}, func(m thinState, to func(thinState, string)) { m.next(c.rules, to) })
 			t.Logf("%s: %d states; %s", c.name, n, wrong)
 			if (wrong != "") != c.wrong {
 				t.Errorf("found %q", wrong)

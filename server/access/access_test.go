@@ -20,6 +20,7 @@ import (
 	"github.com/holdfast-io/holdfast/backend/memlock"
 	"github.com/holdfast-io/holdfast/internal/certs"
 	"github.com/holdfast-io/holdfast/internal/leaktest"
+	"github.com/holdfast-io/holdfast/internal/leasetest"
 	"github.com/holdfast-io/holdfast/server"
 	"github.com/holdfast-io/holdfast/server/access"
 )
@@ -128,11 +129,7 @@ func TestReload(t *testing.T) {
 		t.Errorf("without the grant: %d, want 403", got)
 	}
 	write(t, path, strings.Replace(example(), hash("billing-1"), hash("billing-3"), 1))
-	for begun := time.Now(); ask("billing-3") == 401; {
-		if time.Since(begun) > 10*time.Second {
-			t.Fatal("the new token is not known")
-		}
-	}
+	leasetest.Eventually(t, "the new token is known", func() bool { return ask("billing-3") != 401 })
 	if got := ask("billing-1"); got != 401 {
 		t.Errorf("with a token that was withdrawn: %d, want 401", got)
 	}
@@ -202,16 +199,11 @@ func TestUser(t *testing.T) {
 	if got, body := status(t, client, "GET", "http://localhost/v1/locks/billing", "", ""); got != 200 {
 		t.Errorf("user %s: %d %s", uid, got, body)
 	}
-	write(t, policy, example()) // the user is nobody now, unless the test runs as 1001
-	for begun := time.Now(); ; {
+	write(t, policy, example()) // the user is no principal now, unless the test runs as 1001
+	leasetest.Eventually(t, "the user is not known any more", func() bool {
 		got, _ := status(t, client, "GET", "http://localhost/v1/locks/billing", "", "")
-		if got == 401 || uid == "1001" {
-			break
-		}
-		if time.Since(begun) > 10*time.Second {
-			t.Fatalf("the user is still known: %d", got)
-		}
-	}
+		return got == 401 || uid == "1001"
+	})
 }
 
 // A file that is not there, or has an error, cannot be opened.
@@ -239,16 +231,12 @@ func (b *buffer) Write(p []byte) (int, error) {
 	return b.text.Write(p)
 }
 
-// await waits for a text after what was awaited before.
+// await waits for a text.
 func (b *buffer) await(t *testing.T, text string) {
 	t.Helper()
-	for begun := time.Now(); time.Since(begun) < 10*time.Second; time.Sleep(time.Millisecond) {
+	leasetest.Eventually(t, "the log has "+strconv.Quote(text), func() bool {
 		b.mu.Lock()
-		found := strings.Contains(b.text.String(), text)
-		b.mu.Unlock()
-		if found {
-			return
-		}
-	}
-	t.Fatalf("the log does not say %q", text)
+		defer b.mu.Unlock()
+		return strings.Contains(b.text.String(), text)
+	})
 }

@@ -27,8 +27,7 @@ type File struct {
 	path    string
 	log     *slog.Logger
 	current atomic.Pointer[Policy]
-	stop    context.CancelFunc
-	ended   chan struct{}
+	stop    func()
 }
 
 // Open reads a policy and begins to look for changes. Close it.
@@ -41,25 +40,16 @@ func Open(path string, o Options) (*File, error) {
 	if o.Logger == nil {
 		o.Logger = slog.New(slog.DiscardHandler)
 	}
-	f := &File{path: path, log: o.Logger, ended: make(chan struct{})}
-	watch := reload.New(path)
-	if err := f.read(); err != nil {
+	f := &File{path: path, log: o.Logger}
+	var err error
+	if f.stop, err = reload.Keep(o.Every, f.read, f.reread, path); err != nil {
 		return nil, err
 	}
-	ctx, stop := context.WithCancel(context.Background())
-	f.stop = stop
-	go func() {
-		defer close(f.ended)
-		watch.Run(ctx, o.Every, f.reread)
-	}()
 	return f, nil
 }
 
 // Close ends the looking for changes. The policy stays as it is.
-func (f *File) Close() {
-	f.stop()
-	<-f.ended
-}
+func (f *File) Close() { f.stop() }
 
 func (f *File) read() error {
 	text, err := os.ReadFile(f.path)
@@ -74,8 +64,9 @@ func (f *File) read() error {
 	return nil
 }
 
-func (f *File) reread() {
-	if err := f.read(); err != nil {
+// reread logs a change, or why it was refused.
+func (f *File) reread(err error) {
+	if err != nil {
 		f.log.LogAttrs(context.Background(), slog.LevelError, "the policy has an error, and was not changed", slog.String("error", err.Error()))
 		return
 	}

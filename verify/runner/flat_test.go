@@ -9,7 +9,6 @@ import (
 	"strconv"
 	"strings"
 	"testing"
-	"time"
 )
 
 // sizes are the sizes that must not grow in a soak: of the server, of its store, and of this
@@ -24,9 +23,6 @@ type room struct {
 
 // roomOf depends on the last word of a size's name.
 func roomOf(name string) room {
-	if name == "test descriptors" { // slow disks keep those of server processes that have ended
-		return room{0.5, 32}
-	}
 	switch name[strings.LastIndexByte(name, ' ')+1:] {
 	case "memory": // garbage collectors and caches; a leak of an hour is larger
 		return room{0.25, 24 << 20}
@@ -83,18 +79,9 @@ func median(samples []sizes, name string) int64 {
 	return all[len(all)/2]
 }
 
-// own adds the sizes of this process. What was let go without being closed is closed some time after
-// a garbage collection.
+// own adds the sizes of this process.
 func (s sizes) own() {
-	for last := -1; ; {
-		runtime.GC()
-		time.Sleep(100 * time.Millisecond)
-		fds, _ := os.ReadDir("/proc/self/fd")
-		if last >= 0 && len(fds) >= last {
-			break
-		}
-		last = len(fds)
-	}
+	runtime.GC()
 	var m runtime.MemStats
 	runtime.ReadMemStats(&m)
 	s["test memory"] = int64(m.HeapAlloc)
