@@ -16,8 +16,8 @@ const (
 	MaxNoteLen   = 1024    // bytes of a note, and of the reason of a break
 	MaxLimit     = 1 << 20 // permits of a lock
 	MaxListLimit = 1000    // locks on one page
+	MaxIDLen     = 64      // characters of the ID of a lease or a session
 	minIDLen     = 16
-	maxIDLen     = 64
 )
 
 // ValidateName checks the name of a lock: 1 to MaxNameLen bytes of valid UTF-8 without control
@@ -260,10 +260,10 @@ func isPlain(s string) bool {
 }
 
 func validID(field, id string) error {
-	if len(id) >= minIDLen && len(id) <= maxIDLen && isWord(id) {
+	if len(id) >= minIDLen && len(id) <= MaxIDLen && isWord(id) {
 		return nil
 	}
-	return invalid(field, quote(id), fmt.Sprintf("%d to %d characters of A-Z a-z 0-9 _ -", minIDLen, maxIDLen))
+	return invalid(field, quote(id), fmt.Sprintf("%d to %d characters of A-Z a-z 0-9 _ -", minIDLen, MaxIDLen))
 }
 
 // isWord reports whether id consists only of the characters allowed in IDs.

@@ -8,6 +8,7 @@ import (
 	"net/http"
 	"slices"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/holdfast-io/holdfast"
@@ -21,7 +22,8 @@ import (
 // ask is the checked content of an acquire request.
 type ask struct {
 	name  string
-	lease backend.LeaseID
+	lease backend.LeaseID // in the store
+	mark  string          // of the leases of the principal
 	// theirs: the client made the lease ID; see the package documentation.
 	theirs bool
 	keep   time.Duration // how long to keep the place in the queue after the request
@@ -63,7 +65,7 @@ func (s *Server) acquire(w http.ResponseWriter, r *request) {
 }
 
 func (s *Server) parseAcquire(r *request) (ask, error) {
-	a := ask{name: r.name, AcquireRequest: wire.AcquireRequest{TTL: wire.Duration(s.cfg.DefaultTTL), Limit: 1, Permits: 1}}
+	a := ask{name: r.name, mark: r.mark, AcquireRequest: wire.AcquireRequest{TTL: wire.Duration(s.cfg.DefaultTTL), Limit: 1, Permits: 1}}
 	if err := wire.Decode(r.body, &a.AcquireRequest); err != nil {
 		return a, err
 	}
@@ -74,6 +76,7 @@ func (s *Server) parseAcquire(r *request) (ask, error) {
 	if err != nil {
 		return a, err
 	}
+	a.lease = r.stored(a.lease)
 	a.keep, err = s.keepPlace(r.Header.Get(wire.HeaderKeepPlace))
 	return a, err
 }
@@ -321,12 +324,16 @@ func (s *Server) granted(w http.ResponseWriter, r *request, a ask, c *claim) wir
 func (s *Server) enterGrant(r *request, a ask, c *claim) wire.Grant {
 	now := time.Now()
 	left := c.ends.Sub(now)
-	s.registry.granted(leaseKey{a.name, a.lease}, c.shared, left, s.owner(r))
+	s.registry.granted(leaseKey{a.name, a.lease}, c.shared, left)
 	r.conn.holds()
+	known := a.Lease
+	if !a.theirs {
+		known = strings.TrimSuffix(string(a.lease), a.mark)
+	}
 	// The client counts from before it sent the request, which was before it arrived.
 	ttl := min(time.Duration(a.TTL), c.ends.Sub(r.arrived))
 	return wire.Grant{
-		Name: a.name, Lease: string(a.lease), Token: c.grant.Token, Owner: a.Owner,
+		Name: a.name, Lease: known, Token: c.grant.Token, Owner: a.Owner,
 		TTL: wire.Duration(ttl.Truncate(time.Millisecond)), ExpiresAt: wire.Time{Time: now.Add(left)},
 	}
 }

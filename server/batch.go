@@ -81,7 +81,7 @@ type batch struct {
 
 // parseItem checks one acquire, and whether it is allowed.
 func (b *batch) parseItem(item wire.BatchAcquire) (ask, error) {
-	a := ask{name: item.Name, AcquireRequest: wire.AcquireRequest{
+	a := ask{name: item.Name, mark: b.r.mark, AcquireRequest: wire.AcquireRequest{
 		TTL: item.TTL, Owner: item.Owner, Shared: item.Shared, Limit: item.Limit, Permits: item.Permits, Note: item.Note, Lease: item.Lease,
 	}}
 	if a.TTL == 0 {
@@ -95,7 +95,9 @@ func (b *batch) parseItem(item wire.BatchAcquire) (ask, error) {
 	if err := b.s.checkAsk(&a); err != nil {
 		return a, err
 	}
-	return a, b.s.authorize(b.r, Action{Verb: Acquire, Name: a.name, Lease: a.lease})
+	err := b.s.authorize(b.r, Action{Verb: Acquire, Name: a.name, Lease: a.lease})
+	a.lease = b.r.stored(a.lease)
+	return a, err
 }
 
 // acquire takes one lock if it is free, without waiting.
@@ -118,6 +120,11 @@ func (b *batch) parseRelease(item wire.BatchRelease) error {
 	return b.s.authorize(b.r, Action{Verb: Release, Name: item.Name, Lease: lease})
 }
 
+// stored returns the ID of the lease in the store.
+func (b *batch) stored(item wire.BatchRelease) backend.LeaseID {
+	return b.r.stored(backend.LeaseID(item.Lease))
+}
+
 // releases releases the leases. Each release takes a slot in its limiter. If the limiter has only one
 // slot free for all of them, they run one after the other. It returns, by lock, what an acquire
 // of that lock has to wait for.
@@ -129,7 +136,7 @@ func (b *batch) releases(work *sync.WaitGroup, items []wire.BatchRelease) map[st
 			b.failed(wire.OpRelease, i, item.Name, item.Lease, err)
 			continue
 		}
-		if b.s.knows(b.r, leaseKey{item.Name, backend.LeaseID(item.Lease)}) {
+		if b.s.knows(b.r, leaseKey{item.Name, b.stored(item)}) {
 			holders = append(holders, i)
 		} else {
 			claims = append(claims, i)
@@ -176,7 +183,7 @@ func (b *batch) releaseAll(limiter *limiter, items []wire.BatchRelease, some []i
 }
 
 func (b *batch) release(i int, item wire.BatchRelease) {
-	if err := b.s.releaseLease(b.r.Context(), item.Name, backend.LeaseID(item.Lease)); err != nil {
+	if err := b.s.releaseLease(b.r.Context(), item.Name, b.stored(item)); err != nil {
 		b.failed(wire.OpRelease, i, item.Name, item.Lease, err)
 		return
 	}

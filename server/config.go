@@ -18,17 +18,18 @@ type Config struct {
 	// Authorize decides on every request, before anything in it takes effect. The request's
 	// body has not been read. A batch is checked item by item, and lists and streams leave out
 	// what Authorize refuses. An acquire that names a lease is checked a second time, with the
-	// lease. A caller who may not Break a lock never sees its lease IDs. An error is answered
-	// with 403, or with 401 if it is ErrUnauthenticated; its text is sent to the client.
-	// Authorize must be safe for concurrent use. Default: every client that can connect may do
-	// everything; Serve then refuses a listener beyond this host unless Anonymous is set.
-	// Optional.
+	// lease. A caller who may not Break a lock does not see lease IDs, notes and waiters of others.
+	// An error is answered with 403, or with 401 if it is ErrUnauthenticated; its text is sent to
+	// the client. Authorize must be safe for concurrent use. Default: every client that can connect
+	// may do everything; Serve then refuses a listener beyond this host unless Anonymous is
+	// set. Optional.
 	Authorize func(r *http.Request, a Action) error
 	// Principal names the sender of the request, for the audit. It must always return the same
-	// name for the same sender. With Authorize, a lease that was granted to one principal
-	// cannot be taken over, renewed or released by another, even under the right lease ID. This
-	// server remembers the principals of the leases that it granted itself, until it is
-	// restarted. Default: the remote address, for the audit only. Optional.
+	// name for the same sender. With Authorize, a lease belongs to the principal that acquired it, on
+	// every server with the same backend, and after a restart: under the same lease ID, another
+	// principal has another lease. Leases that were acquired without a principal, or under another name
+	// of it, can then no longer be renewed or released. Default: the remote address, for the audit
+	// only. Optional.
 	Principal func(r *http.Request) string
 	// Anonymous lets Serve listen beyond this host without Authorize. The cluster can still be
 	// managed from this host only. Optional.

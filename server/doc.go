@@ -70,10 +70,10 @@
 // of a list ends early when it exceeds 1 MiB. When there are too many connections, a new one
 // replaces a connection that serves no request; connections of lease holders are replaced last.
 //
-// # Who sees lease IDs
+// # Whose a lease is
 //
-// A client that knows the ID of a lease can take it over, renew it and release it. With
-// Config.Authorize, only callers who may break a lock see its lease IDs: in refusals, lists and
-// events the IDs are empty for all other callers. With Config.Principal, the ID alone is not
-// enough; see there.
+// Without principals, a client that knows the ID of a lease can take it over, renew it and release
+// it. With Config.Authorize, only callers who may break a lock see its lease IDs and notes, and who
+// waits for it: for all others they are empty in refusals, lists and events. With Config.Principal, too, a
+// lease belongs to its principal, and every caller sees its own.
 package server

@@ -63,8 +63,8 @@ func (s *Server) tell(r *request, out *stream, e backend.Event) error {
 	if e.Kind != backend.EventWatching && !s.allowed(r, e.Name) {
 		return nil
 	}
-	if e.Lease != "" && s.hidesLeases(r, e.Name) {
-		e.Lease = ""
+	if e.Kind != backend.EventWatching {
+		s.viewOf(r, e.Name).hideEvent(&e)
 	}
 	return out.event(string(e.Kind), wire.FromEvent(e))
 }

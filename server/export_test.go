@@ -30,7 +30,7 @@ func Parse(method, escaped string) (string, string, bool, error) {
 	}
 	r := &request{route: rt, Request: &http.Request{}}
 	err := r.decodeVars(vars)
-	return r.name, string(r.lease), true, err
+	return r.name, string(r.named), true, err
 }
 
 // Streams returns the number of event streams.

@@ -71,6 +71,14 @@ func (s *Server) guard(w http.ResponseWriter, r *request) {
 		s.fail(w, r, err)
 		return
 	}
+	r.principal = r.RemoteAddr
+	if s.cfg.Principal != nil {
+		r.principal = s.cfg.Principal(r.Request)
+		if s.cfg.Authorize != nil {
+			r.mark = markOf(r.principal)
+		}
+	}
+	r.lease = r.stored(r.named)
 	if s.stopping.Err() != nil && rt.verb != Status {
 		s.fail(w, r, errStopping)
 		return
@@ -125,10 +133,8 @@ func (s *Server) noRoute(w http.ResponseWriter, r *request, allow []string) {
 	})
 }
 
-// authorize calls Config.Authorize. Knowing a lease ID is not enough: a lease that was granted
-// here to one principal cannot be taken over, renewed or released by another. Without
-// Config.Authorize, only callers on this host may change the cluster or copy its data; the
-// status of the cluster has no secrets.
+// authorize calls Config.Authorize. Without it, only callers on this host may change the cluster or copy its
+// data; the status of the cluster has no secrets.
 func (s *Server) authorize(r *request, a Action) error {
 	var err error
 	switch {
@@ -136,11 +142,6 @@ func (s *Server) authorize(r *request, a Action) error {
 		err = s.cfg.Authorize(r.Request, a)
 	case a.Verb == Manage && r.route.pattern != clusterPath && !fromHere(r.Request):
 		err = errNotHere
-	}
-	if err == nil && a.Lease != "" && s.cfg.Principal != nil {
-		if who, known := s.registry.owner(leaseKey{a.Name, a.Lease}); known && who != s.cfg.Principal(r.Request) {
-			err = errNotYours
-		}
 	}
 	if err == nil {
 		return nil
@@ -255,21 +256,4 @@ func bodyError(err error) error {
 		return &refusal{http.StatusRequestTimeout, errors.New("the body did not arrive in time")}
 	}
 	return &refusal{http.StatusBadRequest, errors.New("the body could not be read")}
-}
-
-// owner returns the principal that a lease of request r is granted to. It is empty unless the
-// program names its callers.
-func (s *Server) owner(r *request) string {
-	if s.cfg.Authorize == nil || s.cfg.Principal == nil {
-		return ""
-	}
-	return s.cfg.Principal(r.Request)
-}
-
-// principal names the sender of the request, for the audit.
-func (s *Server) principal(r *http.Request) string {
-	if s.cfg.Principal != nil {
-		return s.cfg.Principal(r)
-	}
-	return r.RemoteAddr
 }

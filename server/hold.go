@@ -34,7 +34,7 @@ func (s *Server) renew(w http.ResponseWriter, r *request) {
 		s.fail(w, r, err)
 		return
 	}
-	s.write(w, r, http.StatusOK, s.renewed(lease, got[0]))
+	s.write(w, r, http.StatusOK, s.renewed(r.named, lease, got[0]))
 }
 
 // renewMany serves POST /v1/leases/renew. Every lease is checked and authorised on its own. A
@@ -57,9 +57,9 @@ func (s *Server) renewMany(w http.ResponseWriter, r *request) {
 		case err != nil:
 			out.Leases[i] = failed(ref, err)
 		case s.knows(r, leaseKey{lease.Name, lease.Lease}):
-			holders.add(lease, i)
+			holders.add(lease, ref, i)
 		default:
-			claims.add(lease, i)
+			claims.add(lease, ref, i)
 		}
 	}
 	// Leases that are known here do not wait for the others to be admitted.
@@ -73,11 +73,12 @@ func (s *Server) renewMany(w http.ResponseWriter, r *request) {
 // renewals are some of the leases of a request.
 type renewals struct {
 	leases []backend.TimedRenewal
-	at     []int // their indexes in the request
+	refs   []wire.LeaseRef // as the client names them
+	at     []int           // their indexes in the request
 }
 
-func (some *renewals) add(lease backend.TimedRenewal, at int) {
-	some.leases, some.at = append(some.leases, lease), append(some.at, at)
+func (some *renewals) add(lease backend.TimedRenewal, ref wire.LeaseRef, at int) {
+	some.leases, some.refs, some.at = append(some.leases, lease), append(some.refs, ref), append(some.at, at)
 }
 
 // renewAll renews leases that are all known here, or all not known here, in their limiter. It
@@ -88,8 +89,8 @@ func (s *Server) renewAll(r *request, known bool, some renewals, out []wire.Rene
 	}
 	l := s.limiters.of(known)
 	if err := s.admit(r.Context(), l); err != nil {
-		for i, lease := range some.leases {
-			out[some.at[i]] = failed(wire.LeaseRef{Name: lease.Name, Lease: string(lease.Lease)}, err)
+		for i, ref := range some.refs {
+			out[some.at[i]] = failed(ref, err)
 		}
 		return
 	}
@@ -98,10 +99,10 @@ func (s *Server) renewAll(r *request, known bool, some renewals, out []wire.Rene
 		lease := some.leases[i]
 		if got.Err != nil {
 			s.countRenewal(lease, got)
-			out[some.at[i]] = failed(wire.LeaseRef{Name: lease.Name, Lease: string(lease.Lease)}, got.Err)
+			out[some.at[i]] = failed(some.refs[i], got.Err)
 			continue
 		}
-		out[some.at[i]] = s.renewed(lease, got)
+		out[some.at[i]] = s.renewed(backend.LeaseID(some.refs[i].Lease), lease, got)
 	}
 }
 
@@ -121,7 +122,9 @@ func (s *Server) parseRef(r *request, ref wire.LeaseRef) (backend.TimedRenewal, 
 	if err := errors.Join(backend.ValidateName(lease.Name), backend.ValidateLeaseID(lease.Lease), s.checkTTL(lease.TTL)); err != nil {
 		return lease, err
 	}
-	return lease, s.authorize(r, Action{Verb: Renew, Name: lease.Name, Lease: lease.Lease})
+	err := s.authorize(r, Action{Verb: Renew, Name: lease.Name, Lease: lease.Lease})
+	lease.Lease = r.stored(lease.Lease)
+	return lease, err
 }
 
 func failed(ref wire.LeaseRef, err error) wire.RenewResult {
@@ -129,13 +132,13 @@ func failed(ref wire.LeaseRef, err error) wire.RenewResult {
 	return wire.RenewResult{Name: ref.Name, Lease: ref.Lease, Error: &p}
 }
 
-// renewed counts a renewal and returns its result. The client counts the TTL from before it
+// renewed counts a renewal and returns its result, with the lease as the client names it. The client counts the TTL from before it
 // sent the request; the time left that the backend reported counts from a later moment.
-func (s *Server) renewed(lease backend.TimedRenewal, got renewal) wire.RenewResult {
+func (s *Server) renewed(named backend.LeaseID, lease backend.TimedRenewal, got renewal) wire.RenewResult {
 	s.countRenewal(lease, got)
 	left := min(got.Left, lease.TTL)
 	return wire.RenewResult{
-		Name: lease.Name, Lease: string(lease.Lease), Token: got.Token,
+		Name: lease.Name, Lease: string(named), Token: got.Token,
 		TTL:       wire.Duration(left.Truncate(time.Millisecond)),
 		ExpiresAt: wire.Time{Time: time.Now().Add(left - time.Since(got.asked))},
 	}

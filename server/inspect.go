@@ -61,11 +61,8 @@ func (s *Server) encodeList(r *request, req backend.ListRequest) ([]byte, error)
 
 // told returns the state of a lock as the caller may see it.
 func (s *Server) told(r *request, l backend.LockInfo, now time.Time) wire.Lock {
-	hidden := s.hidesLeases(r, l.Name)
-	out := wire.FromLock(l, now, wantsLeases(r) && !hidden)
-	if hidden {
-		withoutLeases(out.Holders)
-	}
+	out := wire.FromLock(l, now)
+	s.viewOf(r, l.Name).hide(&out, wantsLeases(r))
 	return out
 }
 
@@ -143,7 +140,7 @@ func (s *Server) inspect(w http.ResponseWriter, r *request) {
 // breakLock serves DELETE /v1/locks/{name}: an operator's act. The call to the backend is never
 // retried: a second break would evict the next holder.
 func (s *Server) breakLock(w http.ResponseWriter, r *request) {
-	actor := s.principal(r.Request)
+	actor := r.principal
 	if claimed := r.Header.Get(wire.HeaderActor); claimed != "" {
 		const most = backend.MaxOwnerLen / 2
 		actor = strings.ToValidUTF8(claimed[:min(len(claimed), most)], "") + " via " + actor
@@ -165,9 +162,9 @@ func (s *Server) breakLock(w http.ResponseWriter, r *request) {
 	for _, h := range res.Broken {
 		s.registry.ended(leaseKey{r.name, h.Lease})
 	}
-	s.write(w, r, http.StatusOK, wire.Break{
-		Name: r.name, Token: res.Token, Broken: wire.FromHolders(res.Broken, time.Now()),
-	})
+	broken := wire.FromHolders(res.Broken, time.Now())
+	s.viewOf(r, r.name).hideHolders(broken)
+	s.write(w, r, http.StatusOK, wire.Break{Name: r.name, Token: res.Token, Broken: broken})
 }
 
 // audit logs the one line that records who broke what, and why. The handler of the logger adds

@@ -1,7 +1,6 @@
 package server
 
 import (
-	"errors"
 	"sync"
 
 	"github.com/holdfast-io/holdfast/backend"
@@ -79,27 +78,10 @@ func (a *allowance) trim(p *wire.Problem) {
 	p.Detail = backend.ErrHeld.Error()
 }
 
-// hidesLeases reports whether lease IDs of the lock are hidden from the caller, because it may
-// not break the lock. With the ID of another client's lease it could renew and release that
-// lease.
-func (s *Server) hidesLeases(r *request, name string) bool {
-	return s.cfg.Authorize != nil && s.cfg.Authorize(r.Request, Action{Verb: Break, Name: name}) != nil
-}
-
-// withoutLeases removes the lease IDs.
-func withoutLeases(hs []wire.Holder) {
-	for i := range hs {
-		hs[i].Lease = ""
-	}
-}
-
-// conceal removes the lease IDs that the caller may not see from a refusal.
+// conceal removes from a refusal what the caller may not see.
 func (s *Server) conceal(r *request, name string, p wire.Problem) wire.Problem {
-	if len(p.Holders) > 0 && s.hidesLeases(r, name) {
-		withoutLeases(p.Holders)
+	if len(p.Holders) > 0 {
+		s.viewOf(r, name).hideHolders(p.Holders)
 	}
 	return p
 }
-
-// errNotYours refuses a lease that was granted here to another principal.
-var errNotYours = errors.New("the lease is another client's")

@@ -27,8 +27,6 @@ type leaseKey struct {
 type entry struct {
 	since, ends time.Time
 	shared      bool
-	// who is the principal that the lease was granted to, if Config.Principal names one.
-	who string
 	// unseen: the lease was renewed here and not granted here, and the metrics have not counted
 	// it.
 	unseen bool
@@ -41,8 +39,8 @@ func newRegistry(m *observe.Metrics) *registry {
 }
 
 // granted enters a lease that the metrics have counted as held. A lease that was already known
-// is counted only once, and its principal does not change.
-func (l *registry) granted(k leaseKey, shared bool, left time.Duration, who string) {
+// is counted only once.
+func (l *registry) granted(k leaseKey, shared bool, left time.Duration) {
 	now := time.Now()
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -52,7 +50,7 @@ func (l *registry) granted(k leaseKey, shared bool, left time.Duration, who stri
 		l.m.Again(shared)
 		return
 	}
-	l.enterLocked(k, entry{since: now, ends: now.Add(left), shared: shared, who: who})
+	l.enterLocked(k, entry{since: now, ends: now.Add(left), shared: shared})
 }
 
 func (l *registry) enterLocked(k leaseKey, e entry) {
@@ -86,14 +84,6 @@ func (l *registry) knows(k leaseKey) bool {
 	defer l.mu.Unlock()
 	_, known := l.leases[k]
 	return known
-}
-
-// owner returns the principal that a lease was granted to, and whether that is known.
-func (l *registry) owner(k leaseKey) (string, bool) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	e, known := l.leases[k]
-	return e.who, known && !e.unseen
 }
 
 // ended removes a lease.

@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/holdfast-io/holdfast/backend"
+	"github.com/holdfast-io/holdfast/backend/memlock"
 	"github.com/holdfast-io/holdfast/internal/leasetest"
 	"github.com/holdfast-io/holdfast/internal/wire"
 	"github.com/holdfast-io/holdfast/server"
@@ -26,8 +27,8 @@ func operatorsBreak(r *http.Request, act server.Action) error {
 
 func caller(r *http.Request) string { return r.Header.Get("Authorization") }
 
-// Wherever the server reports leases, it shows the lease IDs of other clients only to clients
-// that may break the lock. The test visits the table of routes, so that no new route is
+// Wherever the server reports leases, it shows the lease IDs and the notes of other clients, and who waits, only
+// to clients that may break the lock. The test visits the table of routes, so that no new route is
 // forgotten.
 func TestLeaseIDsOfOthersAreNotTold(t *testing.T) {
 	t.Parallel()
@@ -35,9 +36,10 @@ func TestLeaseIDsOfOthersAreNotTold(t *testing.T) {
 	bob, op := []string{"Authorization", "bob"}, []string{"Authorization", "op"}
 	stream := listen(t, a, "/v1/events", bob...)
 	stream.next(t, "watching")
-	g := want[wire.Grant](a, 200, "POST", lockPath("team-a/x"), `{"ttl":"5m"}`, "Authorization", "alice")
+	const note, waiter = "the-note-of-alice", "the-waiter-of-alice"
+	g := want[wire.Grant](a, 200, "POST", lockPath("team-a/x"), `{"ttl":"5m","note":"`+note+`"}`, "Authorization", "alice")
 	const waiting = "alice-waits-0001"
-	queue := a.send("POST", lockPath("team-a/x"), `{"wait":"60s","lease":"`+waiting+`"}`, "Authorization", "alice")
+	queue := a.send("POST", lockPath("team-a/x"), `{"wait":"60s","owner":"`+waiter+`","note":"`+note+`","lease":"`+waiting+`"}`, "Authorization", "alice")
 	defer queue.cancel()
 	leasetest.Eventually(t, "alice waits", func() bool {
 		info, err := a.b.Inspect(t.Context(), "team-a/x")
@@ -58,15 +60,15 @@ func TestLeaseIDsOfOthersAreNotTold(t *testing.T) {
 				continue
 			}
 			got := a.call(r.Method, somePath(r.Pattern), body, append(bob, wire.HeaderWaiterLeases, "true")...)
-			for _, secret := range []string{g.Lease, waiting} {
+			for _, secret := range []string{g.Lease, waiting, note, waiter} {
 				if strings.Contains(string(got.body), secret) {
-					t.Errorf("%s %s tells a lease ID: %s", r.Method, r.Pattern, got.body)
+					t.Errorf("%s %s tells it: %s", r.Method, r.Pattern, got.body)
 				}
 			}
 		}
 	}
 	for _, kind := range []string{"acquired", "waiting"} {
-		if e := stream.next(t, kind); e.Name != "team-a/x" || e.Lease != "" {
+		if e := stream.next(t, kind); e.Name != "team-a/x" || e.Lease != "" || e.Owner == waiter {
 			t.Errorf("event %s tells %+v", kind, e)
 		}
 	}
@@ -78,38 +80,84 @@ func TestLeaseIDsOfOthersAreNotTold(t *testing.T) {
 	}
 }
 
-// When callers have names, a lease ID is not enough to take over, renew or release a lease.
+// When callers have names, a lease belongs to its principal: for another one there is no lease with that
+// ID. The store keeps that, not the server.
 func TestLeaseOfAnother(t *testing.T) {
 	t.Parallel()
-	a := start(t, server.Config{Authorize: operatorsBreak, Principal: caller})
-	g := want[wire.Grant](a, 200, "POST", lockPath("x"), `{"ttl":"5m"}`, "Authorization", "alice")
-	lease := lockPath("x") + "/leases/" + g.Lease
-	ref := fmt.Sprintf(`{"name":"x","lease":%q}`, g.Lease)
-	for _, who := range []string{"bob", "op"} {
-		for _, c := range []struct{ method, path, body string }{
-			{"POST", lockPath("x"), fmt.Sprintf(`{"lease":%q}`, g.Lease)},
-			{"POST", lockPath("x"), fmt.Sprintf(`{"lease":%q,"wait":"1ms"}`, g.Lease)},
-			{"PUT", lease, `{}`},
-			{"DELETE", lease, ""},
-		} {
-			if p := want[wire.Problem](a, 403, c.method, c.path, c.body, "Authorization", who); p.Type != wire.TypeForbidden {
-				t.Errorf("%s %s %s of %s: %+v", c.method, c.path, c.body, who, p)
+	store := memlock.NewStore()
+	named := server.Config{Authorize: operatorsBreak, Principal: caller}
+	first, a := startOn(t, store, named), startOn(t, store, named)
+	alice := []string{"Authorization", "alice"}
+	for name, id := range map[string]string{
+		"made by the server": "", "made by the client": "a-lease-of-alice", "long": strings.Repeat("long-", 12),
+		"in the form of one in the store": "a-lease-of-alice-ABCDEFGHIJKLMNOP",
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			name := strings.ReplaceAll(name, " ", "-")
+			g := want[wire.Grant](first, 200, "POST", lockPath(name), fmt.Sprintf(`{"ttl":"5m","note":"secret","lease":%q}`, id), alice...)
+			if id != "" && g.Lease != id {
+				t.Errorf("granted %q, requested %q", g.Lease, id)
 			}
+			ref := fmt.Sprintf(`{"name":%q,"lease":%q}`, name, g.Lease)
+			info, err := a.b.Inspect(t.Context(), name)
+			if err != nil || len(info.Holders) != 1 {
+				t.Fatalf("%+v, %v", info, err)
+			}
+			for _, who := range []string{"bob", "op"} {
+				for _, lease := range []string{g.Lease, string(info.Holders[0].Lease)} {
+					a.refusedAs(t, who, name, lease)
+				}
+			}
+			if l := want[wire.Lock](a, 200, "GET", lockPath(name), "", "Authorization", "bob"); l.Holders[0].Lease != "" || l.Holders[0].Note != "" {
+				t.Errorf("bob sees %+v", l)
+			}
+			if l := want[wire.Lock](a, 200, "GET", lockPath(name), "", alice...); len(id) < 48 && l.Holders[0].Lease != g.Lease || l.Holders[0].Note != "secret" {
+				t.Errorf("alice sees %+v", l)
+			}
+			if again := want[wire.Grant](a, 200, "POST", lockPath(name), fmt.Sprintf(`{"lease":%q}`, g.Lease), alice...); again.Token != g.Token || again.Lease != g.Lease {
+				t.Errorf("%+v, not %+v again", again, g)
+			}
+			lease := lockPath(name) + "/leases/" + g.Lease
+			if r := want[wire.RenewResult](a, 200, "PUT", lease, `{}`, alice...); r.Lease != g.Lease {
+				t.Errorf("renewed %+v", r)
+			}
+			many := want[wire.RenewManyResponse](a, 200, "POST", "/v1/leases/renew", `{"leases":[`+ref+`]}`, alice...)
+			if r := many.Leases[0]; r.Error != nil || r.Lease != g.Lease {
+				t.Errorf("renewed %+v", r)
+			}
+			if got := a.call("DELETE", lease, "", alice...); got.status != 204 {
+				t.Errorf("release: status %d %s", got.status, got.body)
+			}
+		})
+	}
+}
+
+// refusedAs tries to use the lease of another client.
+func (a *api) refusedAs(t *testing.T, who, name, lease string) {
+	t.Helper()
+	path, ref := lockPath(name)+"/leases/"+lease, fmt.Sprintf(`{"name":%q,"lease":%q}`, name, lease)
+	got := a.call("POST", batchPath, `{"acquire":[`+ref+`]}`, "Authorization", who)
+	told(t, lines(t, got.body), map[string]int{"acquire 0": 409})
+	for _, c := range []struct {
+		want               int
+		method, path, body string
+	}{
+		{409, "POST", lockPath(name), fmt.Sprintf(`{"lease":%q}`, lease)},
+		{410, "PUT", path, `{}`},
+		{410, "DELETE", path, ""},
+		{410, "POST", lockPath(name), fmt.Sprintf(`{"lease":%q,"wait":"1ms"}`, lease)}, // it was released before
+	} {
+		if got := a.call(c.method, c.path, c.body, "Authorization", who); got.status != c.want {
+			t.Errorf("%s %s %s of %s: %d %s", c.method, c.path, c.body, who, got.status, got.body)
 		}
-		res := want[wire.RenewManyResponse](a, 200, "POST", "/v1/leases/renew", `{"leases":[`+ref+`]}`, "Authorization", who)
-		if p := res.Leases[0].Error; p == nil || p.Status != 403 {
-			t.Errorf("a batch of renewals of %s: %+v", who, p)
-		}
-		got := a.call("POST", batchPath, `{"acquire":[`+ref+`],"release":[`+ref+`]}`, "Authorization", who)
-		told(t, lines(t, got.body), map[string]int{"acquire 0": 403, "release 0": 403})
 	}
-	if again := want[wire.Grant](a, 200, "POST", lockPath("x"), fmt.Sprintf(`{"lease":%q}`, g.Lease), "Authorization", "alice"); again.Token != g.Token {
-		t.Errorf("%+v, not %+v again", again, g)
+	res := want[wire.RenewManyResponse](a, 200, "POST", "/v1/leases/renew", `{"leases":[`+ref+`]}`, "Authorization", who)
+	if p := res.Leases[0].Error; p == nil || p.Status != 410 {
+		t.Errorf("a batch of renewals of %s: %+v", who, p)
 	}
-	want[wire.RenewResult](a, 200, "PUT", lease, `{}`, "Authorization", "alice")
-	if got := a.call("DELETE", lease, "", "Authorization", "alice"); got.status != 204 {
-		t.Errorf("release: status %d", got.status)
-	}
+	got = a.call("POST", batchPath, `{"release":[`+ref+`]}`, "Authorization", who)
+	told(t, lines(t, got.body), map[string]int{"release 0": 410})
 }
 
 // Authorize is called with the lease that an acquire names, alone and in a batch.

@@ -78,10 +78,13 @@ func routes() []route {
 // request is a request while it is being served.
 type request struct {
 	*http.Request
-	arrived time.Time
-	route   *route
-	name    string
-	lease   backend.LeaseID
+	arrived   time.Time
+	route     *route
+	name      string
+	named     backend.LeaseID // the lease in the path
+	lease     backend.LeaseID // in the store
+	principal string          // who sent the request
+	mark      string          // of the leases of the principal; none unless they belong to it
 	// actionName is the last segment of the path of a cluster change.
 	actionName string
 	params     url.Values
@@ -90,7 +93,7 @@ type request struct {
 }
 
 func (r *request) action() Action {
-	a := Action{Verb: r.route.verb, Name: r.name, Lease: r.lease, Prefix: r.params.Get("prefix")}
+	a := Action{Verb: r.route.verb, Name: r.name, Lease: r.named, Prefix: r.params.Get("prefix")}
 	switch a.Verb { //nolint:exhaustive // the others have no path
 	case Status:
 		a.Path = r.route.pattern
@@ -158,7 +161,7 @@ func (r *request) decodeVars(vars map[string]string) error {
 		case "name":
 			r.name, err = v, backend.ValidateName(v)
 		case "lease":
-			r.lease, err = backend.LeaseID(v), backend.ValidateLeaseID(backend.LeaseID(v))
+			r.named, err = backend.LeaseID(v), backend.ValidateLeaseID(backend.LeaseID(v))
 		}
 		if err != nil {
 			return err

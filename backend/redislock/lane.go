@@ -143,8 +143,8 @@ func (l *lane) open(ctx context.Context, option rueidis.ClientOption) {
 }
 
 // send sends a command and reads its answer, until ctx ends. It ends the connection then, which may
-// still get the answer. ctx has a deadline: with one, rueidis writes and reads in the goroutine of the
-// caller.
+// still get the answer. ctx must have a deadline: without one, rueidis starts goroutines for the
+// connection, for good, and begin would wait for the one that reads.
 func (l *lane) send(ctx context.Context, cmd rueidis.Completed) (rueidis.RedisMessage, error) {
 	if ctx.Done() != nil {
 		turn := l.turn

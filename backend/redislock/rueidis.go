@@ -56,7 +56,7 @@ func (l *rueidisLink) send(ctx context.Context, cmd rueidis.Completed) (rueidis.
 
 // exchange sends the command on a lane, if there is one and none is to be made.
 func (l *rueidisLink) exchange(ctx context.Context, cmd rueidis.Completed) (rueidis.RedisMessage, error) {
-	if l.lanes != nil {
+	if _, dated := ctx.Deadline(); dated && l.lanes != nil {
 		if lane := l.lanes.take(); lane != nil {
 			defer l.lanes.put(lane)
 			return lane.send(ctx, cmd)

@@ -27,6 +27,8 @@ type Request struct {
 	// Fixed is the lease ID if the caller made it. Such a lease is never released here: another client
 	// may have retried with the same ID, and may hold it by now.
 	Fixed backend.LeaseID
+	// Mark is added to the end of the lease IDs that Acquire makes.
+	Mark string
 	// Candidates makes the candidate of each attempt.
 	Candidates Maker
 }
@@ -208,7 +210,7 @@ func (a *acquisition) prepare(ctx context.Context) (*attempt, error) {
 func (a *acquisition) chooseLease() {
 	a.req.Lease = a.req.Fixed
 	if a.req.Lease == "" {
-		a.req.Lease = backend.NewLeaseID()
+		a.req.Lease = backend.NewLeaseID() + backend.LeaseID(a.req.Mark)
 	}
 }
 

@@ -8,15 +8,12 @@ import (
 
 // FromLock converts the state of a lock as of now, with the lease IDs of waiters if leases is
 // set.
-func FromLock(l backend.LockInfo, now time.Time, leases bool) Lock {
+func FromLock(l backend.LockInfo, now time.Time) Lock {
 	w := Lock{Name: l.Name, Limit: l.Limit, Holders: FromHolders(l.Holders, now), Waiters: make([]Waiter, len(l.Waiters))}
 	for i, x := range l.Waiters {
 		w.Waiters[i] = Waiter{
 			Owner: x.Owner, Shared: x.Mode == backend.Shared, Permits: max(1, x.Permits),
-			Note: x.Note, Since: Time{x.Since}, Position: i + 1,
-		}
-		if leases {
-			w.Waiters[i].Lease = string(x.Lease)
+			Note: x.Note, Since: Time{x.Since}, Position: i + 1, Lease: string(x.Lease),
 		}
 	}
 	return w

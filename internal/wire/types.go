@@ -202,7 +202,7 @@ type Lock struct {
 
 // Holder is a lease that is held.
 type Holder struct {
-	// Lease is empty if the caller may not break the lock.
+	// Lease is empty if the lease is another client's and the caller may not break the lock.
 	Lease     string      `json:"lease"`
 	Owner     string      `json:"owner"`
 	Token     fence.Token `json:"token"`
@@ -221,8 +221,8 @@ type Waiter struct {
 	Note     string `json:"note"`
 	Since    Time   `json:"since"`
 	Position int    `json:"position"`
-	// Lease is returned to callers that request it with HeaderWaiterLeases and may break the
-	// lock.
+	// Lease is returned to callers that request it with HeaderWaiterLeases, if it is theirs or they may
+	// break the lock. Owner and Note are empty for others, too.
 	Lease string `json:"lease,omitempty"`
 }
 

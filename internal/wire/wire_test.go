@@ -78,7 +78,7 @@ func TestJSON(t *testing.T) {
 		`{"name":"x","lease":"l","token":9223372036854775807,"owner":"","ttl":"30s","expires_at":"2026-11-20T11:30:05.999Z"}`: wire.Grant{Name: "x", Lease: "l", Token: 1<<63 - 1, TTL: wire.Duration(30 * time.Second), ExpiresAt: at},
 		`{"name":"x","lease":"l","token":5,"ttl":"1m0s","expires_at":"2026-11-20T11:30:05.999Z"}`:                             wire.RenewResult{Name: "x", Lease: "l", Token: 5, TTL: wire.Duration(time.Minute), ExpiresAt: at},
 		`{"name":"x","lease":"l","error":{"type":"t","title":"","status":410,"detail":""}}`:                                   wire.RenewResult{Name: "x", Lease: "l", Error: &wire.Problem{Type: "t", Status: 410}},
-		`{"name":"x","limit":0,"holders":[],"waiters":[]}`:                                                                    wire.FromLock(backend.LockInfo{Name: "x"}, time.Now(), true),
+		`{"name":"x","limit":0,"holders":[],"waiters":[]}`:                                                                    wire.FromLock(backend.LockInfo{Name: "x"}, time.Now()),
 		`{"type":"t","title":"","status":409,"detail":"","holders":[],"position":1}`:                                          wire.Problem{Type: "t", Status: 409, Holders: []wire.Holder{}, Position: 1},
 		`{"type":"t","title":"","status":503,"detail":"","may_hold":false}`:                                                   wire.Problem{Type: "t", Status: 503, MayHold: new(false)},
 		`{"leases":[{"name":"x","lease":"l","ttl":"30s"}]}`:                                                                   wire.RenewManyRequest{Leases: []wire.LeaseRef{{Name: "x", Lease: "l", TTL: wire.Duration(30 * time.Second)}}},
@@ -107,7 +107,7 @@ func TestLockThereAndBack(t *testing.T) {
 		Holders: []backend.Holder{{Lease: "l", Owner: "o", Note: "n", Mode: backend.Shared, Permits: 3, Token: 9, Since: now, Left: 10 * time.Second}},
 		Waiters: []backend.Waiter{{Lease: "w", Owner: "p", Mode: backend.Shared, Permits: 2, Note: "m", Since: now}},
 	}
-	b, err := json.Marshal(wire.FromLock(want, now, true))
+	b, err := json.Marshal(wire.FromLock(want, now))
 	if err != nil {
 		t.Fatal(err)
 	}
