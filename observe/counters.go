@@ -20,10 +20,11 @@ const (
 	QuotaReads       Quota = "reads"
 	QuotaStreams     Quota = "streams"
 	QuotaHolders     Quota = "holders" // admission of renewals and releases
+	QuotaClient      Quota = "client"  // what one client may use
 )
 
 func quotas() []Quota {
-	return []Quota{QuotaConnections, QuotaPerIP, QuotaWaiters, QuotaAcquires, QuotaReads, QuotaStreams, QuotaHolders}
+	return []Quota{QuotaConnections, QuotaPerIP, QuotaWaiters, QuotaAcquires, QuotaReads, QuotaStreams, QuotaHolders, QuotaClient}
 }
 
 // Untold is the fate of a grant of the server whose answer failed.

@@ -33,6 +33,9 @@ type ask struct {
 // acquire serves POST /v1/locks/{name}.
 func (s *Server) acquire(w http.ResponseWriter, r *request) {
 	a, err := s.parseAcquire(r)
+	if err == nil {
+		err = s.checkHolds(r, leaseKey{a.name, a.lease})
+	}
 	if err != nil {
 		s.fail(w, r, err)
 		return
@@ -48,11 +51,12 @@ func (s *Server) acquire(w http.ResponseWriter, r *request) {
 			return
 		}
 		defer leave()
-		if err := s.admit(r.Context(), s.limiters.waits); err != nil {
+		out, err := s.enter(r, s.limiters.waits)
+		if err != nil {
 			s.fail(w, r, err)
 			return
 		}
-		defer s.limiters.waits.leave()
+		defer out()
 	}
 	ctx, cancel := context.WithCancelCause(r.Context())
 	defer cancel(nil)

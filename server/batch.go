@@ -51,17 +51,16 @@ func (s *Server) batch(w http.ResponseWriter, r *request) {
 	before := b.releases(&work, req.Release)
 	for i, item := range req.Acquire {
 		a, err := b.parseItem(item)
-		limiter := s.limiters.acquires // counts each acquire as if it had come on its own
-		if err == nil && !limiter.enterNow() {
-			s.metrics.QuotaRejected(limiter.quota)
-			err = crowded()
+		var leave func()
+		if err == nil {
+			leave, err = b.enter(a)
 		}
 		if err != nil {
 			b.failed(wire.OpAcquire, i, item.Name, item.Lease, err)
 			continue
 		}
 		work.Go(func() {
-			defer limiter.leave()
+			defer leave()
 			if released := before[a.name]; released != nil {
 				released.Wait()
 			}
@@ -98,6 +97,22 @@ func (b *batch) parseItem(item wire.BatchAcquire) (ask, error) {
 	err := b.s.authorize(b.r, Action{Verb: Acquire, Name: a.name, Lease: a.lease})
 	a.lease = b.r.stored(a.lease)
 	return a, err
+}
+
+// enter counts an acquire as if it had come on its own.
+func (b *batch) enter(a ask) (func(), error) {
+	if err := b.s.checkRate(b.r); err != nil {
+		return nil, err
+	}
+	leave, err := b.s.enter(b.r, b.s.limiters.acquires)
+	if err != nil {
+		return nil, err
+	}
+	if err := b.s.checkHolds(b.r, leaseKey{a.name, a.lease}); err != nil {
+		leave()
+		return nil, err
+	}
+	return leave, nil
 }
 
 // acquire takes one lock if it is free, without waiting.
@@ -160,23 +175,28 @@ func (b *batch) releaseAll(limiter *limiter, items []wire.BatchRelease, some []i
 		defer before[items[i].Name].Done()
 		b.release(i, items[i])
 	}
-	if err := b.s.admit(b.r.Context(), limiter); err != nil {
+	leave, err := b.s.enter(b.r, limiter)
+	if err != nil {
 		for _, i := range some {
 			b.failed(wire.OpRelease, i, items[i].Name, items[i].Lease, err)
 			before[items[i].Name].Done()
 		}
 		return
 	}
-	defer limiter.leave()
+	defer leave()
 	var all sync.WaitGroup
 	defer all.Wait()
 	for n, i := range some {
-		if n == len(some)-1 || !limiter.enterNow() {
+		leave, ok := func() {}, false
+		if n < len(some)-1 {
+			leave, ok = b.s.enterNow(b.r, limiter)
+		}
+		if !ok {
 			release(i) // in the slot that this goroutine has
 			continue
 		}
 		all.Go(func() {
-			defer limiter.leave()
+			defer leave()
 			release(i)
 		})
 	}

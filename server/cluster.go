@@ -104,8 +104,7 @@ func (s *Server) changeCluster(w http.ResponseWriter, r *request) {
 		s.fail(w, r, invalid("action", short(r.actionName), "init, add, remove or promote"))
 		return
 	}
-	s.cfg.Logger.LogAttrs(ctx, levelWarn, "cluster", slog.String("action", r.actionName), slog.String("node", change.Name),
-		slog.String("principal", r.principal), slog.Bool("done", err == nil))
+	s.audit.act(r, "cluster", slog.String("action", r.actionName), slog.String("node", change.Name), slog.Bool("done", err == nil))
 	if err != nil {
 		s.fail(w, r, s.clusterError(err))
 		return
@@ -126,6 +125,7 @@ func (s *Server) clusterError(err error) error {
 
 // clusterSnapshot serves GET /v1/cluster/snapshot.
 func (s *Server) clusterSnapshot(w http.ResponseWriter, r *request) {
+	s.audit.act(r, "cluster", slog.String("action", "snapshot"))
 	out := &snapshotWriter{w: w, s: s}
 	err := s.cfg.Cluster.Snapshot(r.Context(), out)
 	switch {

@@ -31,6 +31,9 @@ type Config struct {
 	// of it, can then no longer be renewed or released. Default: the remote address, for the audit
 	// only. Optional.
 	Principal func(r *http.Request) string
+	// Quota bounds what the principal may use. It must be safe for concurrent use, and is called for each
+	// request. Default: what a zero Quota says. Optional.
+	Quota func(principal string) Quota
 	// Anonymous lets Serve listen beyond this host without Authorize. The cluster can still be
 	// managed from this host only. Optional.
 	Anonymous bool
@@ -65,9 +68,11 @@ type Config struct {
 	Registry *prometheus.Registry
 	// Version is reported by /openapi.json and the metrics. Default: "dev". Optional.
 	Version string
-	// Logger receives the audit lines, and the errors that have no caller to be returned to.
-	// Default: none. Optional.
+	// Logger receives the errors that have no caller to be returned to. Default: none. Optional.
 	Logger *slog.Logger
+	// Audit receives a line for each break, each act on the cluster, and each request that was refused for want
+	// of an identity or a right; of the last, 100 in a second. Default: Logger. Optional.
+	Audit *slog.Logger
 }
 
 // Limits bound what clients may request and use. A field that is 0 has its default.
@@ -163,6 +168,9 @@ func (c *Config) defaults(caps backend.Capabilities) error {
 	}
 	if c.Logger == nil {
 		c.Logger = slog.New(slog.DiscardHandler)
+	}
+	if c.Audit == nil {
+		c.Audit = c.Logger
 	}
 	return c.check(caps)
 }

@@ -1,7 +1,10 @@
 package server
 
 import (
+	"log/slog"
 	"net/http"
+	"net/netip"
+	"strconv"
 	"time"
 
 	"github.com/holdfast-io/holdfast/backend"
@@ -83,4 +86,27 @@ func Turns(most int, requests ...int) [][]int {
 		calls = append(calls, call)
 	}
 	return calls
+}
+
+// Network is network.
+func Network(a netip.Addr) netip.Addr { return network(a) }
+
+// ConnectionsOf returns the number of connections of a principal.
+func (s *Server) ConnectionsOf(principal string) int {
+	return s.clients.get("principal "+principal, s.cfg.Quota(principal)).connected(0)
+}
+
+// ClientsAfter returns how many clients are remembered after n clients came and went, an hour ago each.
+func (s *Server) ClientsAfter(n int) int {
+	for i := range n {
+		c := s.clients.get(strconv.Itoa(i), Quota{})
+		c.used = c.used.Add(-time.Hour)
+	}
+	return len(s.clients.all)
+}
+
+// Refusals returns a function that writes the line of a refusal.
+func Refusals(log *slog.Logger) func() {
+	a := newAuditor(log)
+	return func() { a.refuse(&request{Request: new(http.Request)}, Action{}, ErrUnauthenticated) }
 }

@@ -48,9 +48,9 @@ func (s *Server) guard(w http.ResponseWriter, r *request) {
 		s.fail(w, r, &tooBigError{what: "headers", limit: int64(s.cfg.Limits.Headers), status: http.StatusRequestHeaderFieldsTooLarge})
 		return
 	}
+	s.identify(r)
 	if err := s.checkSite(r.Request); err != nil {
-		s.metrics.AuthFailed()
-		s.fail(w, r, &refusal{http.StatusForbidden, err})
+		s.fail(w, r, s.refused(r, Action{}, http.StatusForbidden, err))
 		return
 	}
 	rt, vars, allow := match(s.table, r.Method, r.URL.EscapedPath())
@@ -71,16 +71,14 @@ func (s *Server) guard(w http.ResponseWriter, r *request) {
 		s.fail(w, r, err)
 		return
 	}
-	r.principal = r.RemoteAddr
-	if s.cfg.Principal != nil {
-		r.principal = s.cfg.Principal(r.Request)
-		if s.cfg.Authorize != nil {
-			r.mark = markOf(r.principal)
-		}
-	}
 	r.lease = r.stored(r.named)
 	if s.stopping.Err() != nil && rt.verb != Status {
 		s.fail(w, r, errStopping)
+		return
+	}
+	r.client = s.clientOf(r)
+	if err := s.checkQuota(w, r); err != nil {
+		s.fail(w, r, err)
 		return
 	}
 	if err := s.readBody(w, r); err != nil {
@@ -96,14 +94,26 @@ func (s *Server) guard(w http.ResponseWriter, r *request) {
 		}
 	}
 	if rt.limiter != nil {
-		l := rt.limiter(s, r)
-		if err := s.admit(r.Context(), l); err != nil {
+		leave, err := s.enter(r, rt.limiter(s, r))
+		if err != nil {
 			s.fail(w, r, err)
 			return
 		}
-		defer l.leave()
+		defer leave()
 	}
 	rt.handle(s, w, r)
+}
+
+// identify finds out who sent the request, and with that the mark of its leases.
+func (s *Server) identify(r *request) {
+	r.principal = r.RemoteAddr
+	if s.cfg.Principal == nil {
+		return
+	}
+	r.principal = s.cfg.Principal(r.Request)
+	if s.cfg.Authorize != nil {
+		r.mark = markOf(r.principal)
+	}
 }
 
 // headerSize returns the size of the request line and the headers in HTTP/1.
@@ -146,11 +156,18 @@ func (s *Server) authorize(r *request, a Action) error {
 	if err == nil {
 		return nil
 	}
-	s.metrics.AuthFailed()
+	status := http.StatusForbidden
 	if errors.Is(err, ErrUnauthenticated) {
-		return &refusal{http.StatusUnauthorized, err}
+		status = http.StatusUnauthorized
 	}
-	return &refusal{http.StatusForbidden, err}
+	return s.refused(r, a, status, err)
+}
+
+// refused counts a request, or a part of one, that was refused, and returns the error for its client.
+func (s *Server) refused(r *request, a Action, status int, err error) error {
+	s.metrics.AuthFailed()
+	s.audit.refuse(r, a, err)
+	return &refusal{status, err}
 }
 
 var errNotHere = errors.New("the cluster can be managed only from the host of a node, or by a client that Config.Authorize admits")

@@ -87,14 +87,14 @@ func (s *Server) renewAll(r *request, known bool, some renewals, out []wire.Rene
 	if len(some.leases) == 0 {
 		return
 	}
-	l := s.limiters.of(known)
-	if err := s.admit(r.Context(), l); err != nil {
+	leave, err := s.enter(r, s.limiters.of(known))
+	if err != nil {
 		for i, ref := range some.refs {
 			out[some.at[i]] = failed(ref, err)
 		}
 		return
 	}
-	defer l.leave()
+	defer leave()
 	for i, got := range s.renewerOf(known).renew(r.Context(), some.leases) {
 		lease := some.leases[i]
 		if got.Err != nil {

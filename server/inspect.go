@@ -2,9 +2,7 @@ package server
 
 import (
 	"context"
-	"log/slog"
 	"net/http"
-	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -140,10 +138,12 @@ func (s *Server) inspect(w http.ResponseWriter, r *request) {
 // breakLock serves DELETE /v1/locks/{name}: an operator's act. The call to the backend is never
 // retried: a second break would evict the next holder.
 func (s *Server) breakLock(w http.ResponseWriter, r *request) {
+	const most = backend.MaxOwnerLen / 2
+	claimed := r.Header.Get(wire.HeaderActor)
+	claimed = strings.ToValidUTF8(claimed[:min(len(claimed), most)], "")
 	actor := r.principal
-	if claimed := r.Header.Get(wire.HeaderActor); claimed != "" {
-		const most = backend.MaxOwnerLen / 2
-		actor = strings.ToValidUTF8(claimed[:min(len(claimed), most)], "") + " via " + actor
+	if claimed != "" {
+		actor = claimed + " via " + actor
 	}
 	req := backend.BreakRequest{Name: r.name, Reason: r.params.Get("reason"), Actor: actor}
 	if err := req.Validate(); err != nil {
@@ -153,7 +153,7 @@ func (s *Server) breakLock(w http.ResponseWriter, r *request) {
 	ctx, cancel := context.WithTimeout(r.Context(), s.cfg.Timeout)
 	defer cancel()
 	res, err := s.b.Break(ctx, req)
-	s.audit(r, actor, res, err)
+	s.audit.broke(r, claimed, res, err)
 	if err != nil {
 		s.fail(w, r, err)
 		return
@@ -165,24 +165,4 @@ func (s *Server) breakLock(w http.ResponseWriter, r *request) {
 	broken := wire.FromHolders(res.Broken, time.Now())
 	s.viewOf(r, r.name).hideHolders(broken)
 	s.write(w, r, http.StatusOK, wire.Break{Name: r.name, Token: res.Token, Broken: broken})
-}
-
-// audit logs the one line that records who broke what, and why. The handler of the logger adds
-// the time.
-func (s *Server) audit(r *request, actor string, res backend.BreakResult, err error) {
-	result := "broken"
-	if err != nil {
-		result = err.Error()
-	}
-	owners := slices.Collect(func(yield func(string) bool) {
-		for _, h := range res.Broken {
-			if !yield(h.Owner) {
-				return
-			}
-		}
-	})
-	s.cfg.Logger.LogAttrs(r.Context(), levelWarn, "lock broken by an operator",
-		slog.String("actor", actor), slog.String("address", r.RemoteAddr), attrLock(r.name),
-		slog.Uint64("token", uint64(res.Token)), slog.Any("owners", owners),
-		slog.String("reason", r.params.Get("reason")), slog.String("result", result))
 }

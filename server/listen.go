@@ -79,11 +79,11 @@ func (l *limitedListener) Accept() (net.Conn, error) {
 	}
 }
 
-// remoteIP returns the address of the peer. It is the zero address, which has no limit of its
+// remoteIP returns the address of the peer, of IPv6 the network. It is the zero address, which has no limit of its
 // own, for a connection that is not over IP.
 func remoteIP(c net.Conn) netip.Addr {
 	if a, ok := c.RemoteAddr().(*net.TCPAddr); ok {
-		return a.AddrPort().Addr().Unmap()
+		return network(a.AddrPort().Addr())
 	}
 	return netip.Addr{}
 }
@@ -143,6 +143,7 @@ func (l *limitedListener) removeLocked(c *limitedConn) {
 		return
 	}
 	c.gone = true
+	c.client.connected(-1)
 	l.wakeLocked(c)
 	for _, p := range c.peers {
 		p.n--
@@ -160,8 +161,9 @@ type limitedConn struct {
 	uid    *uint32  // of the process at the other end; nil: unknown
 	peers  [2]*peer // all, and those from its address
 	at     [2]*list.Element
-	serves int  // requests
-	holder bool // it carried a request of a lease holder
+	serves int     // requests
+	holder bool    // it carried a request of a lease holder
+	client *client // that sent the last request; nil: unknown, or one without bounds
 	gone   bool
 }
 

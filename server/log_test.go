@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/json"
 	"log/slog"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -45,6 +46,11 @@ func (l *logBuffer) lines(msg string) []map[string]any {
 		}
 	}
 	return out
+}
+
+// acts returns the lines of the audit about such acts.
+func (l *logBuffer) acts(act string) []map[string]any {
+	return slices.DeleteFunc(l.lines("audit"), func(m map[string]any) bool { return m["act"] != act })
 }
 
 func contains(b, sub []byte) bool { return bytes.Contains(b, sub) }

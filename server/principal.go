@@ -28,6 +28,15 @@ func markOf(principal string) string {
 	return "-" + digest("principal " + principal)[:markLen-1]
 }
 
+// markIn returns the mark at the end of an ID in the store; none if it has none.
+func markIn(id backend.LeaseID) string {
+	at := len(id) - markLen
+	if at <= 0 || id[at] != '-' {
+		return ""
+	}
+	return string(id[at:])
+}
+
 func digest(text string) string {
 	sum := sha256.Sum256([]byte(text))
 	return base32.StdEncoding.WithPadding(base32.NoPadding).EncodeToString(sum[:])

@@ -16,7 +16,8 @@ type registry struct {
 	m      *observe.Metrics
 	mu     sync.Mutex
 	leases map[leaseKey]entry
-	sweepN int // sweep at this size
+	byMark map[string]int // how many of them a principal has
+	sweepN int            // sweep at this size
 }
 
 type leaseKey struct {
@@ -35,7 +36,7 @@ type entry struct {
 const firstSweep = 1024
 
 func newRegistry(m *observe.Metrics) *registry {
-	return &registry{m: m, leases: make(map[leaseKey]entry), sweepN: firstSweep}
+	return &registry{m: m, leases: make(map[leaseKey]entry), byMark: make(map[string]int), sweepN: firstSweep}
 }
 
 // granted enters a lease that the metrics have counted as held. A lease that was already known
@@ -55,6 +56,9 @@ func (l *registry) granted(k leaseKey, shared bool, left time.Duration) {
 
 func (l *registry) enterLocked(k leaseKey, e entry) {
 	now := time.Now()
+	if _, known := l.leases[k]; !known {
+		l.byMark[markIn(k.lease)]++
+	}
 	l.leases[k] = e
 	if len(l.leases) >= l.sweepN {
 		l.sweepLocked(now)
@@ -86,12 +90,27 @@ func (l *registry) knows(k leaseKey) bool {
 	return known
 }
 
+// heldBy returns how many leases a principal has here, by its mark.
+func (l *registry) heldBy(mark string) int {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.byMark[mark]
+}
+
+func (l *registry) removeLocked(k leaseKey) {
+	delete(l.leases, k)
+	mark := markIn(k.lease)
+	if l.byMark[mark]--; l.byMark[mark] == 0 {
+		delete(l.byMark, mark)
+	}
+}
+
 // ended removes a lease.
 func (l *registry) ended(k leaseKey) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if e, known := l.leases[k]; known {
-		delete(l.leases, k)
+		l.removeLocked(k)
 		if !e.unseen {
 			l.m.Ended(e.shared, time.Since(e.since))
 		}
@@ -108,7 +127,7 @@ func (l *registry) sweep() {
 func (l *registry) sweepLocked(now time.Time) {
 	for k, e := range l.leases {
 		if now.After(e.ends) {
-			delete(l.leases, k)
+			l.removeLocked(k)
 			if !e.unseen {
 				l.m.Ended(e.shared, e.ends.Sub(e.since))
 			}

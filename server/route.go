@@ -87,6 +87,7 @@ type request struct {
 	mark      string          // of the leases of the principal; none unless they belong to it
 	// actionName is the last segment of the path of a cluster change.
 	actionName string
+	client     *client // nil: one without bounds
 	params     url.Values
 	body       []byte
 	conn       *limitedConn // nil where Serve did not accept it

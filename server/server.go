@@ -23,6 +23,8 @@ type Server struct {
 	caps        backend.Capabilities
 	table       []route
 	limiters    *limiters
+	clients     clients
+	audit       *auditor
 	crossOrigin *http.CrossOriginProtection
 	metrics     *observe.Metrics
 	queue       *queue
@@ -66,7 +68,7 @@ func New(b backend.Backend, cfg Config) (*Server, error) {
 		return nil, fmt.Errorf("new server: %w", err)
 	}
 	s := &Server{
-		cfg: cfg, caps: caps, table: routes(), limiters: newLimiters(cfg.Limits),
+		cfg: cfg, caps: caps, table: routes(), limiters: newLimiters(cfg.Limits), clients: clients{all: make(map[string]*client), sweepN: firstSweep}, audit: newAuditor(cfg.Audit),
 		crossOrigin: http.NewCrossOriginProtection(), queue: newLine(), document: openAPI(cfg.Version),
 	}
 	var err error

@@ -88,7 +88,7 @@ func (a *app) serve(ctx context.Context, o serveOptions) error {
 		return err
 	}
 	cfg := server.Config{Version: Version, Logger: a.logger(), Limits: limitsFor(o.listen)}
-	endAccess, err := o.access.apply(&cfg, a.logger())
+	endAccess, err := o.access.apply(&cfg, a.logger(), a.stderr)
 	if err != nil {
 		return err
 	}

@@ -5,6 +5,7 @@ import (
 	"crypto/tls"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"log/slog"
 	"net"
@@ -27,6 +28,7 @@ type accessOptions struct {
 	policy              string
 	cert, key, clientCA string
 	hosts               []string
+	audit               string
 }
 
 func (o *accessOptions) add(f *pflag.FlagSet) {
@@ -35,6 +37,7 @@ func (o *accessOptions) add(f *pflag.FlagSet) {
 	f.StringVar(&o.key, "tls-key", "", "key of --tls-cert (PEM file)")
 	f.StringVar(&o.clientCA, "tls-client-ca", "", "certificate authority of client certificates, which identify principals (PEM file)")
 	f.StringSliceVar(&o.hosts, "host", nil, "host names that clients may use for this server (default: with --tls-cert those in the certificate)")
+	f.StringVar(&o.audit, "audit", "", "file for a JSON line about each break, refusal and act on the cluster (default: with --policy standard error, else the log)")
 	f.BoolVar(&o.insecure, "insecure", false, "with --policy, listen beyond this host without TLS: tokens are sent in the clear")
 	f.BoolVar(&o.anonymous, "anonymous", false, "listen beyond this host without authentication: every client that connects may do everything")
 }
@@ -58,15 +61,36 @@ func (o *accessOptions) check(beyond bool) error {
 
 // apply adds to the configuration what the flags ask for. It returns the function that ends the
 // reading of the files.
-func (o *accessOptions) apply(cfg *server.Config, log *slog.Logger) (func(), error) {
+func (o *accessOptions) apply(cfg *server.Config, log *slog.Logger, stderr io.Writer) (func(), error) {
 	cfg.Anonymous, cfg.Hosts = o.anonymous, o.hosts
+	end := func() {}
+	switch {
+	case o.audit != "":
+		file, err := openAudit(o.audit)
+		if err != nil {
+			return nil, err
+		}
+		cfg.Audit, end = slog.New(slog.NewJSONHandler(file, nil)), file.close
+	case o.policy != "":
+		cfg.Audit = slog.New(slog.NewJSONHandler(stderr, nil))
+	}
+	done, err := o.identify(cfg, log)
+	if err != nil {
+		end()
+		return nil, err
+	}
+	return func() { done(); end() }, nil
+}
+
+// identify adds the policy and the certificates.
+func (o *accessOptions) identify(cfg *server.Config, log *slog.Logger) (func(), error) {
 	end := func() {}
 	if o.policy != "" {
 		file, err := access.Open(o.policy, access.Options{Logger: log})
 		if err != nil {
 			return nil, fmt.Errorf("policy: %w", err)
 		}
-		cfg.Authorize, cfg.Principal, end = file.Authorize, file.Principal, file.Close
+		cfg.Authorize, cfg.Principal, cfg.Quota, end = file.Authorize, file.Principal, file.Quota, file.Close
 	}
 	if o.cert == "" {
 		return end, nil

@@ -10,6 +10,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -52,12 +53,13 @@ principals: {app: {certificates: [app.example.com]}, job: {tokens: [%s]}}
 grants:
 - {to: [app], locks: [team-a], verbs: [acquire, read]}
 - {to: [job], locks: ["*"], verbs: [read, break]}
+limits: [{to: [app], locks: 1}]
 `, hex.EncodeToString(sum[:]))
 	}
 	file := put("policy.yaml", policy("first"))
 	addr := fmt.Sprintf("127.0.0.1:%d", testserver.FreePort(t))
 	server := testserver.Start(t, testserver.Command{Path: binary, Args: []string{
-		"serve", "--listen", addr, "--data-dir", at("data"), "--policy", file, "-v",
+		"serve", "--listen", addr, "--data-dir", at("data"), "--policy", file, "--audit", at("audit"), "-q",
 		"--tls-cert", at("server.pem"), "--tls-key", at("server.key"), "--tls-client-ca", ca,
 	}})
 	token := put("token", "first\n")
@@ -80,6 +82,13 @@ grants:
 	if r := as(app, "acquire", "team-b/x", "--try"); r.status == 0 || !strings.Contains(r.stderr, "no grant allows app") {
 		t.Errorf("without a grant: %+v", r)
 	}
+	if r := as(app, "acquire", "team-a/y", "--try"); r.status != 74 || !strings.Contains(r.stderr, "may hold: 1") {
+		t.Errorf("beyond a limit: %+v", r)
+	}
+	audited(t, at("audit"), `"act":"refused","principal":"app"`, `"lock":"team-b/x"`)
+	if err := os.Rename(at("audit"), at("audit.1")); err != nil {
+		t.Error(err)
+	}
 	if r := as(job, "ls"); r.status != 0 || !strings.Contains(r.out, "team-a/x") {
 		t.Errorf("with a token: %+v", r)
 	}
@@ -94,12 +103,28 @@ grants:
 	await(t, time.Minute, "the new certificate is shown", func() bool {
 		return as(app+"&server_name=locks.example.com", "ls").status == 0
 	})
-	if r := as(app, "acquire", "team-a/x", "--try"); r.status != 75 {
+	if r := as(job, "ls"); r.status != 0 || !strings.Contains(r.out, "team-a/x") {
 		t.Errorf("the lock is still held: %+v", r)
 	}
 	if r := as(job, "break", "team-a/x", "--reason", "test", "--yes"); r.status != 0 {
 		t.Errorf("break with the right: %+v", r)
 	}
+	audited(t, at("audit"), `"act":"break","principal":"job"`, `"lock":"team-a/x"`, `"reason":"test"`)
+}
+
+// audited expects a line with the texts.
+func audited(t *testing.T, path string, texts ...string) {
+	t.Helper()
+	b, err := os.ReadFile(path)
+	if err != nil {
+		t.Error(err)
+	}
+	for line := range strings.Lines(string(b)) {
+		if !slices.ContainsFunc(texts, func(text string) bool { return !strings.Contains(line, text) }) {
+			return
+		}
+	}
+	t.Errorf("no line in %s has %q:\n%s", path, texts, b)
 }
 
 // On a Unix socket the user is known. The socket of a server that was killed is replaced, one of a

@@ -2,7 +2,7 @@
 // file, and identifies the sender of each request.
 //
 //	file, err := access.Open("policy.yaml", access.Options{})
-//	srv, err := server.New(b, server.Config{Authorize: file.Authorize, Principal: file.Principal})
+//	srv, err := server.New(b, server.Config{Authorize: file.Authorize, Principal: file.Principal, Quota: file.Quota})
 //
 // # The file
 //
@@ -23,6 +23,15 @@
 //	- to: ["group:operators"]
 //	  locks: ["*"]
 //	  verbs: [read, break, admin]
+//	limits:
+//	- to: [billing]
+//	  locks: 10000       # leases held, on each node
+//	- to: ["*"]
+//	  locks: 100
+//	  waiters: 100       # requests that wait for locks
+//	  streams: 10        # event streams
+//	  connections: 50
+//	  requests: 500      # in a second; renewals and releases are not counted
 //
 // Unknown keys are errors. A principal has all grants that name it, one of its groups, or "*", which is
 // every principal of the file. What no grant allows is refused.
@@ -39,6 +48,12 @@
 // list and watch locks, without lease IDs. "break" is to end the leases of others, and to see their
 // lease IDs. "admin" is to manage the cluster, and needs "*". Every principal may read /metrics. Everybody
 // may read /healthz, /readyz, /openapi.json and the page at /, which have no secrets.
+//
+// # Limits
+//
+// For each limit, the first entry that names a principal and has the limit applies. Without one, a
+// principal may use half of what the server bounds for all, and hold any number of locks. Renewals and releases are
+// always served.
 //
 // # Identity
 //

@@ -85,3 +85,6 @@ func (f *File) Principal(r *http.Request) string {
 	name, _ := f.Policy().Identify(r)
 	return name
 }
+
+// Quota is the function for server.Config.Quota.
+func (f *File) Quota(principal string) server.Quota { return f.Policy().Quota(principal) }

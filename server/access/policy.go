@@ -15,6 +15,7 @@ import (
 	"go.yaml.in/yaml/v3"
 
 	"github.com/holdfast-io/holdfast/backend"
+	"github.com/holdfast-io/holdfast/server"
 )
 
 // Verb is what a grant allows.
@@ -47,6 +48,7 @@ type document struct {
 	Principals map[string]identities `yaml:"principals"`
 	Groups     map[string][]string   `yaml:"groups"`
 	Grants     []grantText           `yaml:"grants"`
+	Limits     []limitText           `yaml:"limits"`
 }
 
 // identities are how a principal is recognised.
@@ -62,6 +64,15 @@ type grantText struct {
 	Verbs []Verb   `yaml:"verbs"`
 }
 
+type limitText struct {
+	To          []string `yaml:"to"`
+	Locks       int      `yaml:"locks"`
+	Waiters     int      `yaml:"waiters"`
+	Streams     int      `yaml:"streams"`
+	Connections int      `yaml:"connections"`
+	Requests    int      `yaml:"requests"`
+}
+
 // tokenHash is the SHA-256 of a token.
 type tokenHash [32]byte
 
@@ -71,6 +82,7 @@ type Policy struct {
 	byName     map[string]string // principals by what client certificates call them
 	byToken    map[tokenHash]string
 	byUID      map[uint32]string
+	quotas     map[string]server.Quota
 }
 
 // grant is one that a principal has.
@@ -99,7 +111,7 @@ func Parse(text []byte) (*Policy, error) {
 	}
 	p := &Policy{
 		principals: make(map[string][]grant), byName: make(map[string]string),
-		byToken: make(map[tokenHash]string), byUID: make(map[uint32]string),
+		byToken: make(map[tokenHash]string), byUID: make(map[uint32]string), quotas: make(map[string]server.Quota),
 	}
 	for _, name := range slices.Sorted(maps.Keys(d.Principals)) {
 		if err := p.enter(name, d.Principals[name]); err != nil {
@@ -113,6 +125,11 @@ func Parse(text []byte) (*Policy, error) {
 	}
 	for i, g := range d.Grants {
 		if err := p.give(i+1, g, d.Groups); err != nil {
+			return nil, err
+		}
+	}
+	for i, l := range d.Limits {
+		if err := p.limit(i+1, l, d.Groups); err != nil {
 			return nil, err
 		}
 	}
@@ -190,23 +207,56 @@ func (p *Policy) give(number int, g grantText, groups map[string][]string) error
 			return invalid(field+".locks", strconv.Quote(lock), `the name of a lock, the beginning of names with "/" or ":" at its end, or "*"`)
 		}
 	}
-	to := make(map[string]struct{}) // a principal has a grant once
-	for _, name := range g.To {
+	to, err := p.all(field, g.To, groups)
+	for name := range to {
+		p.principals[name] = append(p.principals[name], grant{number, g.Locks, g.Verbs})
+	}
+	return err
+}
+
+// limit bounds those that it names. What an earlier one bounds stays.
+func (p *Policy) limit(number int, l limitText, groups map[string][]string) error {
+	field := fmt.Sprintf("limits[%d]", number)
+	if len(l.To) == 0 {
+		return invalid(field, "given", `with "to"`)
+	}
+	for name, n := range map[string]int{
+		"locks": l.Locks, "waiters": l.Waiters, "streams": l.Streams, "connections": l.Connections, "requests": l.Requests,
+	} {
+		if n < 0 {
+			return invalid(field+"."+name, strconv.Itoa(n), "1 or more")
+		}
+	}
+	to, err := p.all(field, l.To, groups)
+	for name := range to {
+		q := p.quotas[name]
+		p.quotas[name] = server.Quota{
+			Locks: cmp.Or(q.Locks, l.Locks), Waiters: cmp.Or(q.Waiters, l.Waiters), Streams: cmp.Or(q.Streams, l.Streams),
+			Connections: cmp.Or(q.Connections, l.Connections), Requests: cmp.Or(q.Requests, l.Requests),
+		}
+	}
+	return err
+}
+
+// Quota returns the limits of a principal. A field that is 0 has no limit of its own.
+func (p *Policy) Quota(principal string) server.Quota { return p.quotas[principal] }
+
+// all returns the principals that a grant or a limit names, each once.
+func (p *Policy) all(field string, names []string, groups map[string][]string) (map[string]struct{}, error) {
+	to := make(map[string]struct{})
+	for _, name := range names {
 		members, err := p.members(field, name, groups)
 		if err != nil {
-			return err
+			return nil, err
 		}
 		for _, m := range members {
 			to[m] = struct{}{}
 		}
 	}
-	for name := range to {
-		p.principals[name] = append(p.principals[name], grant{number, g.Locks, g.Verbs})
-	}
-	return nil
+	return to, nil
 }
 
-// members returns the principals that a grant names.
+// members returns the principals that a name in a grant or a limit stands for.
 func (p *Policy) members(field, name string, groups map[string][]string) ([]string, error) {
 	if name == everything {
 		return slices.Collect(maps.Keys(p.principals)), nil

@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/holdfast-io/holdfast/backend"
+	"github.com/holdfast-io/holdfast/server"
 	"github.com/holdfast-io/holdfast/server/access"
 )
 
@@ -85,6 +86,27 @@ func TestDecide(t *testing.T) {
 	}
 }
 
+// For each limit, the first entry that names a principal and has the limit applies.
+func TestQuota(t *testing.T) {
+	t.Parallel()
+	p := parse(t, example()+`
+limits:
+- {to: [billing], locks: 7}
+- {to: ["group:operators", billing], streams: 3, locks: 8}
+- {to: ["*"], locks: 1, waiters: 2, streams: 9, connections: 4, requests: 5}
+`)
+	for name, want := range map[string]server.Quota{
+		"billing": {Locks: 7, Waiters: 2, Streams: 3, Connections: 4, Requests: 5},
+		"oncall":  {Locks: 8, Waiters: 2, Streams: 3, Connections: 4, Requests: 5},
+		"idle":    {Locks: 1, Waiters: 2, Streams: 9, Connections: 4, Requests: 5},
+		"unknown": {},
+	} {
+		if got := p.Quota(name); got != want {
+			t.Errorf("%s: %+v, want %+v", name, got, want)
+		}
+	}
+}
+
 // The empty file allows nothing.
 func TestEmpty(t *testing.T) {
 	t.Parallel()
@@ -113,6 +135,9 @@ func TestParseErrors(t *testing.T) {
 		"grants[1].verbs":           "principals: {a: {}}\ngrants: [{to: [a], locks: [x], verbs: [write]}]",
 		"grants[1].locks":           "principals: {a: {}}\ngrants: [{to: [a], locks: [''], verbs: [read]}]",
 		"grants[1]":                 "principals: {a: {}}\ngrants: [{to: [a], verbs: [read]}]",
+		"limits[1]":                 "limits: [{locks: 1}]",
+		"limits[1].to":              "limits: [{to: [a], locks: 1}]",
+		"limits[1].waiters":         "principals: {a: {}}\nlimits: [{to: [a], waiters: -1}]",
 		"policy":                    "grant: []",
 	} {
 		_, err := access.Parse([]byte(text))

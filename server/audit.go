@@ -1,0 +1,58 @@
+package server
+
+import (
+	"log/slog"
+	"slices"
+	"sync/atomic"
+
+	"golang.org/x/time/rate"
+
+	"github.com/holdfast-io/holdfast/backend"
+)
+
+// auditor writes a line for each break, each act on the cluster, and each refusal for want of an identity or
+// a right. What others caused, the refusals, is bounded, so that they do not fill the disk.
+type auditor struct {
+	log     *slog.Logger
+	refused *rate.Limiter
+	left    atomic.Uint64 // refusals without a line since the last one with a line
+}
+
+const refusalsPerSecond = 100
+
+func newAuditor(log *slog.Logger) *auditor {
+	return &auditor{log: log, refused: rate.NewLimiter(refusalsPerSecond, refusalsPerSecond)}
+}
+
+// act writes a line. The principal is what the server knows; what the client says of itself is claimed.
+func (a *auditor) act(r *request, act string, attrs ...slog.Attr) {
+	all := append([]slog.Attr{slog.String("act", act), slog.String("principal", r.principal), slog.String("address", r.RemoteAddr)}, attrs...)
+	a.log.LogAttrs(r.Context(), levelWarn, "audit", all...)
+}
+
+// refuse writes a line for a request, or a part of one, that was refused.
+func (a *auditor) refuse(r *request, act Action, err error) {
+	if !a.refused.Allow() {
+		a.left.Add(1)
+		return
+	}
+	a.act(r, "refused", slog.String("method", r.Method), slog.String("verb", string(act.Verb)), attrLock(act.Name), attrError(err),
+		slog.Uint64("not_written", a.left.Swap(0)))
+}
+
+// broke writes the line that records who broke what, and why.
+func (a *auditor) broke(r *request, claimed string, res backend.BreakResult, err error) {
+	result := "broken"
+	if err != nil {
+		result = err.Error()
+	}
+	owners := slices.Collect(func(yield func(string) bool) {
+		for _, h := range res.Broken {
+			if !yield(h.Owner) {
+				return
+			}
+		}
+	})
+	a.act(r, "break", slog.String("claimed", claimed), attrLock(r.name), slog.Uint64("token", uint64(res.Token)),
+		slog.Any("owners", owners), slog.String("reason", r.params.Get("reason")), slog.String("result", result))
+}

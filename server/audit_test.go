@@ -1,0 +1,55 @@
+package server_test
+
+import (
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/holdfast-io/holdfast/internal/wire"
+	"github.com/holdfast-io/holdfast/server"
+)
+
+// Each refusal has a line with who sent what: of a request, of an item of a batch, and without an identity.
+func TestAudit(t *testing.T) {
+	t.Parallel()
+	log := &logBuffer{}
+	a := start(t, server.Config{Authorize: operatorsBreak, Principal: caller, Audit: log.logger()})
+	want[wire.Problem](a, 401, "GET", lockPath("x"), "")
+	want[wire.Problem](a, 403, "DELETE", lockPath("x"), "", "Authorization", "bob", wire.HeaderActor, "alice")
+	want[wire.Break](a, 200, "DELETE", lockPath("x")+"?reason=why", "", "Authorization", "op", wire.HeaderActor, "alice")
+	refused := log.acts("refused")
+	if len(refused) != 2 {
+		t.Fatalf("%d lines: %v", len(refused), refused)
+	}
+	for i, want := range []map[string]any{
+		{"principal": "", "verb": "read", "lock": "x", "method": "GET", "not_written": 0.0},
+		{"principal": "bob", "verb": "break", "lock": "x", "method": "DELETE", "error": "operators only"},
+	} {
+		for key, val := range want {
+			if refused[i][key] != val {
+				t.Errorf("line %d: %s is %v, want %v", i, key, refused[i][key], val)
+			}
+		}
+	}
+	if broke := log.acts("break"); len(broke) != 1 || broke[0]["principal"] != "op" || broke[0]["claimed"] != "alice" {
+		t.Errorf("%v", broke)
+	}
+}
+
+// Refusals beyond a number in a second are counted on the next line.
+func TestAuditIsBounded(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		log := &logBuffer{}
+		refuse := server.Refusals(log.logger())
+		for range 150 {
+			refuse()
+		}
+		time.Sleep(time.Second)
+		refuse()
+		lines := log.acts("refused")
+		if len(lines) != 101 || lines[99]["not_written"] != 0.0 || lines[100]["not_written"] != 50.0 {
+			t.Errorf("%d lines, the last: %v", len(lines), lines[len(lines)-1])
+		}
+	})
+}

@@ -1,0 +1,202 @@
+package server_test
+
+import (
+	"bufio"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/netip"
+	"testing"
+
+	"github.com/holdfast-io/holdfast/internal/leasetest"
+	"github.com/holdfast-io/holdfast/internal/wire"
+	"github.com/holdfast-io/holdfast/server"
+)
+
+// waitersAs is waiters for a principal.
+func (a *api) waitersAs(who, name string, n int) {
+	a.t.Helper()
+	leasetest.Eventually(a.t, "the queue has the right length", func() bool {
+		return len(want[wire.Lock](a, 200, "GET", lockPath(name), "", as(who)...).Waiters) == n
+	})
+}
+
+// shared is a server for clients that say who they are, each with the quota.
+func shared(t *testing.T, l server.Limits, q server.Quota) *api {
+	t.Helper()
+	return start(t, server.Config{
+		Authorize: func(*http.Request, server.Action) error { return nil }, Principal: caller, Limits: l,
+		Quota: func(string) server.Quota { return q },
+	})
+}
+
+func as(who string) []string { return []string{"Authorization", who} }
+
+// tooMany expects a request to be refused by a quota.
+func (a *api) tooMany(method, path, body string, header ...string) {
+	a.t.Helper()
+	got := a.call(method, path, body, header...)
+	if p := decode[wire.Problem](a.t, got); got.status != 429 || p.Type != wire.TypeTooMany || got.header.Get("Retry-After") == "" || *p.MayHold {
+		a.t.Errorf("%s %s %s: %d %s", method, path, body, got.status, got.body)
+	}
+}
+
+// A client at all its limits renews and releases, and leaves the others alone.
+func TestQuotas(t *testing.T) {
+	t.Parallel()
+	a := shared(t, server.Limits{}, server.Quota{Locks: 3, Waiters: 2, Streams: 1})
+	greedy, other := as("greedy"), as("other")
+	var held []wire.Grant
+	for i := range 2 {
+		held = append(held, want[wire.Grant](a, 200, "POST", lockPath(fmt.Sprint("x", i)), `{"ttl":"5m"}`, greedy...))
+	}
+	got := lines(t, a.call("POST", batchPath, `{"acquire":[{"name":"x2","lease":"the-lease-of-a-2"},{"name":"x3","lease":"the-lease-of-a-3"}]}`, greedy...).body)
+	if (got["acquire 0"].Error == nil) == (got["acquire 1"].Error == nil) {
+		t.Errorf("two acquires with room for one: %+v", got)
+	}
+	a.tooMany("POST", lockPath("x4"), `{}`, greedy...)
+	// A lease that is held may be requested again: the first answer may have been lost.
+	again := fmt.Sprintf(`{"lease":%q,"ttl":"5m"}`, held[0].Lease)
+	if g := want[wire.Grant](a, 200, "POST", lockPath("x0"), again, greedy...); g.Token != held[0].Token {
+		t.Errorf("%+v, not %+v again", g, held[0])
+	}
+	listen(t, a, "/v1/events", greedy...).next(t, "watching")
+	a.tooMany("GET", "/v1/events", "", greedy...)
+	lease := lockPath("x0") + "/leases/" + held[0].Lease
+	want[wire.RenewResult](a, 200, "PUT", lease, `{}`, greedy...)
+
+	want[wire.Grant](a, 200, "POST", lockPath("y"), `{}`, other...)
+	listen(t, a, "/v1/events", other...).next(t, "watching")
+
+	if got := a.call("DELETE", lease, "", greedy...); got.status != 204 {
+		t.Errorf("release: %d %s", got.status, got.body)
+	}
+	want[wire.Grant](a, 200, "POST", lockPath("x4"), `{"ttl":"5m"}`, greedy...)
+}
+
+// Waiters of a client are bounded together, whatever they wait for.
+func TestQuotaOfWaiters(t *testing.T) {
+	t.Parallel()
+	a := shared(t, server.Limits{}, server.Quota{Waiters: 2})
+	for i := range 3 {
+		want[wire.Grant](a, 200, "POST", lockPath(fmt.Sprint("x", i)), `{"ttl":"5m"}`, as("holder")...)
+	}
+	for i := range 2 {
+		a.send("POST", lockPath(fmt.Sprint("x", i)), `{"wait":"60s"}`, as("greedy")...)
+		a.waitersAs("holder", fmt.Sprint("x", i), 1)
+	}
+	a.tooMany("POST", lockPath("x2"), `{"wait":"60s"}`, as("greedy")...)
+	want[wire.Problem](a, 409, "POST", lockPath("x2"), `{}`, as("greedy")...)
+	a.send("POST", lockPath("x2"), `{"wait":"60s"}`, as("other")...)
+	a.waitersAs("holder", "x2", 1)
+}
+
+// Requests in a second are bounded, each acquire of a batch is one, and renewals are none.
+func TestQuotaOfRequests(t *testing.T) {
+	t.Parallel()
+	a := shared(t, server.Limits{}, server.Quota{Requests: 1})
+	g := want[wire.Grant](a, 200, "POST", lockPath("x"), `{"ttl":"5m"}`, as("greedy")...)
+	a.tooMany("GET", lockPath("x"), "", as("greedy")...)
+	a.tooMany("GET", "/v1/locks", "", as("greedy")...)
+	got := lines(t, a.call("POST", batchPath, `{"acquire":[{"name":"y","lease":"the-lease-of-a-2"}]}`, as("greedy")...).body)
+	told(t, got, map[string]int{"acquire 0": 429})
+	lease := lockPath("x") + "/leases/" + g.Lease
+	for range 5 {
+		want[wire.RenewResult](a, 200, "PUT", lease, `{}`, as("greedy")...)
+	}
+	want[wire.Grant](a, 200, "POST", lockPath("y"), `{}`, as("other")...)
+	if got := a.call("DELETE", lease, "", as("greedy")...); got.status != 204 {
+		t.Errorf("release: %d %s", got.status, got.body)
+	}
+}
+
+// Without a quota a client has half of what the server has.
+func TestHalfForOneClient(t *testing.T) {
+	t.Parallel()
+	a := shared(t, server.Limits{Events: 4}, server.Quota{})
+	for range 2 {
+		listen(t, a, "/v1/events", as("greedy")...).next(t, "watching")
+	}
+	a.tooMany("GET", "/v1/events", "", as("greedy")...)
+	for range 2 {
+		listen(t, a, "/v1/events", as("other")...).next(t, "watching")
+	}
+	local := start(t, server.Config{Limits: server.Limits{Events: 4}})
+	for range 4 { // a client on this host that is no principal
+		listen(t, local, "/v1/events").next(t, "watching")
+	}
+}
+
+// A client with too many connections is served only what keeps its leases, and the connection is closed
+// otherwise. A connection that is closed counts no more.
+func TestQuotaOfConnections(t *testing.T) {
+	t.Parallel()
+	a := shared(t, server.Limits{}, server.Quota{Connections: 2})
+	g := want[wire.Grant](a, 200, "POST", lockPath("x"), `{"ttl":"5m"}`, as("other")...)
+	first, second, third := dial(t, a), dial(t, a), dial(t, a)
+	for _, c := range []net.Conn{first, second} {
+		if status, closed := ask(t, c, "GET", "/v1/locks/x", "greedy"); status != 200 || closed {
+			t.Errorf("within the quota: %d, closed: %t", status, closed)
+		}
+	}
+	if status, _ := ask(t, third, "PUT", "/v1/locks/x/leases/"+g.Lease, "greedy"); status != 410 {
+		t.Errorf("a renewal: %d", status)
+	}
+	if status, closed := ask(t, third, "GET", "/v1/locks/x", "greedy"); status != 429 || !closed {
+		t.Errorf("beyond the quota: %d, closed: %t", status, closed)
+	}
+	fourth := dial(t, a)
+	leasetest.Eventually(t, "the closed connection is not counted", func() bool {
+		status, _ := ask(t, fourth, "PUT", "/v1/locks/x/leases/"+g.Lease, "greedy")
+		return status == 410 && a.srv.ConnectionsOf("greedy") == 3
+	})
+	if err := first.Close(); err != nil {
+		t.Error(err)
+	}
+	leasetest.Eventually(t, "another may be used", func() bool { return a.srv.ConnectionsOf("greedy") == 2 })
+	if status, _ := ask(t, fourth, "GET", "/v1/locks/x", "greedy"); status != 200 {
+		t.Errorf("within the quota again: %d", status)
+	}
+	if status, _ := ask(t, fourth, "GET", "/v1/locks/x", "other"); status != 200 || a.srv.ConnectionsOf("greedy") != 1 {
+		t.Errorf("as another client: %d, %d", status, a.srv.ConnectionsOf("greedy"))
+	}
+}
+
+// ask sends a request on a connection.
+func ask(t *testing.T, c net.Conn, method, path, who string) (int, bool) {
+	t.Helper()
+	if _, err := fmt.Fprintf(c, "%s %s HTTP/1.1\r\nHost: 127.0.0.1\r\nAuthorization: %s\r\nContent-Length: 0\r\n\r\n", method, path, who); err != nil {
+		t.Fatal(err)
+	}
+	res, err := http.ReadResponse(bufio.NewReader(c), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer res.Body.Close()
+	if _, err := io.Copy(io.Discard, res.Body); err != nil {
+		t.Fatal(err)
+	}
+	return res.StatusCode, res.Close
+}
+
+// An IPv6 host has 64 bits of addresses.
+func TestNetwork(t *testing.T) {
+	t.Parallel()
+	for a, want := range map[string]string{
+		"192.0.2.1": "192.0.2.1", "::ffff:192.0.2.1": "192.0.2.1", "2001:db8:1:2:3:4:5:6": "2001:db8:1:2::", "fe80::1%eth0": "fe80::",
+	} {
+		if got := server.Network(netip.MustParseAddr(a)); got.String() != want {
+			t.Errorf("%s: %s, want %s", a, got, want)
+		}
+	}
+}
+
+// Clients that are gone are forgotten.
+func TestClientsAreForgotten(t *testing.T) {
+	t.Parallel()
+	a := shared(t, server.Limits{}, server.Quota{})
+	if n := a.srv.ClientsAfter(10_000); n > 2500 {
+		t.Errorf("%d clients are remembered", n)
+	}
+}
