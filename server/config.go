@@ -59,8 +59,8 @@ type Config struct {
 	Cluster Cluster
 	// Limits bound what clients may request and use. Default: see Limits. Optional.
 	Limits Limits
-	// Registry receives the metrics, and is what /metrics exports. Default: a new one.
-	// Optional.
+	// Registry receives the metrics, and is what /metrics exports. Default: a new one, which
+	// also has the metrics of the Go runtime and of the process. Optional.
 	Registry *prometheus.Registry
 	// Version is reported by /openapi.json and the metrics. Default: "dev". Optional.
 	Version string
@@ -155,7 +155,7 @@ func (c *Config) defaults(caps backend.Capabilities) error {
 	orDefault(&c.DrainTimeout, 10*time.Second)
 	orDefault(&c.Heartbeat, 15*time.Second)
 	if c.Registry == nil {
-		c.Registry = prometheus.NewRegistry()
+		c.Registry = defaultRegistry()
 	}
 	if c.Version == "" {
 		c.Version = "dev"

@@ -87,6 +87,7 @@ type request struct {
 	params     url.Values
 	body       []byte
 	conn       *limitedConn // nil where Serve did not accept it
+	answer     answer
 }
 
 func (r *request) action() Action {

@@ -10,6 +10,8 @@ import (
 	"sync"
 	"sync/atomic"
 
+	"github.com/prometheus/client_golang/prometheus"
+
 	"github.com/holdfast-io/holdfast"
 	"github.com/holdfast-io/holdfast/backend"
 	"github.com/holdfast-io/holdfast/internal/acquire"
@@ -25,6 +27,7 @@ type Server struct {
 	limiters    *limiters
 	crossOrigin *http.CrossOriginProtection
 	metrics     *observe.Metrics
+	requests    *prometheus.CounterVec
 	queue       *queue
 	registry    *registry
 	renewer     *renewer // renews leases that are known here
@@ -78,9 +81,9 @@ func New(b backend.Backend, cfg Config) (*Server, error) {
 	}
 	if cfg.Cluster != nil {
 		s.table = append(s.table, clusterRoutes()...)
-		if err := clusterMetrics(cfg.Registry, cfg.Cluster); err != nil {
-			return nil, fmt.Errorf("new server: %w", err)
-		}
+	}
+	if err := s.register(cfg.Registry); err != nil {
+		return nil, fmt.Errorf("new server: %w", err)
 	}
 	s.b = s.metrics.Backend(b)
 	s.guarded, _ = b.(backend.Guarded)
