@@ -11,6 +11,7 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+	"sync"
 	"syscall"
 
 	"github.com/spf13/cobra"
@@ -108,23 +109,33 @@ func (a *app) serve(ctx context.Context, o serveOptions) error {
 		return errors.Join(&statusError{status: exitError1, err: fmt.Errorf("listen: %w", err)}, b.Close())
 	}
 	a.warn("serving %s on %s", b.Capabilities().Name, shownAddress(ln.Addr(), cfg.TLS != nil))
-	serving, end := context.WithCancelCause(ctx)
-	defer end(nil)
-	go func() {
-		select {
-		case err := <-st.ended():
-			end(err)
-		case <-serving.Done():
-		}
-	}()
-	err = srv.Serve(serving, ln)
-	if why := context.Cause(serving); ctx.Err() == nil && why != nil {
-		err = errors.Join(why, err) // the node ended by itself
-	}
+	a.notify(notifyReady) // from here on connections wait in the listener
+	err = a.serveUntil(ctx, srv, ln, st.ended())
 	if err == nil {
 		a.warn("stopped")
 	}
 	return errors.Join(err, b.Close())
+}
+
+// serveUntil serves until ctx ends, or the node ends by itself, which is an error.
+func (a *app) serveUntil(ctx context.Context, srv *server.Server, ln net.Listener, nodeEnded <-chan error) error {
+	serving, end := context.WithCancelCause(ctx)
+	var watch sync.WaitGroup
+	watch.Go(func() {
+		select {
+		case err := <-nodeEnded:
+			end(err)
+		case <-serving.Done():
+		}
+		a.notify(notifyStopping)
+	})
+	err := srv.Serve(serving, ln)
+	if why := context.Cause(serving); ctx.Err() == nil && why != nil {
+		err = errors.Join(why, err)
+	}
+	end(nil)
+	watch.Wait()
+	return err
 }
 
 // check refuses an address on which the server cannot, or must not, listen.
