@@ -51,6 +51,7 @@ deps: ## install what the tests need, if it is missing (apt, as root or with sud
 	@scripts/tool kube-apiserver >/dev/null
 	@scripts/tool promtool >/dev/null
 	@scripts/tool nfpm >/dev/null
+	@scripts/tool helm >/dev/null
 
 .PHONY: test
 test: deps ## all tests with the race detector, on real servers

@@ -48,6 +48,10 @@ type Config struct {
 	// Timeout is how long a request that does not wait for a lock tries to reach the
 	// backend. Default: 10 s. Optional.
 	Timeout time.Duration
+	// DrainDelay is how long Serve still serves after its context has ended, while /readyz returns
+	// 503: a load balancer stops sending clients here before the listener closes. Default: 0.
+	// Optional.
+	DrainDelay time.Duration
 	// DrainTimeout is how long Serve waits for requests in progress when it stops. Default: 10
 	// s. Optional.
 	DrainTimeout time.Duration
@@ -182,7 +186,7 @@ func (c *Config) check(caps backend.Capabilities) error {
 	for name, d := range map[string]time.Duration{
 		"limits.wait": l.Wait, "limits.read_header_timeout": l.ReadHeaderTimeout, "limits.read_timeout": l.ReadTimeout,
 		"limits.idle_timeout": l.IdleTimeout, "limits.write_timeout": l.WriteTimeout, "timeout": c.Timeout,
-		"drain_timeout": c.DrainTimeout, "place_ttl": c.PlaceTTL, "heartbeat": c.Heartbeat,
+		"drain_delay": c.DrainDelay, "drain_timeout": c.DrainTimeout, "place_ttl": c.PlaceTTL, "heartbeat": c.Heartbeat,
 	} {
 		if d < 0 {
 			return invalid(name, d.String(), "above 0")

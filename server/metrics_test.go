@@ -206,5 +206,5 @@ func TestMetricsOfAPollingWaiter(t *testing.T) {
 	}
 	a.release("n", g.Lease, 204)
 	want[wire.Grant](a, 200, "POST", lockPath("n"), `{"wait":"10s","lease":"a-lease-of-a-client"}`)
-	leasetest.Eventually(t, "nobody waits", func() bool { return oldest() == 0 })
+	leasetest.Eventually(t, "no client waits", func() bool { return oldest() == 0 })
 }

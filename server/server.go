@@ -9,6 +9,7 @@ import (
 	"net/http"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 
@@ -42,6 +43,7 @@ type Server struct {
 	session *acquire.Session // of the requests that wait under lease IDs that the server made
 	hooks   *holdfast.Hooks  // the counters of acquires and renewals
 
+	leaving  atomic.Bool     // the context of Serve has ended: /readyz reports that the server stops
 	stopping context.Context //nolint:containedctx // ends when the server begins to stop
 	stop     context.CancelFunc
 
@@ -112,7 +114,7 @@ func (s *Server) sessions() int {
 func (s *Server) Handler() http.Handler { return s }
 
 // Serve answers the requests that arrive on ln until ctx ends, and then stops. To stop, it
-// accepts no more connections, answers all waiters (503 with Retry-After; their places in the
+// returns 503 at /readyz for Config.DrainDelay, accepts no more connections, answers all waiters (503 with Retry-After; their places in the
 // queue are kept for a while), waits for the requests in progress, and closes the Server. Each
 // of the last two takes at most Config.DrainTimeout. Leases stay. Serve closes ln.
 //
@@ -146,6 +148,7 @@ func (s *Server) Serve(ctx context.Context, ln net.Listener) error {
 	case err = <-failed:
 		err = fmt.Errorf("serve: %w", err)
 	case <-ctx.Done():
+		err = s.linger(failed)
 	}
 	drain, cancel := context.WithTimeout(context.WithoutCancel(ctx), s.cfg.DrainTimeout)
 	defer cancel()
@@ -159,6 +162,19 @@ func (s *Server) Serve(ctx context.Context, ln net.Listener) error {
 	last, cancelLast := context.WithTimeout(context.WithoutCancel(ctx), s.cfg.DrainTimeout)
 	defer cancelLast()
 	return errors.Join(err, s.Close(last))
+}
+
+// linger serves for Config.DrainDelay more, not ready, unless accepting fails.
+func (s *Server) linger(failed <-chan error) error {
+	s.leaving.Store(true)
+	delay := time.NewTimer(s.cfg.DrainDelay)
+	defer delay.Stop()
+	select {
+	case err := <-failed:
+		return fmt.Errorf("serve: %w", err)
+	case <-delay.C:
+		return nil
+	}
 }
 
 // checkListener refuses a listener on the network for a server without authorisation.

@@ -13,6 +13,7 @@ import (
 	"strings"
 	"sync"
 	"syscall"
+	"time"
 
 	"github.com/spf13/cobra"
 
@@ -29,6 +30,7 @@ type serveOptions struct {
 	cluster     []string
 	listenPeers string
 	peerTLS     embedded.TLS
+	drainDelay  time.Duration
 	access      accessOptions
 }
 
@@ -42,7 +44,8 @@ holdfast://. The locks live on an etcd in the same process, one node, or three w
 --cluster, unless --backend (not HOLDFAST_BACKEND) names another one. A restart keeps
 leases and tokens.
 
-SIGTERM or Ctrl-C stops the server: waiting requests get an answer, and leases stay.
+SIGTERM or Ctrl-C stops the server: /readyz returns 503 for --drain-delay, waiting requests
+get an answer, and leases stay.
 
 --policy says who may do what: principals are identified by client certificates, tokens,
 or, on a Unix socket, by their user. Without it every client may do everything, and the
@@ -77,6 +80,7 @@ that shows the locks as they change.`,
 	f.StringVar(&o.peerTLS.Cert, "peer-cert", "", "certificate that this node presents to the other nodes; needed if the URLs in --cluster are https (PEM file)")
 	f.StringVar(&o.peerTLS.Key, "peer-key", "", "key of --peer-cert (PEM file)")
 	f.StringVar(&o.peerTLS.CA, "peer-ca", "", "certificate authority that issued the certificates of all nodes (PEM file)")
+	f.DurationVar(&o.drainDelay, "drain-delay", 0, "how long to keep serving after SIGTERM while /readyz returns 503, so that a load balancer stops sending clients")
 	o.access.add(f)
 	return cmd
 }
@@ -88,7 +92,7 @@ func (a *app) serve(ctx context.Context, o serveOptions) error {
 	if err := o.check(); err != nil { // before anything is created on the disk
 		return err
 	}
-	cfg := server.Config{Version: Version, Logger: a.logger(), Limits: limitsFor(o.listen)}
+	cfg := server.Config{Version: Version, Logger: a.logger(), Limits: limitsFor(o.listen), DrainDelay: o.drainDelay}
 	endAccess, err := o.access.apply(&cfg, a.logger())
 	if err != nil {
 		return err
