@@ -105,7 +105,7 @@ func (s *Server) changeCluster(w http.ResponseWriter, r *request) {
 		return
 	}
 	s.cfg.Logger.LogAttrs(ctx, levelWarn, "cluster", slog.String("action", r.actionName), slog.String("node", change.Name),
-		slog.String("principal", s.principal(r.Request)), slog.Bool("done", err == nil))
+		slog.String("principal", s.principal(r.Request)), attrRequest(r), slog.Bool("done", err == nil))
 	if err != nil {
 		s.fail(w, r, s.clusterError(err))
 		return

@@ -37,7 +37,8 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 		}
 	}
 	conn, _ := req.Context().Value(connKey{}).(*limitedConn)
-	r := &request{Request: req, arrived: arrived, conn: conn, answer: answer{ResponseWriter: w}}
+	r := &request{Request: req, arrived: arrived, conn: conn, answer: answer{ResponseWriter: w}, id: requestID(req)}
+	h.Set(wire.HeaderRequestID, r.id)
 	defer s.answered(r)
 	s.guard(&r.answer, r)
 }

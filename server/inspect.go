@@ -185,7 +185,7 @@ func (s *Server) audit(r *request, actor string, res backend.BreakResult, err er
 		}
 	})
 	s.cfg.Logger.LogAttrs(r.Context(), levelWarn, "lock broken by an operator",
-		slog.String("actor", actor), slog.String("address", r.RemoteAddr), attrLock(r.name),
+		slog.String("actor", actor), slog.String("address", r.RemoteAddr), attrRequest(r), attrLock(r.name),
 		slog.Uint64("token", uint64(res.Token)), slog.Any("owners", owners),
 		slog.String("reason", r.params.Get("reason")), slog.String("result", result))
 }

@@ -1,13 +1,19 @@
 package server
 
 import (
+	"crypto/rand"
 	"errors"
 	"fmt"
+	"log/slog"
 	"net/http"
 	"strconv"
+	"strings"
+	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
+
+	"github.com/holdfast-io/holdfast/internal/wire"
 )
 
 // defaultRegistry returns the registry of a server whose program has none. It has the metrics of
@@ -53,7 +59,7 @@ func (rt *route) label() string {
 	return rt.method + " " + rt.pattern
 }
 
-// answered counts a request when it has been served. Its labels are bounded: they come from the
+// answered counts and logs a request when it has been served. Its labels are bounded: they come from the
 // table of routes and from the codes that the server sends.
 func (s *Server) answered(r *request) {
 	code := "none" // the client was gone
@@ -61,6 +67,24 @@ func (s *Server) answered(r *request) {
 		code = strconv.Itoa(r.answer.code)
 	}
 	s.requests.WithLabelValues(r.route.label(), code).Inc()
+	if ctx := r.Context(); s.cfg.Logger.Enabled(ctx, slog.LevelDebug) {
+		s.cfg.Logger.LogAttrs(ctx, slog.LevelDebug, "request", attrRequest(r), slog.String("route", r.route.label()), attrLock(r.name),
+			slog.String("code", code), slog.Duration("took", time.Since(r.arrived)), slog.String("from", r.RemoteAddr))
+	}
+}
+
+func attrRequest(r *request) slog.Attr { return slog.String("request", r.id) }
+
+// requestID returns the ID that the client, or a proxy, gave the request, or a new one.
+func requestID(r *http.Request) string {
+	const most = 64
+	id := r.Header.Get(wire.HeaderRequestID)
+	if id == "" || len(id) > most || strings.ContainsFunc(id, func(c rune) bool {
+		return (c < '0' || c > '9') && (c < 'A' || c > 'Z') && (c < 'a' || c > 'z') && !strings.ContainsRune("._:-", c)
+	}) {
+		return rand.Text()
+	}
+	return id
 }
 
 // answer is the ResponseWriter of a request. It remembers the status code.

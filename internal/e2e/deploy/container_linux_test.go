@@ -105,6 +105,16 @@ func TestDockerfile(t *testing.T) {
 	p.Terminate()
 }
 
+// runs returns a probe for Await that succeeds if the command does. An attempt may take longer than the
+// context of a probe allows.
+func runs(argv []string) func(context.Context) error {
+	return func(ctx context.Context) error {
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Minute)
+		defer cancel()
+		return exec.CommandContext(ctx, argv[0], argv[1:]...).Run()
+	}
+}
+
 // compose is the part of compose.yaml that the tests read.
 type compose struct {
 	Services map[string]struct {
@@ -131,7 +141,7 @@ func TestCompose(t *testing.T) {
 	if err := yaml.Unmarshal([]byte(read(t, "deploy", "compose.yaml")), &c); err != nil {
 		t.Fatal(err)
 	}
-	binary, certificates := testserver.Holdfast(t), t.TempDir()
+	binary, certificates := holdfast(t), t.TempDir()
 	port := func() string { return "127.0.0.1:" + strconv.Itoa(testserver.FreePort(t)) }
 	owner := fmt.Sprintf("%d:%d", os.Getuid(), os.Getgid())
 	pairs := []string{"/certificates", certificates, "DNS:$$node", "IP:127.0.0.1", "$$", "$", "65532:65532", owner, "/usr/bin/holdfast", binary}
@@ -179,11 +189,11 @@ func TestCompose(t *testing.T) {
 	}
 	argv = replaced(at["a"], init.Entrypoint, init.Command)
 	for range 2 {
-		nodes["a"].Await(time.Minute, func(ctx context.Context) error { return exec.CommandContext(ctx, argv[0], argv[1:]...).Run() })
+		nodes["a"].Await(time.Minute, runs(argv))
 	}
 	for name, node := range nodes {
 		health := replaced(at[name], c.Services[name].Health.Test[1:])
-		node.Await(2*time.Minute, func(ctx context.Context) error { return exec.CommandContext(ctx, health[0], health[1:]...).Run() })
+		node.Await(2*time.Minute, runs(health))
 	}
 	try := func(node string) error {
 		return exec.CommandContext(t.Context(), binary, "acquire", "n", "--try", "--ttl", "10m", "--backend", "holdfast://"+at[node].clients).Run()

@@ -161,7 +161,7 @@ func TestSystemdUnit(t *testing.T) {
 	t.Parallel()
 	needs(t, "systemd-analyze")
 	unit := filepath.Join(t.TempDir(), "holdfast.service")
-	text := strings.Replace(read(t, "deploy", "systemd", "holdfast.service"), "ExecStart=/usr/bin/holdfast ", "ExecStart="+testserver.Holdfast(t)+" ", 1)
+	text := strings.Replace(read(t, "deploy", "systemd", "holdfast.service"), "ExecStart=/usr/bin/holdfast ", "ExecStart="+holdfast(t)+" ", 1)
 	if err := os.WriteFile(unit, []byte(text), 0o600); err != nil {
 		t.Fatal(err)
 	}
@@ -174,7 +174,7 @@ func TestSystemdUnit(t *testing.T) {
 // The flags in the unit and in the example of its options exist.
 func TestSystemdFlags(t *testing.T) {
 	t.Parallel()
-	help := must(t, testserver.Holdfast(t), "serve", "--help")
+	help := must(t, holdfast(t), "serve", "--help")
 	text := read(t, "deploy", "systemd", "holdfast.service") + read(t, "deploy", "systemd", "holdfast.default")
 	flags := regexp.MustCompile(`--[a-z-]+`).FindAllString(text, -1)
 	if len(flags) < 10 {

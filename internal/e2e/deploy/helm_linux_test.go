@@ -119,7 +119,7 @@ func TestChart(t *testing.T) {
 // that knows its clients; the probe of kubelet finds it ready.
 func TestChartRuns(t *testing.T) {
 	t.Parallel()
-	dir, binary := t.TempDir(), testserver.Holdfast(t)
+	dir, binary := t.TempDir(), holdfast(t)
 	authority, err := certs.New("test", time.Hour)
 	if err != nil {
 		t.Fatal(err)
@@ -174,6 +174,8 @@ func TestChartRuns(t *testing.T) {
 		env = append(env, e.Name+"="+r.Replace(e.Value))
 	}
 	as := func(ctx context.Context, args ...string) error {
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Minute)
+		defer cancel()
 		cmd := exec.CommandContext(ctx, binary, args...)
 		cmd.Env = append(os.Environ(), env...)
 		out, err := cmd.CombinedOutput()
