@@ -49,6 +49,9 @@ deps: ## install what the tests need, if it is missing (apt, as root or with sud
 	@scripts/install-test-deps
 	@scripts/tool consul >/dev/null
 	@scripts/tool kube-apiserver >/dev/null
+	@scripts/tool promtool >/dev/null
+	@scripts/tool nfpm >/dev/null
+	@scripts/tool helm >/dev/null
 
 .PHONY: test
 test: deps ## all tests with the race detector, on real servers

@@ -26,7 +26,7 @@ func newAuditor(log *slog.Logger) *auditor {
 
 // act writes a line. The principal is what the server knows; what the client says of itself is claimed.
 func (a *auditor) act(r *request, act string, attrs ...slog.Attr) {
-	all := append([]slog.Attr{slog.String("act", act), slog.String("principal", r.principal), slog.String("address", r.RemoteAddr)}, attrs...)
+	all := append([]slog.Attr{slog.String("act", act), slog.String("principal", r.principal), slog.String("address", r.RemoteAddr), attrRequest(r)}, attrs...)
 	a.log.LogAttrs(r.Context(), levelWarn, "audit", all...)
 }
 

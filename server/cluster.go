@@ -21,8 +21,8 @@ import (
 type Cluster interface {
 	// Waiting returns what the node waits for before it can grant a lock, or "" if it can.
 	Waiting() string
-	// Unreachable returns the members that did not answer a moment ago.
-	Unreachable() []string
+	// Metrics returns what /metrics exports of the cluster.
+	Metrics() prometheus.Collector
 	// Status is sent to the client as JSON.
 	Status(ctx context.Context) any
 	// Init forms a new cluster.
@@ -156,23 +156,4 @@ func (o *snapshotWriter) Write(p []byte) (int, error) {
 		return n, fmt.Errorf("write the snapshot: %w", err)
 	}
 	return n, nil
-}
-
-// clusterMetrics registers the metrics that alerts need.
-func clusterMetrics(reg prometheus.Registerer, c Cluster) error {
-	unreachable := prometheus.NewGaugeFunc(prometheus.GaugeOpts{
-		Name: "holdfast_cluster_unreachable_members", Help: "Members of the cluster that did not answer this node a moment ago.",
-	}, func() float64 { return float64(len(c.Unreachable())) })
-	waiting := prometheus.NewGaugeFunc(prometheus.GaugeOpts{
-		Name: "holdfast_cluster_waiting", Help: "1 while this node waits for its cluster and grants nothing: no majority, or not let in.",
-	}, func() float64 {
-		if c.Waiting() == "" {
-			return 0
-		}
-		return 1
-	})
-	if err := errors.Join(reg.Register(unreachable), reg.Register(waiting)); err != nil {
-		return fmt.Errorf("metrics of the cluster: %w", err)
-	}
-	return nil
 }

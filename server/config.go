@@ -52,6 +52,10 @@ type Config struct {
 	// Timeout is how long a request that does not wait for a lock tries to reach the
 	// backend. Default: 10 s. Optional.
 	Timeout time.Duration
+	// DrainDelay is how long Serve still serves after its context has ended, while /readyz returns
+	// 503: a load balancer stops sending clients here before the listener closes. Default: 0.
+	// Optional.
+	DrainDelay time.Duration
 	// DrainTimeout is how long Serve waits for requests in progress when it stops. Default: 10
 	// s. Optional.
 	DrainTimeout time.Duration
@@ -63,8 +67,8 @@ type Config struct {
 	Cluster Cluster
 	// Limits bound what clients may request and use. Default: see Limits. Optional.
 	Limits Limits
-	// Registry receives the metrics, and is what /metrics exports. Default: a new one.
-	// Optional.
+	// Registry receives the metrics, and is what /metrics exports. Default: a new one, which
+	// also has the metrics of the Go runtime and of the process. Optional.
 	Registry *prometheus.Registry
 	// Version is reported by /openapi.json and the metrics. Default: "dev". Optional.
 	Version string
@@ -161,7 +165,7 @@ func (c *Config) defaults(caps backend.Capabilities) error {
 	orDefault(&c.DrainTimeout, 10*time.Second)
 	orDefault(&c.Heartbeat, 15*time.Second)
 	if c.Registry == nil {
-		c.Registry = prometheus.NewRegistry()
+		c.Registry = defaultRegistry()
 	}
 	if c.Version == "" {
 		c.Version = "dev"
@@ -191,7 +195,7 @@ func (c *Config) check(caps backend.Capabilities) error {
 	for name, d := range map[string]time.Duration{
 		"limits.wait": l.Wait, "limits.read_header_timeout": l.ReadHeaderTimeout, "limits.read_timeout": l.ReadTimeout,
 		"limits.idle_timeout": l.IdleTimeout, "limits.write_timeout": l.WriteTimeout, "timeout": c.Timeout,
-		"drain_timeout": c.DrainTimeout, "place_ttl": c.PlaceTTL, "heartbeat": c.Heartbeat,
+		"drain_delay": c.DrainDelay, "drain_timeout": c.DrainTimeout, "place_ttl": c.PlaceTTL, "heartbeat": c.Heartbeat,
 	} {
 		if d < 0 {
 			return invalid(name, d.String(), "above 0")

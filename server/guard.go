@@ -37,7 +37,10 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 		}
 	}
 	conn, _ := req.Context().Value(connKey{}).(*limitedConn)
-	s.guard(w, &request{Request: req, arrived: arrived, conn: conn})
+	r := &request{Request: req, arrived: arrived, conn: conn, answer: answer{ResponseWriter: w}, id: requestID(req)}
+	h.Set(wire.HeaderRequestID, r.id)
+	defer s.answered(r)
+	s.guard(&r.answer, r)
 }
 
 // guard decides whether a request is served. The order matters: errors in the request itself
@@ -81,7 +84,7 @@ func (s *Server) guard(w http.ResponseWriter, r *request) {
 		s.fail(w, r, err)
 		return
 	}
-	if err := s.readBody(w, r); err != nil {
+	if err := s.readBody(r); err != nil {
 		s.fail(w, r, err)
 		return
 	}
@@ -250,11 +253,12 @@ func isLoopback(a net.Addr) bool {
 // readBody reads the whole body before a slot in a limiter is taken, so that a slow sender delays
 // only itself. It reads the body even if no handler uses it: net/http waits for the announced
 // bytes before it sends an answer.
-func (s *Server) readBody(w http.ResponseWriter, r *request) error {
+func (s *Server) readBody(r *request) error {
 	if enc := r.Header.Get("Content-Encoding"); enc != "" && !strings.EqualFold(enc, "identity") {
 		return &refusal{http.StatusUnsupportedMediaType, errors.New("compressed bodies are not accepted")}
 	}
-	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, s.cfg.Limits.Body))
+	// MaxBytesReader needs the writer of net/http to close the connection of a body that is too long.
+	body, err := io.ReadAll(http.MaxBytesReader(r.answer.ResponseWriter, r.Body, s.cfg.Limits.Body))
 	if err != nil {
 		return bodyError(err)
 	}

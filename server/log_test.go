@@ -10,8 +10,12 @@ import (
 	"strings"
 	"sync"
 	"sync/atomic"
+	"testing"
 
 	"github.com/holdfast-io/holdfast/backend"
+	"github.com/holdfast-io/holdfast/internal/leasetest"
+	"github.com/holdfast-io/holdfast/internal/wire"
+	"github.com/holdfast-io/holdfast/server"
 )
 
 // logBuffer collects log lines.
@@ -111,4 +115,42 @@ func (blind) List(context.Context, backend.ListRequest) (backend.ListPage, error
 
 func (blind) Break(context.Context, backend.BreakRequest) (backend.BreakResult, error) {
 	return backend.BreakResult{}, backend.ErrUnsupported
+}
+
+// Every answer has the ID of its request, which the log has too: that of the client if it can stand in
+// a log, and otherwise a new one.
+func TestRequestIDs(t *testing.T) {
+	t.Parallel()
+	log := &logBuffer{}
+	a := start(t, server.Config{Logger: log.logger()})
+	seen := make(map[string]bool)
+	for _, c := range []struct {
+		sent string
+		kept bool
+	}{
+		{"", false},
+		{"Root=1-67891233:abc.d_e", false}, // the equals sign
+		{"1-67891233:abc.d_E", true},
+		{strings.Repeat("a", 64), true},
+		{strings.Repeat("a", 65), false},
+		{"a b", false},
+		{"\u00e9", false},
+	} {
+		for _, path := range []string{"/v1/locks", "/nowhere"} {
+			got := a.call("GET", path, "", "X-Request-Id", c.sent)
+			id := got.header.Get("X-Request-Id")
+			if (id == c.sent) != c.kept || len(id) < 16 || !c.kept && seen[id] {
+				t.Errorf("%q: the answer has %q", c.sent, id)
+			}
+			seen[id] = true
+			leasetest.Eventually(t, "the request is in the log", func() bool {
+				return slices.ContainsFunc(log.lines("request"), func(l map[string]any) bool { return l["request"] == id && l["code"] != "" })
+			})
+		}
+	}
+	a.take("x", `{"ttl":"1m"}`)
+	want[wire.Break](a, 200, "DELETE", lockPath("x"), "", "X-Request-Id", "of-the-break")
+	if lines := log.acts("break"); len(lines) != 1 || lines[0]["request"] != "of-the-break" {
+		t.Errorf("the log has %v", lines)
+	}
 }

@@ -14,14 +14,15 @@ type queue struct {
 	mu       sync.Mutex
 	waiting  map[string]int                     // requests
 	leases   map[string]map[backend.LeaseID]int // requests and kept places; "" if the server makes the ID
-	ages     *list.List                         // time.Time, oldest first
+	ages     *list.List                         // time.Time, oldest first: of each lease, or of a request whose ID the server makes
+	since    map[leaseKey]*list.Element         // the age of a lease that the client made: several requests may wait for it in turn
 	released map[string]time.Time               // when a lock with waiters was last released here
 }
 
 func newLine() *queue {
 	return &queue{
 		waiting: make(map[string]int), leases: make(map[string]map[backend.LeaseID]int),
-		ages: list.New(), released: make(map[string]time.Time),
+		ages: list.New(), since: make(map[leaseKey]*list.Element), released: make(map[string]time.Time),
 	}
 }
 
@@ -36,7 +37,10 @@ func (l *queue) join(name string, lease backend.LeaseID, limit int) (func(), boo
 	}
 	l.waiting[name]++
 	l.add(name, lease)
-	age := l.ages.PushBack(time.Now())
+	var age *list.Element
+	if lease == "" {
+		age = l.ages.PushBack(time.Now())
+	}
 	return func() { l.leave(name, lease, age) }, true
 }
 
@@ -62,13 +66,19 @@ func (l *queue) add(name string, lease backend.LeaseID) {
 	if l.leases[name] == nil {
 		l.leases[name] = make(map[backend.LeaseID]int)
 	}
-	l.leases[name][lease]++
+	if l.leases[name][lease]++; l.leases[name][lease] == 1 && lease != "" {
+		l.since[leaseKey{name, lease}] = l.ages.PushBack(time.Now())
+	}
 }
 
 func (l *queue) remove(name string, lease backend.LeaseID) {
 	all := l.leases[name]
 	if all[lease]--; all[lease] == 0 {
 		delete(all, lease)
+		if age := l.since[leaseKey{name, lease}]; age != nil {
+			l.ages.Remove(age)
+			delete(l.since, leaseKey{name, lease})
+		}
 	}
 	if len(all) == 0 {
 		delete(l.leases, name)
@@ -86,14 +96,17 @@ func (l *queue) leave(name string, lease backend.LeaseID, age *list.Element) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.remove(name, lease)
-	l.ages.Remove(age)
+	if age != nil {
+		l.ages.Remove(age)
+	}
 	if l.waiting[name]--; l.waiting[name] == 0 {
 		delete(l.waiting, name)
 		delete(l.released, name)
 	}
 }
 
-// oldest returns the age of the oldest waiting request.
+// oldest returns for how long the waiter has waited that came first. A client that polls for one
+// lease, with a place that is kept in between, is one waiter.
 func (l *queue) oldest() time.Duration {
 	l.mu.Lock()
 	defer l.mu.Unlock()

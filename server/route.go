@@ -91,6 +91,8 @@ type request struct {
 	params     url.Values
 	body       []byte
 	conn       *limitedConn // nil where Serve did not accept it
+	answer     answer
+	id         string // names the request in the log, and in the answer
 }
 
 func (r *request) action() Action {

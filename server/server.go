@@ -9,6 +9,9 @@ import (
 	"net/http"
 	"sync"
 	"sync/atomic"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/holdfast-io/holdfast"
 	"github.com/holdfast-io/holdfast/backend"
@@ -27,6 +30,7 @@ type Server struct {
 	audit       *auditor
 	crossOrigin *http.CrossOriginProtection
 	metrics     *observe.Metrics
+	requests    *prometheus.CounterVec
 	queue       *queue
 	registry    *registry
 	renewer     *renewer // renews leases that are known here
@@ -41,6 +45,7 @@ type Server struct {
 	session *acquire.Session // of the requests that wait under lease IDs that the server made
 	hooks   *holdfast.Hooks  // the counters of acquires and renewals
 
+	leaving  atomic.Bool     // the context of Serve has ended: /readyz reports that the server stops
 	stopping context.Context //nolint:containedctx // ends when the server begins to stop
 	stop     context.CancelFunc
 
@@ -80,9 +85,9 @@ func New(b backend.Backend, cfg Config) (*Server, error) {
 	}
 	if cfg.Cluster != nil {
 		s.table = append(s.table, clusterRoutes()...)
-		if err := clusterMetrics(cfg.Registry, cfg.Cluster); err != nil {
-			return nil, fmt.Errorf("new server: %w", err)
-		}
+	}
+	if err := s.register(cfg.Registry); err != nil {
+		return nil, fmt.Errorf("new server: %w", err)
 	}
 	s.b = s.metrics.Backend(b)
 	s.guarded, _ = b.(backend.Guarded)
@@ -111,9 +116,9 @@ func (s *Server) sessions() int {
 func (s *Server) Handler() http.Handler { return s }
 
 // Serve answers the requests that arrive on ln until ctx ends, and then stops. To stop, it
-// accepts no more connections, answers all waiters (503 with Retry-After; their places in the
-// queue are kept for a while), waits for the requests in progress, and closes the Server. Each
-// of the last two takes at most Config.DrainTimeout. Leases stay. Serve closes ln.
+// returns 503 at /readyz for Config.DrainDelay, accepts no more connections, answers all waiters
+// (503 with Retry-After; their places in the queue are kept for a while), waits for the requests
+// in progress, and closes the Server. Each of the last two takes at most Config.DrainTimeout. Leases stay. Serve closes ln.
 //
 // The error is nil after a stop that ctx asked for. Otherwise it says why Serve could not begin
 // or continue. Unless Config.Authorize or Config.Anonymous is set, ln must be on the loopback
@@ -145,6 +150,7 @@ func (s *Server) Serve(ctx context.Context, ln net.Listener) error {
 	case err = <-failed:
 		err = fmt.Errorf("serve: %w", err)
 	case <-ctx.Done():
+		err = s.linger(failed)
 	}
 	drain, cancel := context.WithTimeout(context.WithoutCancel(ctx), s.cfg.DrainTimeout)
 	defer cancel()
@@ -158,6 +164,19 @@ func (s *Server) Serve(ctx context.Context, ln net.Listener) error {
 	last, cancelLast := context.WithTimeout(context.WithoutCancel(ctx), s.cfg.DrainTimeout)
 	defer cancelLast()
 	return errors.Join(err, s.Close(last))
+}
+
+// linger serves for Config.DrainDelay more, not ready, unless accepting fails.
+func (s *Server) linger(failed <-chan error) error {
+	s.leaving.Store(true)
+	delay := time.NewTimer(s.cfg.DrainDelay)
+	defer delay.Stop()
+	select {
+	case err := <-failed:
+		return fmt.Errorf("serve: %w", err)
+	case <-delay.C:
+		return nil
+	}
 }
 
 // checkListener refuses a listener on the network for a server without authorisation.

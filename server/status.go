@@ -83,8 +83,8 @@ func (s *Server) healthz(w http.ResponseWriter, r *request) {
 // readyz serves GET /readyz: the backend answers and grants locks, and the server is not
 // stopping.
 func (s *Server) readyz(w http.ResponseWriter, r *request) {
-	err := s.stopping.Err()
-	if err != nil {
+	var err error
+	if s.leaving.Load() || s.stopping.Err() != nil {
 		err = errStopping
 	} else if err = s.unready(); err == nil {
 		err = s.ready.check(r.Context(), s)

@@ -2,8 +2,10 @@ package server_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net"
+	"net/http"
 	"strings"
 	"testing"
 	"time"
@@ -219,3 +221,57 @@ func TestRenewalsTravelTogether(t *testing.T) {
 }
 
 var _ backend.Backend = (*slowRenewals)(nil)
+
+// With a delay the server serves on after it was told to stop, and is not ready. A balancer that asks
+// /readyz loses no request. A listener that fails ends the delay.
+func TestDrainDelay(t *testing.T) {
+	t.Parallel()
+	b := memlock.New()
+	defer b.Close()
+	srv, err := server.New(b, server.Config{DrainDelay: time.Hour})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ln, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, stop := context.WithCancel(t.Context())
+	ended := make(chan error, 1)
+	go func() { ended <- srv.Serve(ctx, ln) }()
+	a := &api{t: t, base: "http://" + ln.Addr().String(), srv: srv, http: &http.Client{Transport: &http.Transport{}}}
+	defer a.http.CloseIdleConnections()
+	if got := a.call("GET", "/readyz", ""); got.status != 200 {
+		t.Errorf("readyz is %d before the stop", got.status)
+	}
+	a.take("x", `{"ttl":"1m"}`)
+	w := a.send("POST", lockPath("x"), `{"wait":"60s"}`)
+	a.waiters("x", 1)
+	stop()
+	leasetest.Eventually(t, "it is not ready", func() bool { return a.call("GET", "/readyz", "").status == 503 })
+	a.take("y", `{"ttl":"1m"}`)
+	a.waiters("x", 1)
+	if err := ln.Close(); err != nil {
+		t.Error(err)
+	}
+	if err := <-ended; !errors.Is(err, net.ErrClosed) {
+		t.Errorf("Serve: %v", err)
+	}
+	if got := w.get(t); got.status != 503 {
+		t.Errorf("the waiter got %d", got.status)
+	}
+}
+
+// The delay ends.
+func TestDrainDelayEnds(t *testing.T) {
+	t.Parallel()
+	const delay = 500 * time.Millisecond
+	a := start(t, server.Config{DrainDelay: delay})
+	begun := time.Now()
+	if err := a.stop(); err != nil {
+		t.Error(err)
+	}
+	if after := time.Since(begun); after < delay {
+		t.Errorf("it served for %v more, want %v", after, delay)
+	}
+}

@@ -50,6 +50,9 @@ type app struct {
 	json    bool
 	quiet   bool
 	verbose bool
+
+	logLevel slog.Level // unless quiet or verbose
+	logJSON  bool       // of serve: all that it prints to stderr is JSON
 }
 
 // Run runs the command with its arguments, without the program's name, and returns its exit
@@ -70,7 +73,7 @@ func RunWithPeers(ctx context.Context, args []string, stdin io.Reader, stdout, s
 		return verifyWorker(ctx, stdin, stdout, stderr)
 	}
 	stdout, stderr = visible(stdout), visible(stderr)
-	a := &app{stdin: stdin, stdout: stdout, stderr: stderr, peers: peers}
+	a := &app{stdin: stdin, stdout: stdout, stderr: stderr, peers: peers, logLevel: slog.LevelWarn}
 	a.args = args
 	root := a.root()
 	root.SetArgs(args)
@@ -290,19 +293,31 @@ func (a *app) clientOf(ctx context.Context, b backend.Backend, err error, cfg ho
 }
 
 func (a *app) logger() *slog.Logger {
-	level := slog.LevelWarn
+	level := a.logLevel
 	switch {
 	case a.quiet:
 		return slog.New(slog.DiscardHandler)
 	case a.verbose:
 		level = slog.LevelDebug
 	}
-	return slog.New(slog.NewTextHandler(a.stderr, &slog.HandlerOptions{Level: level}))
+	return slog.New(a.logHandler(level))
+}
+
+func (a *app) logHandler(level slog.Level) slog.Handler {
+	o := &slog.HandlerOptions{Level: level}
+	if a.logJSON {
+		return slog.NewJSONHandler(a.stderr, o)
+	}
+	return slog.NewTextHandler(a.stderr, o)
 }
 
 // warn prints a message for people to standard error.
 func (a *app) warn(format string, args ...any) {
-	if !a.quiet {
+	switch {
+	case a.quiet:
+	case a.logJSON: // whatever the level: these are for people, and few
+		slog.New(a.logHandler(slog.LevelInfo)).Info(fmt.Sprintf(format, args...)) //nolint:sloglint // a text for people
+	default:
 		_ = a.line(a.stderr, "holdfast: "+format, args...)
 	}
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"net"
 	"net/netip"
 	"os"
@@ -11,7 +12,9 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+	"sync"
 	"syscall"
+	"time"
 
 	"github.com/spf13/cobra"
 
@@ -28,11 +31,15 @@ type serveOptions struct {
 	cluster     []string
 	listenPeers string
 	peerTLS     embedded.TLS
+	drainDelay  time.Duration
+	logFormat   string
+	logLevel    string
 	access      accessOptions
 }
 
 func (a *app) serveCommand() *cobra.Command {
 	var o serveOptions
+	var printOnly bool
 	cmd := &cobra.Command{
 		Use:   "serve",
 		Short: "Serve locks over HTTP",
@@ -41,7 +48,8 @@ holdfast://. The locks live on an etcd in the same process, one node, or three w
 --cluster, unless --backend (not HOLDFAST_BACKEND) names another one. A restart keeps
 leases and tokens.
 
-SIGTERM or Ctrl-C stops the server: waiting requests get an answer, and leases stay.
+SIGTERM or Ctrl-C stops the server: /readyz returns 503 for --drain-delay, waiting requests
+get an answer, and leases stay.
 
 --policy says who may do what: principals are identified by client certificates, tokens,
 or, on a Unix socket, by their user. Without it every client may do everything, and the
@@ -54,6 +62,9 @@ http URLs, use a certificate authority of the user in the state folder.
 A node with an empty folder and --cluster never forms a cluster by itself: it waits until
 a node on the list admits it, or until "holdfast cluster init" is called once, on one node.
 
+Each flag is also a variable, HOLDFAST_SERVE_DATA_DIR for --data-dir, and a key in the file
+of --config, data-dir. A flag comes before a variable, and a variable before the file.
+
 The API is described at /openapi.json, the metrics are at /metrics, and / is a page
 that shows the locks as they change.`,
 		Example: `  holdfast serve
@@ -64,10 +75,24 @@ that shows the locks as they change.`,
 
   curl -X POST localhost:7420/v1/locks/order:123 -d '{"ttl":"30s","wait":"10s"}'`,
 		Args: cobra.NoArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error { return a.serve(cmd.Context(), o) },
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			from, err := readSettings(cmd.Flags())
+			if err != nil {
+				return err
+			}
+			if err := a.setLog(o); err != nil {
+				return err
+			}
+			if printOnly {
+				return errors.Join(o.check(), a.printSettings(cmd, from))
+			}
+			return a.serve(cmd.Context(), o)
+		},
 	}
 	f := cmd.Flags()
 	f.StringVar(&o.listen, "listen", "127.0.0.1:7420", "address to listen on: HOST:PORT, or unix: and the path of a socket")
+	f.String(configFlag, "", "file with settings: each flag is a key (YAML)")
+	f.BoolVar(&printOnly, printFlag, false, "print all settings and where each comes from, and exit")
 	f.StringVar(&o.dataDir, "data-dir", "", "folder of the embedded etcd (default: holdfast/serve in the user's state folder)")
 	cmd.Annotations = map[string]string{ownSignals: "a signal drains the server"}
 	f.StringVar(&o.name, "name", "", "name of this node in the cluster")
@@ -76,8 +101,25 @@ that shows the locks as they change.`,
 	f.StringVar(&o.peerTLS.Cert, "peer-cert", "", "certificate that this node presents to the other nodes; needed if the URLs in --cluster are https (PEM file)")
 	f.StringVar(&o.peerTLS.Key, "peer-key", "", "key of --peer-cert (PEM file)")
 	f.StringVar(&o.peerTLS.CA, "peer-ca", "", "certificate authority that issued the certificates of all nodes (PEM file)")
+	f.StringVar(&o.logFormat, "log-format", "text", "format of the log: text or json")
+	f.StringVar(&o.logLevel, "log-level", "warn", "least level that is logged: debug, info, warn or error (-v: debug)")
+	f.DurationVar(&o.drainDelay, "drain-delay", 0, "how long to keep serving after SIGTERM while /readyz returns 503, so that a load balancer stops sending clients")
 	o.access.add(f)
 	return cmd
+}
+
+// setLog makes the log of serve what its flags say.
+func (a *app) setLog(o serveOptions) error {
+	levels := map[string]slog.Level{"debug": slog.LevelDebug, "info": slog.LevelInfo, "warn": slog.LevelWarn, "error": slog.LevelError}
+	level, ok := levels[o.logLevel]
+	if !ok {
+		return usageError("log-level", "%q: must be debug, info, warn or error", o.logLevel)
+	}
+	if o.logFormat != "text" && o.logFormat != "json" {
+		return usageError("log-format", "%q: must be text or json", o.logFormat)
+	}
+	a.logLevel, a.logJSON = level, o.logFormat == "json"
+	return nil
 }
 
 func (a *app) serve(ctx context.Context, o serveOptions) error {
@@ -87,7 +129,7 @@ func (a *app) serve(ctx context.Context, o serveOptions) error {
 	if err := o.check(); err != nil { // before anything is created on the disk
 		return err
 	}
-	cfg := server.Config{Version: Version, Logger: a.logger(), Limits: limitsFor(o.listen)}
+	cfg := server.Config{Version: Version, Logger: a.logger(), Limits: limitsFor(o.listen), DrainDelay: o.drainDelay}
 	endAccess, err := o.access.apply(&cfg, a.logger(), a.stderr)
 	if err != nil {
 		return err
@@ -108,23 +150,33 @@ func (a *app) serve(ctx context.Context, o serveOptions) error {
 		return errors.Join(&statusError{status: exitError1, err: fmt.Errorf("listen: %w", err)}, b.Close())
 	}
 	a.warn("serving %s on %s", b.Capabilities().Name, shownAddress(ln.Addr(), cfg.TLS != nil))
-	serving, end := context.WithCancelCause(ctx)
-	defer end(nil)
-	go func() {
-		select {
-		case err := <-st.ended():
-			end(err)
-		case <-serving.Done():
-		}
-	}()
-	err = srv.Serve(serving, ln)
-	if why := context.Cause(serving); ctx.Err() == nil && why != nil {
-		err = errors.Join(why, err) // the node ended by itself
-	}
+	a.notify(notifyReady) // from here on connections wait in the listener
+	err = a.serveUntil(ctx, srv, ln, st.ended())
 	if err == nil {
 		a.warn("stopped")
 	}
 	return errors.Join(err, b.Close())
+}
+
+// serveUntil serves until ctx ends, or the node ends by itself, which is an error.
+func (a *app) serveUntil(ctx context.Context, srv *server.Server, ln net.Listener, nodeEnded <-chan error) error {
+	serving, end := context.WithCancelCause(ctx)
+	var watch sync.WaitGroup
+	watch.Go(func() {
+		select {
+		case err := <-nodeEnded:
+			end(err)
+		case <-serving.Done():
+		}
+		a.notify(notifyStopping)
+	})
+	err := srv.Serve(serving, ln)
+	if why := context.Cause(serving); ctx.Err() == nil && why != nil {
+		err = errors.Join(why, err)
+	}
+	end(nil)
+	watch.Wait()
+	return err
 }
 
 // check refuses an address on which the server cannot, or must not, listen.

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"log/slog"
 
 	"github.com/holdfast-io/holdfast"
 )
@@ -68,6 +69,10 @@ func statusOf(err error) int {
 
 // sayError reports why the command failed, to people or to programs.
 func (a *app) sayError(err error, status int) {
+	if a.logJSON {
+		slog.New(a.logHandler(slog.LevelError)).Error(err.Error(), slog.Int("status", status)) //nolint:sloglint // a text for people
+		return
+	}
 	if a.json {
 		_ = json.NewEncoder(a.stderr).Encode(map[string]any{"error": err.Error(), "status": status})
 		return

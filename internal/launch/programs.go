@@ -105,7 +105,7 @@ func (o Options) Program(name string) ([]string, error) {
 	return nil, fmt.Errorf("%s is not installed: %w", name, err)
 }
 
-// Built returns the path of a server that this repository builds: "consul", "kube-apiserver", "etcd",
+// Built returns the path of a program that this repository builds: those of scripts/tool, "etcd",
 // which comes from the module of the client, and "holdfast". It is built if it was not before, which
 // takes minutes. flags are of the go command, for the last two. Errors: ErrNoSource outside the
 // repository; those of the build.

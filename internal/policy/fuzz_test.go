@@ -51,6 +51,7 @@ func fuzzed() map[string]string {
 		"backend/sqlitelock.parseURL":           "FuzzTarget",
 		"backend/zklock.parseEntry":             "FuzzEntry",
 		"backend/zklock.parseURL":               "FuzzURL",
+		"internal/cli.parseSettings":            "FuzzSettings",
 		"internal/sqllease.decodeGrant":         "FuzzNotifications",
 		"internal/sqllease.decodeNotification":  "FuzzNotifications",
 		"internal/waiters.Parse":                "internal/sqllease.FuzzNotifications",

@@ -288,6 +288,9 @@ const (
 	// HeaderTime is the server's wall clock when it answered: the times in the answer are to
 	// be compared with this one.
 	HeaderTime = "Holdfast-Time"
+	// HeaderRequestID names the request in the answer and in the server's log. A client or a
+	// proxy may choose it: 1 to 64 letters, digits and . _ : -.
+	HeaderRequestID = "X-Request-Id"
 	// HeaderActor names the actor that breaks a lock, as claimed by the client.
 	HeaderActor = "Holdfast-Actor"
 )

@@ -32,7 +32,9 @@
 // At Config.Quota (2 GiB by default; a held lock takes less than 1 KiB) etcd raises an alarm and
 // refuses every write. Nothing is granted; leases are still renewed, and still end. Requests fail
 // as unavailable, with "database space exceeded". Reclaim compacts, defragments and clears the
-// alarm. A full disk is worse: etcd logs the error to Config.Logger and ends the whole process.
+// alarm. Space that was in use at a peak counts for the quota too. A start returns it to the file
+// system if it is a tenth of the quota or more. A full disk is worse: etcd logs the error to
+// Config.Logger and ends the whole process.
 //
 // # A cluster
 //

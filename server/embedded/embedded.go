@@ -28,6 +28,7 @@ const (
 	aloneTick, aloneElection     = 10, 100 // milliseconds
 	clusterTick, clusterElection = 50, 500
 	compactEvery                 = "1m"
+	tenth                        = 10 // of the quota: a start defragments if it frees this much
 	dirMode                      = 0o700
 	etcdDir                      = "etcd" // in the data folder
 	// mostLearners is how many nodes may join at the same time.
@@ -246,6 +247,8 @@ func (e *Etcd) config() (*embed.Config, error) {
 	ec.ZapLoggerBuilder = embed.NewZapLoggerBuilder(bridge(e.cfg.Logger))
 	ec.AutoCompactionMode, ec.AutoCompactionRetention = embed.CompactorModePeriodic, compactEvery
 	ec.QuotaBackendBytes = e.cfg.Quota
+	// Space that was in use at a peak counts for the quota until the file is defragmented.
+	ec.BootstrapDefragThresholdMegabytes = uint(max(1, e.cfg.Quota/tenth>>20))
 	ec.TickMs, ec.ElectionMs = clusterTick, clusterElection
 	ec.MaxLearners = mostLearners
 	ec.ListenClientUrls = []url.URL{}

@@ -1,0 +1,65 @@
+//go:build unix
+
+package cli_test
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/holdfast-io/holdfast/internal/testserver"
+)
+
+// With --log-format json every line is an object, from the first to the reason of the end; --log-level
+// debug shows the requests.
+func TestServeLog(t *testing.T) {
+	t.Parallel()
+	for level, requests := range map[string]bool{"debug": true, "warn": false} {
+		addr := fmt.Sprintf("127.0.0.1:%d", testserver.FreePort(t))
+		data := filepath.Join(testserver.Dir(t), "data")
+		args := []string{"serve", "--listen", addr, "--data-dir", data, "--log-format", "json", "--log-level", level}
+		p := testserver.Start(t, testserver.Command{Path: binary, Args: args})
+		p.Await(time.Minute, func(ctx context.Context) error {
+			return exec.CommandContext(ctx, binary, "ls", "--backend", "holdfast://"+addr).Run()
+		})
+		second := run(t, command(t, "", args...)) // the folder is in use
+		if lines := objects(t, second.stderr); second.status != 1 || len(lines) != 1 || lines[0]["level"] != "ERROR" || lines[0]["status"] != 1.0 {
+			t.Errorf("a server that cannot start: %+v", second)
+		}
+		p.Terminate()
+		lines := objects(t, p.Log())
+		if last := lines[len(lines)-1]; last["msg"] != "stopped" {
+			t.Errorf("the last line is %v", last)
+		}
+		seen := false
+		for _, l := range lines {
+			seen = seen || l["msg"] == "request" && l["route"] == "GET /v1/locks" && l["code"] == "200"
+		}
+		if seen != requests {
+			t.Errorf("at %s a request is in the log: %v\n%s", level, seen, p.Log())
+		}
+	}
+	for _, flag := range []string{"--log-format=xml", "--log-level=trace"} {
+		if r := run(t, command(t, "", "serve", flag)); r.status != 64 || !strings.Contains(r.stderr, "must be") {
+			t.Errorf("%s: %+v", flag, r)
+		}
+	}
+}
+
+func objects(t *testing.T, text string) []map[string]any {
+	t.Helper()
+	var all []map[string]any
+	for line := range strings.Lines(text) {
+		var o map[string]any
+		if err := json.Unmarshal([]byte(line), &o); err != nil || o["time"] == nil || o["level"] == nil || o["msg"] == nil {
+			t.Errorf("%q is no object of a log: %v", line, err)
+		}
+		all = append(all, o)
+	}
+	return all
+}

@@ -1,0 +1,259 @@
+package deploy_test
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"go.yaml.in/yaml/v3"
+
+	"github.com/holdfast-io/holdfast/internal/testserver"
+)
+
+// image is the final stage of a Dockerfile.
+type image struct {
+	build           string // the RUN of the stage before
+	from, user      string
+	copies          [][]string // flags and arguments
+	entrypoint, cmd []string
+}
+
+func parseDockerfile(t *testing.T, text string) image {
+	t.Helper()
+	var i image
+	for line := range strings.Lines(text) {
+		line = strings.TrimSpace(line)
+		verb, rest, _ := strings.Cut(line, " ")
+		var err error
+		switch verb {
+		case "", "#":
+		case "FROM":
+			i = image{from: rest, build: i.build}
+		case "RUN":
+			i.build = rest
+		case "COPY":
+			i.copies = append(i.copies, strings.Fields(rest))
+		case "USER":
+			i.user = rest
+		case "ENTRYPOINT":
+			err = json.Unmarshal([]byte(rest), &i.entrypoint)
+		case "CMD":
+			err = json.Unmarshal([]byte(rest), &i.cmd)
+		case "WORKDIR", "EXPOSE", "VOLUME", "STOPSIGNAL":
+		default:
+			err = fmt.Errorf("the test does not know %s", verb)
+		}
+		if err != nil {
+			t.Fatalf("%s: %v", line, err)
+		}
+	}
+	return i
+}
+
+// The files of the image, put together as its Dockerfile says, are all that the server needs: it serves
+// as another user than root, in a root folder that has nothing else.
+func TestDockerfile(t *testing.T) {
+	t.Parallel()
+	if os.Geteuid() != 0 {
+		t.Skip("only root can change the root folder")
+	}
+	i := parseDockerfile(t, read(t, "deploy", "docker", "Dockerfile"))
+	if !regexp.MustCompile(`^[1-9]\d*:[1-9]\d*$`).MatchString(i.user) || !strings.HasPrefix(i.from, "gcr.io/distroless/static-") {
+		t.Fatalf("the image runs as %q, from %q", i.user, i.from)
+	}
+	out, root := t.TempDir(), t.TempDir()
+	build := exec.CommandContext(t.Context(), "sh", "-c", strings.ReplaceAll(i.build, "/out/", out+"/"))
+	build.Dir = file(t)
+	if text, err := build.CombinedOutput(); err != nil {
+		t.Fatalf("%s: %v\n%s", i.build, err, text)
+	}
+	for _, c := range i.copies {
+		from, to := strings.Replace(c[len(c)-2], "/out/", out+"/", 1), filepath.Join(root, c[len(c)-1])
+		if err := os.MkdirAll(filepath.Dir(to), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		must(t, "cp", "-a", from, to)
+		for _, flag := range c[:len(c)-2] {
+			if owner, ok := strings.CutPrefix(flag, "--chown="); ok {
+				must(t, "chown", "-R", owner, to)
+			}
+		}
+	}
+	if err := os.Mkdir(filepath.Join(root, "tmp"), 0o777); err != nil { // the base image has it
+		t.Fatal(err)
+	}
+	addr := fmt.Sprintf("127.0.0.1:%d", testserver.FreePort(t))
+	argv := slices.Concat([]string{"--userspec=" + i.user, root}, i.entrypoint, i.cmd, []string{"--listen", addr})
+	p := testserver.Start(t, testserver.Command{Path: "chroot", Args: argv, Env: []string{"HOME=/home/nonroot"}})
+	p.Await(time.Minute, func(ctx context.Context) error {
+		_, err := get(ctx, "http://"+addr+"/readyz")
+		return err
+	})
+	info := must(t, "stat", "--format", "%u:%g %a", filepath.Join(root, "var/lib/holdfast/data"))
+	if info != i.user+" 700\n" {
+		t.Errorf("the data belongs to %s", info)
+	}
+	p.Terminate()
+}
+
+// runs returns a probe for Await that succeeds if the command does. An attempt may take longer than the
+// context of a probe allows.
+func runs(argv []string) func(context.Context) error {
+	return func(ctx context.Context) error {
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Minute)
+		defer cancel()
+		return exec.CommandContext(ctx, argv[0], argv[1:]...).Run()
+	}
+}
+
+// compose is the part of compose.yaml that the tests read.
+type compose struct {
+	Services map[string]struct {
+		Image      string
+		Entrypoint []string
+		Command    []string
+		Ports      []string
+		Volumes    []string
+		User       string
+		ReadOnly   bool `yaml:"read_only"`
+		Restart    string
+		Network    string                  `yaml:"network_mode"`
+		Health     struct{ Test []string } `yaml:"healthcheck"`
+	}
+	Volumes map[string]any
+}
+
+// The services of compose.yaml, run as processes with their addresses and folders replaced: the nodes wait,
+// one init forms the cluster, a second one changes nothing, and the locks outlive a node.
+func TestCompose(t *testing.T) {
+	t.Parallel()
+	needs(t, "openssl")
+	var c compose
+	if err := yaml.Unmarshal([]byte(read(t, "deploy", "compose.yaml")), &c); err != nil {
+		t.Fatal(err)
+	}
+	binary, certificates := holdfast(t), t.TempDir()
+	port := func() string { return "127.0.0.1:" + strconv.Itoa(testserver.FreePort(t)) }
+	owner := fmt.Sprintf("%d:%d", os.Getuid(), os.Getgid())
+	pairs := []string{"/certificates", certificates, "DNS:$$node", "IP:127.0.0.1", "$$", "$", "65532:65532", owner, "/usr/bin/holdfast", binary}
+	for _, name := range []string{"a", "b", "c"} {
+		pairs = append(pairs, "//"+name+":2380", "//"+port())
+	}
+	// replaced returns a command with its addresses and folders replaced by those of a node.
+	type address struct{ clients, peers, data string }
+	replaced := func(at address, argv ...[]string) []string {
+		r := strings.NewReplacer(append(slices.Clone(pairs), "0.0.0.0:7420", at.clients, "127.0.0.1:7420", at.clients,
+			"0.0.0.0:2380", at.peers, "/var/lib/holdfast/data", at.data)...)
+		var all []string
+		for _, arg := range slices.Concat(argv...) {
+			all = append(all, r.Replace(arg))
+		}
+		return all
+	}
+	peers := func(name string) string { // as it is in the list
+		return strings.TrimPrefix(pairs[slices.Index(pairs, "//"+name+":2380")+1], "//")
+	}
+	s := c.Services["certificates"]
+	argv := replaced(address{}, s.Entrypoint, s.Command)
+	for range 2 { // the second time it changes nothing
+		must(t, argv[0], argv[1:]...)
+	}
+	nodes, at := make(map[string]*testserver.Process), make(map[string]address)
+	for _, name := range []string{"a", "b", "c"} {
+		s := c.Services[name]
+		if !s.ReadOnly || s.Restart != "unless-stopped" || len(s.Ports) != 1 || !strings.HasPrefix(s.Ports[0], "127.0.0.1:") || !strings.HasSuffix(s.Ports[0], ":7420") {
+			t.Errorf("%s: %+v", name, s)
+		}
+		for _, v := range s.Volumes {
+			volume, _, _ := strings.Cut(v, ":")
+			if _, ok := c.Volumes[volume]; !ok {
+				t.Errorf("%s: there is no volume %s", name, volume)
+			}
+		}
+		at[name] = address{port(), peers(name), filepath.Join(testserver.Dir(t), "data")}
+		argv := replaced(at[name], s.Entrypoint, s.Command)
+		nodes[name] = testserver.Start(t, testserver.Command{Path: argv[0], Args: argv[1:]})
+	}
+	init := c.Services["init"]
+	if init.Network != "service:a" || init.Restart != "on-failure" {
+		t.Errorf("init: %+v", init)
+	}
+	argv = replaced(at["a"], init.Entrypoint, init.Command)
+	for range 2 {
+		nodes["a"].Await(time.Minute, runs(argv))
+	}
+	for name, node := range nodes {
+		health := replaced(at[name], c.Services[name].Health.Test[1:])
+		node.Await(2*time.Minute, runs(health))
+	}
+	try := func(node string) error {
+		return exec.CommandContext(t.Context(), binary, "acquire", "n", "--try", "--ttl", "10m", "--backend", "holdfast://"+at[node].clients).Run()
+	}
+	if err := try("a"); err != nil {
+		t.Errorf("acquire: %v", err)
+	}
+	nodes["a"].Kill()
+	nodes["b"].Await(time.Minute, func(ctx context.Context) error {
+		_, err := get(ctx, "http://"+at["b"].clients+"/readyz")
+		return err
+	})
+	if err := try("b"); err == nil || !strings.Contains(err.Error(), "75") {
+		t.Errorf("the lock is held, and acquire says %v", err)
+	}
+}
+
+// The files of a release exist, its binary is built as in the image, and its hook makes a package.
+func TestGoreleaser(t *testing.T) {
+	t.Parallel()
+	needs(t, "dpkg-deb")
+	var c struct {
+		Builds []struct {
+			Env, Flags, Ldflags []string
+			Dir                 string
+			Hooks               struct {
+				Post []struct {
+					Cmd string
+					Env []string
+				}
+			}
+		}
+		Archives []struct{ Files []string }
+	}
+	if err := yaml.Unmarshal([]byte(read(t, "deploy", "goreleaser.yaml")), &c); err != nil {
+		t.Fatal(err)
+	}
+	for _, glob := range c.Archives[0].Files {
+		if found, err := filepath.Glob(file(t, glob)); err != nil || len(found) == 0 {
+			t.Errorf("there is no %s: %v", glob, err)
+		}
+	}
+	b := c.Builds[0]
+	command := fmt.Sprintf("%s go build %s -ldflags %q -o /out/holdfast ./%s", b.Env[0], strings.Join(b.Flags, " "), b.Ldflags[0], b.Dir)
+	if image := parseDockerfile(t, read(t, "deploy", "docker", "Dockerfile")).build; !strings.HasPrefix(image, command+" ") {
+		t.Errorf("a release is built by %s, and the image by %s", command, image)
+	}
+	small, dist := filepath.Join(t.TempDir(), "holdfast"), t.TempDir()
+	if err := os.WriteFile(small, []byte("#!/bin/sh\n"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	hook := exec.CommandContext(t.Context(), "sh", "-c", strings.Replace(b.Hooks.Post[0].Cmd, "--target dist", "--target "+dist, 1))
+	hook.Dir, hook.Env = file(t), os.Environ()
+	for _, e := range b.Hooks.Post[0].Env {
+		hook.Env = append(hook.Env, strings.NewReplacer("{{ .Path }}", small, "{{ .Version }}", "1.2.3", "{{ .Arch }}", "arm64").Replace(e))
+	}
+	if out, err := hook.CombinedOutput(); err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	if got := must(t, "dpkg-deb", "--field", filepath.Join(dist, "holdfast_1.2.3_arm64.deb"), "Architecture"); got != "arm64\n" {
+		t.Errorf("the package is for %s", got)
+	}
+}

@@ -1,0 +1,188 @@
+package deploy_test
+
+import (
+	"maps"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"runtime"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/holdfast-io/holdfast/internal/testserver"
+)
+
+// static builds the command as a release does: one file that needs no library of the system.
+func static(t *testing.T) string {
+	t.Helper()
+	binary := filepath.Join(t.TempDir(), "holdfast")
+	build := exec.CommandContext(t.Context(), "go", "build", "-trimpath", "-ldflags", "-s -w", "-o", binary, ".")
+	build.Dir, build.Env = file(t, "cmd", "holdfast"), append(os.Environ(), "CGO_ENABLED=0")
+	if out, err := build.CombinedOutput(); err != nil {
+		t.Fatalf("build: %v\n%s", err, out)
+	}
+	return binary
+}
+
+// deb builds the package with a binary.
+func deb(t *testing.T, binary string) string {
+	t.Helper()
+	dir := t.TempDir()
+	cmd := exec.CommandContext(t.Context(), testserver.Tool(t, "nfpm"), "package", "--config", "deploy/nfpm.yaml", "--packager", "deb", "--target", dir)
+	cmd.Dir, cmd.Env = file(t), append(os.Environ(), "BINARY="+binary, "VERSION=1.2.3", "GOARCH="+runtime.GOARCH)
+	if out, err := cmd.CombinedOutput(); err != nil {
+		t.Fatalf("nfpm: %v\n%s", err, out)
+	}
+	found, err := filepath.Glob(filepath.Join(dir, "holdfast_1.2.3*_*.deb"))
+	if err != nil || len(found) != 1 {
+		t.Fatalf("packages: %q, %v", found, err)
+	}
+	return found[0]
+}
+
+// The package has the files of deploy with their modes, belongs to root, and its binary serves.
+func TestDeb(t *testing.T) {
+	t.Parallel()
+	needs(t, "dpkg-deb")
+	pkg := deb(t, static(t))
+	modes := make(map[string]string)
+	for line := range strings.Lines(must(t, "dpkg-deb", "--contents", pkg)) {
+		f := strings.Fields(line)
+		if !strings.HasPrefix(line, "d") {
+			modes[strings.TrimPrefix(f[5], ".")] = f[0]
+		}
+		if f[1] != "root/root" {
+			t.Errorf("it does not belong to root: %s", line)
+		}
+	}
+	text := "-rw-r--r--"
+	want := map[string]string{
+		"/usr/bin/holdfast": "-rwxr-xr-x", "/usr/lib/systemd/system/holdfast.service": text, "/etc/default/holdfast": text,
+		"/usr/share/doc/holdfast/copyright": text, "/usr/share/doc/holdfast/CHANGELOG.md": text, "/usr/share/doc/holdfast/operations.md": text,
+		"/usr/share/doc/holdfast/examples/rules.yaml": text, "/usr/share/doc/holdfast/examples/dashboard.json": text,
+	}
+	if !maps.Equal(modes, want) {
+		t.Errorf("it has %v, want %v", modes, want)
+	}
+	if got := must(t, "dpkg-deb", "--info", pkg, "conffiles"); got != "/etc/default/holdfast\n" {
+		t.Errorf("conffiles: %q", got)
+	}
+	root := t.TempDir()
+	must(t, "dpkg-deb", "--extract", pkg, root)
+	must(t, "dpkg-deb", "--control", pkg, filepath.Join(root, "DEBIAN"))
+	for _, script := range []string{"postinst", "prerm", "postrm"} {
+		must(t, "sh", "-n", filepath.Join(root, "DEBIAN", script))
+	}
+	binary := filepath.Join(root, "usr", "bin", "holdfast")
+	if got := must(t, binary, "version"); !strings.HasPrefix(got, "holdfast ") {
+		t.Errorf("version: %s", got)
+	}
+	serve(t, binary)
+}
+
+// The package is installed, updated, removed and purged under a folder. The user of the service is
+// created once, and the data outlives all of it.
+func TestDebInstalled(t *testing.T) {
+	t.Parallel()
+	needs(t, "dpkg")
+	if os.Geteuid() != 0 {
+		t.Skip("dpkg installs as root only")
+	}
+	root := t.TempDir()
+	write := func(name, text string) {
+		path := filepath.Join(root, name)
+		if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(path, []byte(text), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	// passwd, which the package needs, runs on the host.
+	write("var/lib/dpkg/status", "Package: passwd\nStatus: install ok installed\nMaintainer: none <none@example.com>\nArchitecture: all\nVersion: 1\nDescription: none\n\n")
+	write("var/lib/dpkg/info/passwd.list", "")
+	for _, name := range []string{"etc/passwd", "etc/group", "etc/shadow", "etc/gshadow", "var/lib/dpkg/updates/.keep", "var/lib/holdfast/node.json"} {
+		write(name, "")
+	}
+	if err := os.Remove(filepath.Join(root, "var/lib/dpkg/updates/.keep")); err != nil {
+		t.Fatal(err)
+	}
+	dpkg := func(args ...string) string {
+		t.Helper()
+		return must(t, "dpkg", append([]string{"--root=" + root, "--force-script-chrootless", "--force-not-root", "--log=" + filepath.Join(root, "log")}, args...)...)
+	}
+	small := filepath.Join(t.TempDir(), "holdfast") // any program: TestDeb runs the real one
+	if err := os.WriteFile(small, []byte("#!/bin/sh\n"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	pkg := deb(t, small)
+	has := func(name string) bool {
+		_, err := os.Stat(filepath.Join(root, name))
+		return err == nil
+	}
+	dpkg("--install", pkg)
+	write("etc/default/holdfast", `OPTIONS="--name a"`)
+	dpkg("--install", pkg) // an update
+	users, err := os.ReadFile(filepath.Join(root, "etc/passwd"))
+	if err != nil || !regexp.MustCompile(`^holdfast:x:\d+:\d+::/var/lib/holdfast:/usr/sbin/nologin\n$`).Match(users) {
+		t.Errorf("users: %q, %v", users, err)
+	}
+	options, err := os.ReadFile(filepath.Join(root, "etc/default/holdfast"))
+	if err != nil || string(options) != `OPTIONS="--name a"` {
+		t.Errorf("the update changed the options: %q, %v", options, err)
+	}
+	if !has("usr/bin/holdfast") || !has("usr/lib/systemd/system/holdfast.service") {
+		t.Error("it is not installed")
+	}
+	dpkg("--remove", "holdfast")
+	if has("usr/bin/holdfast") || !has("etc/default/holdfast") {
+		t.Error("the removal left the program, or removed the options")
+	}
+	if out := dpkg("--purge", "holdfast"); !strings.Contains(out, "were kept") {
+		t.Errorf("the purge does not say that the data was kept: %s", out)
+	}
+	if has("etc/default/holdfast") || !has("var/lib/holdfast/node.json") {
+		t.Error("the purge left the options, or removed the data")
+	}
+}
+
+// needs fails the test if a program is not there, which scripts/install-test-deps installs.
+func needs(t *testing.T, program string) {
+	t.Helper()
+	if _, err := exec.LookPath(program); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// systemd accepts the unit, and its sandbox leaves little: 1.5 of 10 at the time of writing.
+func TestSystemdUnit(t *testing.T) {
+	t.Parallel()
+	needs(t, "systemd-analyze")
+	unit := filepath.Join(t.TempDir(), "holdfast.service")
+	text := strings.Replace(read(t, "deploy", "systemd", "holdfast.service"), "ExecStart=/usr/bin/holdfast ", "ExecStart="+holdfast(t)+" ", 1)
+	if err := os.WriteFile(unit, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if out := must(t, "systemd-analyze", "verify", "--man=no", unit); out != "" {
+		t.Errorf("systemd-analyze verify: %s", out)
+	}
+	must(t, "systemd-analyze", "security", "--offline=yes", "--no-pager", "--threshold=20", unit)
+}
+
+// The flags in the unit and in the example of its options exist.
+func TestSystemdFlags(t *testing.T) {
+	t.Parallel()
+	help := must(t, holdfast(t), "serve", "--help")
+	text := read(t, "deploy", "systemd", "holdfast.service") + read(t, "deploy", "systemd", "holdfast.default")
+	flags := regexp.MustCompile(`--[a-z-]+`).FindAllString(text, -1)
+	if len(flags) < 10 {
+		t.Errorf("only the flags %q were found", flags)
+	}
+	for _, flag := range slices.Compact(slices.Sorted(slices.Values(flags))) {
+		if !strings.Contains(help, flag+" ") && flag != "--help" {
+			t.Errorf("serve has no %s", flag)
+		}
+	}
+}
