@@ -66,6 +66,10 @@ test-quick: ## tests with -short and without the race detector: while you write,
 policy: ## only the rules about the sources: imports, globals, docs, sizes, modules
 	$(GO) test -short ./internal/policy
 
+.PHONY: docs
+docs: ## compile and run the Go blocks of README.md and docs, and check the links of all Markdown files
+	$(GO) test -count=1 -run '^Test(PolicyLinks|PolicyLanguages|Docs|ReadmeProgram)' ./internal/policy ./internal/e2e
+
 .PHONY: bench-build
 bench-build: ## build bin/holdfast and bin/holdfast-bench-peers, which measures other libraries too
 	$(GO) build -buildvcs=auto -o bin/holdfast ./cmd/holdfast
