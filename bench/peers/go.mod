@@ -17,7 +17,7 @@ require (
 	github.com/holdfast-io/holdfast/internal/cli v0.0.0
 	github.com/holdfast-io/holdfast/internal/redisprogram v0.0.0 // indirect
 	github.com/holdfast-io/holdfast/observe v0.0.0 // indirect
-	github.com/holdfast-io/holdfast/open v0.0.0 // indirect
+	github.com/holdfast-io/holdfast/open v0.0.0
 	github.com/holdfast-io/holdfast/server v0.0.0 // indirect
 	github.com/holdfast-io/holdfast/verify v0.0.0 // indirect
 )
