@@ -328,12 +328,12 @@ func (s *Server) granted(w http.ResponseWriter, r *request, a ask, c *claim) wir
 func (s *Server) enterGrant(r *request, a ask, c *claim) wire.Grant {
 	now := time.Now()
 	left := c.ends.Sub(now)
-	s.registry.granted(leaseKey{a.name, a.lease}, c.shared, left)
-	r.conn.holds()
 	known := a.Lease
 	if !a.theirs {
 		known = strings.TrimSuffix(string(a.lease), a.mark)
 	}
+	s.registry.granted(leaseKey{a.name, a.lease}, known, c.shared, left)
+	r.conn.holds()
 	// The client counts from before it sent the request, which was before it arrived.
 	ttl := min(time.Duration(a.TTL), c.ends.Sub(r.arrived))
 	return wire.Grant{

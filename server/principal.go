@@ -1,6 +1,7 @@
 package server
 
 import (
+	"cmp"
 	"crypto/sha256"
 	"encoding/base32"
 	"strings"
@@ -43,7 +44,8 @@ func digest(text string) string {
 }
 
 // stored returns the ID in the store of a lease of the client. Of an ID that is too long for a mark it
-// has a digest, by which the client may name the lease, too.
+// has a digest, by which the client may name the lease, too: a server that did not grant the lease knows no
+// other name for it.
 func (r *request) stored(id backend.LeaseID) backend.LeaseID {
 	if r.mark == "" || id == "" {
 		return id
@@ -64,19 +66,24 @@ func (r *request) own(stored string) (string, bool) {
 
 // view is what the client of a request may see of a lock.
 type view struct {
-	r *request
+	s    *Server
+	r    *request
+	name string
 	// all: everything, because it may break the lock. With the ID of another client's lease it could renew
 	// and release that lease where clients have no principals.
 	all bool
 }
 
 func (s *Server) viewOf(r *request, name string) view {
-	return view{r, s.cfg.Authorize == nil || s.cfg.Authorize(r.Request, Action{Verb: Break, Name: name}) == nil}
+	return view{s, r, name, s.cfg.Authorize == nil || s.cfg.Authorize(r.Request, Action{Verb: Break, Name: name}) == nil}
 }
 
 // lease returns the ID of a lease in the store, as the client may see it.
 func (v view) lease(stored string) string {
 	if own, ok := v.r.own(stored); ok {
+		if len(own) == longestMarked {
+			return cmp.Or(v.s.registry.named(leaseKey{v.name, backend.LeaseID(stored)}), own)
+		}
 		return own
 	}
 	if v.all {

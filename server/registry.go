@@ -28,6 +28,8 @@ type leaseKey struct {
 type entry struct {
 	since, ends time.Time
 	shared      bool
+	// named is what the client calls the lease, if the store has a digest of that.
+	named string
 	// unseen: the lease was renewed here and not granted here, and the metrics have not counted
 	// it.
 	unseen bool
@@ -41,7 +43,7 @@ func newRegistry(m *observe.Metrics) *registry {
 
 // granted enters a lease that the metrics have counted as held. A lease that was already known
 // is counted only once.
-func (l *registry) granted(k leaseKey, shared bool, left time.Duration) {
+func (l *registry) granted(k leaseKey, named string, shared bool, left time.Duration) {
 	now := time.Now()
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -51,7 +53,10 @@ func (l *registry) granted(k leaseKey, shared bool, left time.Duration) {
 		l.m.Again(shared)
 		return
 	}
-	l.enterLocked(k, entry{since: now, ends: now.Add(left), shared: shared})
+	if len(named) <= longestMarked {
+		named = ""
+	}
+	l.enterLocked(k, entry{since: now, ends: now.Add(left), shared: shared, named: named})
 }
 
 func (l *registry) enterLocked(k leaseKey, e entry) {
@@ -88,6 +93,13 @@ func (l *registry) knows(k leaseKey) bool {
 	defer l.mu.Unlock()
 	_, known := l.leases[k]
 	return known
+}
+
+// named returns what the client calls a lease, if the store has a digest of that and it was granted here.
+func (l *registry) named(k leaseKey) string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.leases[k].named
 }
 
 // heldBy returns how many leases a principal has here, by its mark.

@@ -115,6 +115,9 @@ func TestLeaseOfAnother(t *testing.T) {
 			if l := want[wire.Lock](a, 200, "GET", lockPath(name), "", alice...); len(id) < 48 && l.Holders[0].Lease != g.Lease || l.Holders[0].Note != "secret" {
 				t.Errorf("alice sees %+v", l)
 			}
+			if l := want[wire.Lock](first, 200, "GET", lockPath(name), "", alice...); l.Holders[0].Lease != g.Lease {
+				t.Errorf("where it was granted alice sees %+v", l)
+			}
 			if again := want[wire.Grant](a, 200, "POST", lockPath(name), fmt.Sprintf(`{"lease":%q}`, g.Lease), alice...); again.Token != g.Token || again.Lease != g.Lease {
 				t.Errorf("%+v, not %+v again", again, g)
 			}

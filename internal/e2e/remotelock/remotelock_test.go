@@ -3,6 +3,7 @@ package remotelock_test
 import (
 	"context"
 	"net"
+	"net/http"
 	"sync"
 	"testing"
 	"time"
@@ -72,5 +73,15 @@ func open(t backendtest.T, url string) backend.Backend {
 func TestConformance(t *testing.T) {
 	t.Parallel()
 	s := serve(t, memlock.NewStore(), "127.0.0.1:0", server.Config{Limits: limits()})
+	backendtest.Run(t, backendtest.Harness{Open: func(t backendtest.T) backend.Backend { return open(t, s.url) }})
+}
+
+// All of it holds for a principal, whose leases have other IDs in the store.
+func TestConformanceOfAPrincipal(t *testing.T) {
+	t.Parallel()
+	s := serve(t, memlock.NewStore(), "127.0.0.1:0", server.Config{
+		Limits: limits(), Authorize: func(*http.Request, server.Action) error { return nil },
+		Principal: func(*http.Request) string { return "suite" },
+	})
 	backendtest.Run(t, backendtest.Harness{Open: func(t backendtest.T) backend.Backend { return open(t, s.url) }})
 }
