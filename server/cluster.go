@@ -21,6 +21,8 @@ import (
 type Cluster interface {
 	// Waiting returns what the node waits for before it can grant a lock, or "" if it can.
 	Waiting() string
+	// ID identifies the cluster among all clusters; "" while the node waits.
+	ID() string
 	// Metrics returns what /metrics exports of the cluster.
 	Metrics() prometheus.Collector
 	// Status is sent to the client as JSON.

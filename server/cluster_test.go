@@ -24,6 +24,7 @@ type nodes struct {
 }
 
 func (n *nodes) Waiting() string            { return n.waiting }
+func (n *nodes) ID() string                 { return "c1" }
 func (n *nodes) Status(context.Context) any { return map[string]string{"name": "a"} }
 func (n *nodes) Init(context.Context) error { n.asked = append(n.asked, "init"); return n.err }
 func (n *nodes) Add(_ context.Context, name, url string) error {

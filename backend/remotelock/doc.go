@@ -48,11 +48,20 @@
 //	holdfasts://:token@host:port   with a bearer token
 //	holdfast+unix:///path          a Unix socket
 //	holdfast://host:port/base      behind a proxy that serves it under a path
+//	holdfast://a,b:port,c          several servers of one store, at most 16
 //
 // The default port is 7420. The parameter token_file names a file with the token, which is read again
 // when it changes. With holdfasts, ca, cert and key are files in PEM (the authority of the server's
 // certificate, and a client certificate), and server_name is the name that the server's certificate is
 // for. Any other parameter is an error. A token is not sent over plain HTTP, except to this host.
+//
+// # Several servers
+//
+// One server is used until it does not answer, or answers 503; then the next one is. Leases and places in the
+// queue are the store's, so the client keeps them. A request that was not sent goes to the next server
+// immediately. Before the first use of a server, its /readyz is read: the nodes of two clusters have
+// different IDs there, and are not used together, because they would grant a lock twice. Servers with
+// --backend have no ID: see to it that all have the same store.
 //
 // # When the lock is lost
 //

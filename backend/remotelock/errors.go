@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net"
 	"net/http"
 	"net/url"
 	"strconv"
@@ -25,9 +24,7 @@ func (b *Backend) failed(ctx context.Context, c call, err error) error {
 	if u, ok := errors.AsType[*url.Error](err); ok {
 		err = u.Err
 	}
-	dial, ok := errors.AsType[*net.OpError](err)
-	notSent := ok && dial.Op == "dial"
-	return b.unavailable(c.op, c.changes && !notSent, err)
+	return b.unavailable(c.op, c.changes && !isDial(err), err)
 }
 
 // problem maps a refusal of the server to an error. This is decided only here. header is the
@@ -60,7 +57,7 @@ func (b *Backend) problem(c call, p wire.Problem, header http.Header) error {
 	}
 	switch p.Status {
 	case http.StatusBadRequest, http.StatusNotFound, http.StatusMethodNotAllowed, http.StatusRequestEntityTooLarge, http.StatusUnsupportedMediaType:
-		return invalid("url", strconv.Quote(b.base.Redacted()), "that of a Holdfast server, which answered "+text(p))
+		return invalid("url", strconv.Quote(b.servers.current().base.Redacted()), "that of a Holdfast server, which answered "+text(p))
 	case http.StatusUnauthorized, http.StatusForbidden:
 		return invalid("credentials", "as given", "allowed to do this")
 	case http.StatusTooManyRequests, http.StatusRequestTimeout:

@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
-	"net/url"
 	"strconv"
 	"sync"
 	"time"
@@ -45,17 +44,12 @@ type Config struct {
 // Backend is a client of a Holdfast server. It implements backend.Backend. Its methods are safe
 // for concurrent use.
 type Backend struct {
-	base   *url.URL
-	socket string
-	token  *token
-	caps   backend.Capabilities
-	poll   time.Duration
+	servers endpoints
+	token   *token
+	caps    backend.Capabilities
+	poll    time.Duration
 
 	together *together
-	protocol protocol
-	// Guarded by protocol.door where that is needed; see clients.
-	polls *client // for acquires that wait, and events
-	calls *client // for everything else
 
 	life context.Context //nolint:containedctx // ends with ErrClosed when the backend is closed
 	end  context.CancelCauseFunc
@@ -87,7 +81,7 @@ func Open(ctx context.Context, rawURL string, o Config) (*Backend, error) {
 		return nil, joinClose(err, b)
 	}
 	if ready.Capabilities == nil {
-		return nil, joinClose(invalid("url", strconv.Quote(b.base.Redacted()), "that of a Holdfast server"), b)
+		return nil, joinClose(invalid("url", strconv.Quote(b.servers.current().base.Redacted()), "that of a Holdfast server"), b)
 	}
 	b.caps = capabilities(*ready.Capabilities)
 	b.poll = min(poll, time.Duration(ready.Capabilities.MaxWait))
@@ -141,13 +135,14 @@ func New(rawURL string, o Config) (*Backend, error) {
 	if _, err := t.token.get(); err != nil {
 		return nil, err
 	}
-	b := &Backend{base: t.base, socket: t.socket, token: t.token, poll: poll, caps: capabilities(wire.Capabilities{
+	b := &Backend{token: t.token, poll: poll, caps: capabilities(wire.Capabilities{
 		Shared: true, Permits: true, FIFO: true, Push: true, Watch: true, Durable: true, TokenKind: "revision",
 		MinTTL: wire.Duration(time.Second), MaxTTL: wire.Duration(24 * time.Hour), ExpiryLag: wire.Duration(time.Second),
 	})}
 	b.together = &together{b: b, late: lateTime, asking: make(map[string]int), crowded: make(map[string]struct{})}
-	b.polls, b.calls = b.newClient(t.tls, false), b.newClient(t.tls, false)
-	b.protocol = protocol{clear: t.base.Scheme == "http", door: make(chan struct{}, 1)}
+	for _, base := range t.bases {
+		b.servers.all = append(b.servers.all, newEndpoint(base, t.socket, t.tls))
+	}
 	b.life, b.end = context.WithCancelCause(context.Background())
 	return b, nil
 }
@@ -171,8 +166,8 @@ func (b *Backend) Close() error {
 	b.mu.Unlock()
 	b.end(backend.ErrClosed)
 	b.work.Wait()
-	for _, c := range append(b.protocol.first, b.polls, b.calls) {
-		c.close()
+	for _, e := range b.servers.all {
+		e.close()
 	}
 	return nil
 }

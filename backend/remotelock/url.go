@@ -16,8 +16,8 @@ import (
 
 // target is what a URL names.
 type target struct {
-	base   *url.URL
-	socket string // the path of a Unix socket; empty: none
+	bases  []*url.URL // of the servers
+	socket string     // the path of a Unix socket; empty: none
 	token  *token
 	tls    *tls.Config
 }
@@ -26,37 +26,78 @@ type target struct {
 func parse(rawURL string) (*target, error) {
 	// In a malformed URL the token can be anywhere.
 	const shown = "not shown, for there may be a token in it"
-	u, err := url.Parse(rawURL)
+	first, others := servers(rawURL)
+	u, err := url.Parse(first)
 	if err != nil {
 		return nil, invalid("url", shown, "a URL like holdfast://host:7420")
 	}
-	t := &target{base: &url.URL{Scheme: "http", Host: u.Host, Path: strings.TrimSuffix(u.Path, "/")}, token: new(token)}
+	t := &target{token: new(token)}
+	base := url.URL{Scheme: "http", Host: u.Host, Path: strings.TrimSuffix(u.Path, "/")}
 	switch u.Scheme {
 	case "holdfast":
 	case "holdfasts":
-		t.base.Scheme = "https"
+		base.Scheme = "https"
 	case "holdfast+unix":
-		t.socket, t.base.Host, t.base.Path = u.Path, "localhost", ""
+		t.socket, base.Host, base.Path = u.Path, "localhost", ""
 	default:
 		return nil, invalid("url", shown, "holdfast://, holdfasts:// or holdfast+unix://")
 	}
 	switch {
-	case t.socket == "" && u.Hostname() == "":
-		return nil, invalid("url", shown, "with a host")
-	case u.Scheme == "holdfast+unix" && (u.Host != "" || !strings.HasPrefix(u.Path, "/") || strings.HasSuffix(u.Path, "/")):
+	case u.Scheme == "holdfast+unix" && (len(others) > 0 || u.Host != "" || !strings.HasPrefix(u.Path, "/") || strings.HasSuffix(u.Path, "/")):
 		return nil, invalid("url", shown, "holdfast+unix:// and the absolute path of a socket")
 	case u.Fragment != "" || u.ForceQuery:
 		return nil, invalid("url", shown, "without a fragment")
-	case u.Port() != "" && !isPort(u.Port()):
-		return nil, invalid("url", shown, "with a port of 1 to 65535")
 	case u.User.Username() != "":
 		return nil, invalid("url", shown, "without a user name: a token is given as a password")
+	case len(others) >= maxServers:
+		return nil, invalid("url", shown, "with at most "+strconv.Itoa(maxServers)+" servers")
 	}
-	if t.socket == "" && u.Port() == "" {
-		t.base.Host = net.JoinHostPort(u.Hostname(), defaultPort)
+	if t.socket != "" {
+		t.bases = []*url.URL{&base}
+	} else if err := t.add(base, append([]string{u.Host}, others...)); err != nil {
+		return nil, err
 	}
 	t.token.value, _ = u.User.Password()
 	return t, t.parameters(u.RawQuery)
+}
+
+// maxServers bounds the servers in a URL.
+const maxServers = 16
+
+// servers splits a URL with several hosts, between commas, into the URL of the first one and the other
+// hosts.
+func servers(rawURL string) (string, []string) {
+	scheme, rest, ok := strings.Cut(rawURL, "://")
+	if !ok {
+		return rawURL, nil
+	}
+	end := strings.IndexAny(rest, "/?#")
+	if end < 0 {
+		end = len(rest)
+	}
+	begin := strings.LastIndexByte(rest[:end], '@') + 1
+	hosts := strings.Split(rest[begin:end], ",")
+	return scheme + "://" + rest[:begin] + hosts[0] + rest[end:], hosts[1:]
+}
+
+// add adds the servers, which differ from base in the host.
+func (t *target) add(base url.URL, hosts []string) error {
+	const shown = "not shown, for there may be a token in it"
+	for _, host := range hosts {
+		u, err := url.Parse("http://" + host)
+		switch {
+		case err != nil || u.Host != host || u.Hostname() == "":
+			return invalid("url", shown, "with a host, or with hosts between commas")
+		case u.Port() != "" && !isPort(u.Port()):
+			return invalid("url", shown, "with a port of 1 to 65535")
+		case u.Port() == "":
+			host = net.JoinHostPort(u.Hostname(), defaultPort)
+		}
+		at := base
+		at.Host = host
+		t.bases = append(t.bases, &at)
+	}
+	return nil
 }
 
 // parameters reads the parameters of a URL.
@@ -66,7 +107,7 @@ func (t *target) parameters(query string) error {
 		return err
 	}
 	t.token.file = params.Get(tokenFileParam)
-	t.tls, err = storeurl.TLS(params, t.base.Scheme == "https", "holdfasts")
+	t.tls, err = storeurl.TLS(params, t.bases[0].Scheme == "https", "holdfasts")
 	return err
 }
 
@@ -74,10 +115,15 @@ const tokenFileParam = "token_file"
 
 // mayCarry refuses a token that would be sent in the clear to another host.
 func (t *target) mayCarry() error {
-	if t.token.none() || t.base.Scheme == "https" || t.socket != "" || isLoopback(t.base.Hostname()) {
+	if t.token.none() || t.socket != "" {
 		return nil
 	}
-	return invalid("url", strconv.Quote(t.base.Redacted()), "holdfasts://: a token is not sent over plain HTTP, except to this host")
+	for _, base := range t.bases {
+		if base.Scheme != "https" && !isLoopback(base.Hostname()) {
+			return invalid("url", strconv.Quote(base.Redacted()), "holdfasts://: a token is not sent over plain HTTP, except to this host")
+		}
+	}
+	return nil
 }
 
 func isLoopback(host string) bool {

@@ -18,13 +18,14 @@ func FuzzURL(f *testing.F) {
 		if err != nil {
 			return err
 		}
-		u := t.base
-		if u.Host == "" || t.socket == "" && u.Port() == "" || strings.Contains(u.String(), leasetest.Canary) || strings.Contains(raw, leasetest.Canary) && t.token.value != leasetest.Canary {
-			err = fmt.Errorf("parsed as %s", u)
+		for _, u := range t.bases {
+			if u.Host == "" || t.socket == "" && u.Port() == "" || strings.Contains(u.String(), leasetest.Canary) || strings.Contains(raw, leasetest.Canary) && t.token.value != leasetest.Canary {
+				err = fmt.Errorf("parsed as %s", u)
+			}
 		}
 		return err
 	},
-		"holdfast://h", "holdfasts://:token@h:7420/path/", "holdfast://[::1]:1", "holdfast://u@h", "holdfast://h:99999", "http://h", "holdfast://h?x=1", "holdfast://%zz", "holdfast+unix:///run/h.sock", "holdfast://h?token_file=x")
+		"holdfast://h", "holdfasts://:token@h:7420/path/", "holdfast://[::1]:1", "holdfast://u@h", "holdfast://h:99999", "http://h", "holdfast://h?x=1", "holdfast://%zz", "holdfast+unix:///run/h.sock", "holdfast://h?token_file=x", "holdfasts://:token@a,b:1,[::1]/path")
 }
 
 // FuzzStream reads server-sent events that our server never sends: a delivered event is of a

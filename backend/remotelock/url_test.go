@@ -14,7 +14,7 @@ import (
 
 func TestURL(t *testing.T) {
 	t.Parallel()
-	for _, good := range []string{"holdfast://localhost", "holdfast://[::1]:1", "holdfasts://h/base/", "holdfasts://:secret@h:7420", "holdfast://:secret@[::1]", "holdfast+unix:///run/h.sock"} {
+	for _, good := range []string{"holdfast://localhost", "holdfast://[::1]:1", "holdfasts://h/base/", "holdfasts://:secret@h:7420", "holdfast://:secret@[::1]", "holdfast+unix:///run/h.sock", "holdfasts://:secret@a,b:1,[::1]:2,[::1]/base?server_name=x", "holdfast://:secret@localhost,127.0.0.1:1"} {
 		b, err := remotelock.New(good, remotelock.Config{})
 		if err != nil {
 			t.Errorf("%s: %v", good, err)
@@ -29,6 +29,8 @@ func TestURL(t *testing.T) {
 		"holdfast://:secret@h:0", "holdfast://:secret@h:65536", "holdfast://user:secret@h", "holdfast://user@h", "holdfast://:secret@h:port", "holdfast://:secret@h?x=1",
 		"holdfast://:secret@h", "holdfast+unix://h/s", "holdfast+unix:///s/", "holdfast+unix://", "holdfast://h?ca=x", "holdfasts://h?ca=/none",
 		"holdfasts://h?token_file=/none", "holdfasts://h?server_name=a&server_name=b",
+		"holdfast://a,", "holdfast://,a", "holdfast://a,,b", "holdfast://a,b:0", "holdfast://a,secret@b", "holdfast://:secret@localhost,b", "holdfast+unix:///run/a,b/",
+		"holdfast://a" + strings.Repeat(",a", 16), "holdfast://a,b c", "holdfast://a,b:port",
 	} {
 		_, err := remotelock.New(bad, remotelock.Config{})
 		if _, ok := errors.AsType[*backend.InvalidError](err); !ok || strings.Contains(err.Error(), "secret") {

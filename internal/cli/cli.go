@@ -165,7 +165,7 @@ A backend keeps the locks. --backend or HOLDFAST_BACKEND is its URL:
   postgres://user@host/database  PostgreSQL; postgres+advisory:// for its advisory locks
   mysql://user@host/database     MariaDB or MySQL; mysql+getlock:// for their user locks
   kubernetes://namespace         Kubernetes
-  holdfast://host:7420           a Holdfast server; holdfasts:// for TLS, holdfast+unix:// for a socket
+  holdfast://host1,host2:7420    Holdfast servers; holdfasts:// for TLS, holdfast+unix:// for a socket
   embedded:///path               an etcd in this process
   memory://                      this process alone
 

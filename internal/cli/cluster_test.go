@@ -204,3 +204,33 @@ func TestClusterReplacedUnderLoad(t *testing.T) {
 		t.Errorf("verify: %v\n%s", v.err, v.out)
 	}
 }
+
+// A command continues when a node is killed, whichever it is, and a command that waits gets its turn: with the
+// addresses of all nodes the client finds those that are left.
+func TestNodesKilledUnderRun(t *testing.T) {
+	t.Parallel()
+	c := startTrio(t)
+	c.form()
+	all := "holdfast://" + strings.Join(c.addrs, ",")
+	begun, stop := filepath.Join(c.dir, "begun"), filepath.Join(c.dir, "stop")
+	holder := command(t, all, "run", "job", "--ttl", "5s", "--", "sh", "-c", `touch "$1"; until test -e "$2"; do sleep 0.1; done`, "sh", begun, stop)
+	waiter := command(t, all, "run", "job", "--ttl", "5s", "--", "true")
+	results := make(chan result, 2)
+	go func() { results <- run(t, holder) }()
+	await(t, time.Minute, "the command runs", func() bool { _, err := os.Stat(begun); return err == nil })
+	go func() { results <- run(t, waiter) }()
+	for i := range c.nodes {
+		c.nodes[i].Kill()
+		time.Sleep(6 * time.Second) // longer than the TTL
+		c.start(i)
+		c.becomes(i, 0)
+	}
+	if err := os.WriteFile(stop, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for range 2 {
+		if r := <-results; r.status != 0 {
+			t.Errorf("%+v", r)
+		}
+	}
+}

@@ -256,6 +256,9 @@ type Event struct {
 // Health is the answer to GET /healthz and, when all is well, to GET /readyz.
 type Health struct {
 	Status string `json:"status"`
+	// Store is the ID of the store, from /readyz of a server that keeps the store itself. Servers with
+	// different IDs must not be used for the same locks.
+	Store string `json:"store,omitempty"`
 	// Backend and the capabilities are returned by /readyz.
 	Backend      string        `json:"backend,omitempty"`
 	Capabilities *Capabilities `json:"capabilities,omitempty"`

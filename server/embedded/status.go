@@ -85,6 +85,17 @@ func (e *Etcd) Status(ctx context.Context) Status {
 	return s
 }
 
+// ID identifies the cluster among all clusters: etcd's ID of it, in hexadecimal digits. It is empty while the
+// node waits.
+func (e *Etcd) ID() string {
+	select {
+	case <-e.ready:
+		return hexID(uint64(e.node.Server.Cluster().ID()))
+	default:
+		return ""
+	}
+}
+
 // Waiting returns what the node waits for before it serves locks, or "" if it serves them.
 func (e *Etcd) Waiting() string {
 	select {

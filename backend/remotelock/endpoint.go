@@ -1,0 +1,264 @@
+package remotelock
+
+import (
+	"context"
+	"crypto/tls"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/url"
+	"sync"
+	"time"
+
+	"github.com/holdfast-io/holdfast/internal/conns"
+	"github.com/holdfast-io/holdfast/internal/wire"
+)
+
+// A client may know several servers of one store. It uses one of them until that does not answer, or
+// cannot serve it, and then the next one. Leases, places in the queue and tokens are the store's, so the
+// client keeps them.
+
+// endpoint is one server. The zero values of its fields are those of one that was not used yet.
+type endpoint struct {
+	base   *url.URL
+	socket string
+
+	protocol protocol
+	// Guarded by protocol.door where that is needed; see clients.
+	polls *client // for acquires that wait, and events
+	calls *client // for everything else
+
+	sameStore bool // guarded by endpoints.mu
+}
+
+func newEndpoint(base *url.URL, socket string, conf *tls.Config) *endpoint {
+	return &endpoint{
+		base: base, socket: socket, polls: newClient(socket, conf, false), calls: newClient(socket, conf, false),
+		protocol: protocol{clear: base.Scheme == "http", door: make(chan struct{}, 1)},
+	}
+}
+
+func (e *endpoint) close() {
+	for _, c := range append(e.protocol.first, e.polls, e.calls) {
+		c.close()
+	}
+}
+
+// endpoints are the servers of a Backend.
+type endpoints struct {
+	all []*endpoint
+
+	mu    sync.Mutex
+	at    int
+	store string // ID of the store, from the first server that told one
+}
+
+func (s *endpoints) current() *endpoint {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.all[s.at]
+}
+
+// leave makes the next server the current one, unless another request did that already.
+func (s *endpoints) leave(e *endpoint) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.all[s.at] == e {
+		s.at = (s.at + 1) % len(s.all)
+	}
+}
+
+// send sends the request to the current server. If there was no connection to it, or it turns out that it
+// cannot be used, send tries each of the others: nothing was sent then. Otherwise the next request goes to
+// another server.
+func (b *Backend) send(ctx context.Context, c call) (*http.Response, error) {
+	for tries := len(b.servers.all); ; tries-- {
+		e := b.servers.current()
+		res, sent, err := b.sendTo(ctx, e, c)
+		if err != nil || res.StatusCode == http.StatusServiceUnavailable {
+			b.servers.leave(e)
+		}
+		if err == nil || sent || tries == 1 || ctx.Err() != nil {
+			return res, err
+		}
+	}
+}
+
+// sendTo sends the request to a server, over HTTP/2 if the server speaks it. It reports whether the
+// request may have been sent.
+func (b *Backend) sendTo(ctx context.Context, e *endpoint, c call) (*http.Response, bool, error) {
+	polls, calls, err := e.clients(ctx)
+	if err == nil {
+		err = b.servers.check(ctx, e, calls)
+	}
+	if err != nil {
+		return nil, false, err
+	}
+	req, err := b.request(ctx, e, c)
+	if err != nil {
+		return nil, true, err // no other server would do
+	}
+	if c.waits > 0 {
+		calls = polls
+	}
+	res, err := calls.Do(req)
+	return res, !isDial(err), err //nolint:wrapcheck // failed maps it
+}
+
+// isDial reports whether there was no connection for a request.
+func isDial(err error) bool {
+	dial, ok := errors.AsType[*net.OpError](err)
+	return ok && dial.Op == "dial"
+}
+
+// check finds out, before the first use of a server, that its store is that of the others: two stores would
+// grant a lock twice. A server that does not know the ID of its store, because it keeps none itself, is
+// trusted.
+func (s *endpoints) check(ctx context.Context, e *endpoint, calls *client) error {
+	s.mu.Lock()
+	known := e.sameStore
+	s.mu.Unlock()
+	if known || len(s.all) == 1 {
+		return nil
+	}
+	health, err := readiness(ctx, calls, e.base.String()+"/readyz")
+	if err != nil {
+		return err
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.store != "" && health.Store != "" && s.store != health.Store {
+		return fmt.Errorf("%s is not a server of the same store as the others: %w", e.base.Host, errOtherStore)
+	}
+	if health.Store != "" {
+		s.store = health.Store
+	}
+	e.sameStore = true
+	return nil
+}
+
+var errOtherStore = errors.New("another store")
+
+// readiness asks a server what it is. One that is not ready says why in the error.
+func readiness(ctx context.Context, c *client, to string) (wire.Health, error) {
+	var h wire.Health
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, to, http.NoBody)
+	if err != nil {
+		return h, err //nolint:wrapcheck // failed maps it
+	}
+	res, err := c.Do(req)
+	if err != nil {
+		return h, err //nolint:wrapcheck // failed maps it
+	}
+	defer res.Body.Close() //nolint:errcheck // it was read, or is abandoned
+	if res.StatusCode != http.StatusOK {
+		return h, fmt.Errorf("the server answered %s", res.Status) //nolint:err113 // for people
+	}
+	if err := json.NewDecoder(io.LimitReader(res.Body, maxAnswer)).Decode(&h); err != nil {
+		return h, errAnswer
+	}
+	return h, nil
+}
+
+// client is an HTTP client with connections of its own.
+type client struct {
+	*http.Client
+	transport *conns.HTTP
+}
+
+// close ends all connections.
+func (c *client) close() { c.transport.Close() }
+
+// newClient returns a client. socket is the path of a Unix socket, or empty.
+func newClient(socket string, conf *tls.Config, clearHTTP2 bool) *client {
+	t := conns.NewHTTP(&net.Dialer{Timeout: 5 * time.Second, KeepAlive: 15 * time.Second})
+	if dial := t.DialContext; socket != "" {
+		t.DialContext = func(ctx context.Context, _, _ string) (net.Conn, error) { return dial(ctx, "unix", socket) }
+	}
+	t.TLSClientConfig, t.TLSHandshakeTimeout = conf.Clone(), 5*time.Second
+	t.MaxIdleConnsPerHost = 64
+	t.IdleConnTimeout = 45 * time.Second // earlier than the server's, so that no half-closed connection is used
+	t.HTTP2 = &http.HTTP2Config{SendPingTimeout: 10 * time.Second, PingTimeout: 5 * time.Second}
+	t.Protocols = new(http.Protocols)
+	t.Protocols.SetHTTP2(true)
+	if clearHTTP2 {
+		t.Protocols.SetUnencryptedHTTP2(true)
+	} else {
+		t.Protocols.SetHTTP1(true)
+	}
+	return &client{transport: t, Client: &http.Client{Transport: t, CheckRedirect: conns.Stay}}
+}
+
+// protocol finds out whether the server speaks HTTP/2 without TLS, the first time that it
+// answers. With TLS the handshake decides that.
+type protocol struct {
+	clear bool          // without TLS
+	door  chan struct{} // capacity 1: a mutex for the fields below; a value is in it while it is locked
+	known bool
+	until time.Time     // no new attempt before: it did not answer in HTTP/2
+	pause time.Duration // between the last two attempts
+	// first are the clients for HTTP/1 that were used before HTTP/2 was found to work.
+	first []*client
+}
+
+// clients returns the client for polls and the client for everything else.
+func (e *endpoint) clients(ctx context.Context) (*client, *client, error) {
+	p := &e.protocol
+	if !p.clear {
+		return e.polls, e.calls, nil
+	}
+	select {
+	case p.door <- struct{}{}:
+	case <-ctx.Done():
+		return nil, nil, context.Cause(ctx)
+	}
+	defer func() { <-p.door }()
+	if !p.known && time.Now().After(p.until) {
+		if err := e.settle(ctx); err != nil {
+			return nil, nil, err
+		}
+	}
+	return e.polls, e.calls, nil
+}
+
+// settle tries HTTP/2 with the server. An error means that the server is unavailable. While the
+// server does not answer in HTTP/2, HTTP/1 is used, and HTTP/2 is tried again later: the server
+// may have been restarting, and a thousand waiters would otherwise use a thousand connections
+// for ever.
+func (e *endpoint) settle(ctx context.Context) error {
+	const soonest, latest = 2 * time.Second, time.Minute
+	asks := newClient(e.socket, nil, true)
+	err := probe(ctx, asks, e.base.String()+"/healthz")
+	if err == nil {
+		e.protocol.first = []*client{e.polls, e.calls}
+		e.polls, e.calls, e.protocol.known = newClient(e.socket, nil, true), asks, true
+		return nil
+	}
+	asks.close()
+	if isDial(err) || ctx.Err() != nil {
+		return err
+	}
+	p := &e.protocol
+	p.pause = min(max(2*p.pause, soonest), latest)
+	p.until = time.Now().Add(p.pause)
+	return nil
+}
+
+func probe(ctx context.Context, c *client, to string) error {
+	const enough = 3 * time.Second // an HTTP/1 server answers the first bytes immediately
+	ctx, cancel := context.WithTimeout(ctx, enough)
+	defer cancel()
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, to, http.NoBody)
+	if err != nil {
+		return err //nolint:wrapcheck // failed maps it
+	}
+	res, err := c.Do(req)
+	if err != nil {
+		return err //nolint:wrapcheck // failed maps it
+	}
+	_, _ = io.Copy(io.Discard, io.LimitReader(res.Body, maxAnswer))
+	return res.Body.Close() //nolint:wrapcheck // failed maps it
+}

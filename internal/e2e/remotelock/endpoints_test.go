@@ -1,0 +1,136 @@
+package remotelock_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/holdfast-io/holdfast"
+	"github.com/holdfast-io/holdfast/backend"
+	"github.com/holdfast-io/holdfast/backend/memlock"
+	"github.com/holdfast-io/holdfast/backend/remotelock"
+	"github.com/holdfast-io/holdfast/internal/leasetest"
+	"github.com/holdfast-io/holdfast/server"
+)
+
+// several returns the URL of several servers.
+func several(servers ...*running) string {
+	hosts := make([]string, len(servers))
+	for i, s := range servers {
+		hosts[i] = strings.TrimPrefix(s.url, "holdfast://")
+	}
+	return "holdfast://" + strings.Join(hosts, ",")
+}
+
+// clientOf returns a client of the servers.
+func clientOf(t *testing.T, url string) *holdfast.Client {
+	t.Helper()
+	b, err := remotelock.Open(t.Context(), url, remotelock.Config{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	c, err := holdfast.New(b, holdfast.Config{TTL: 3 * time.Second})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := c.Close(context.WithoutCancel(t.Context())); err != nil {
+			t.Error(err)
+		}
+		if err := b.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	return c
+}
+
+// A client keeps what it holds, and its place in the queue, when the server that it uses stops. Nothing is
+// lost when all stop in turn.
+func TestServersStopInTurn(t *testing.T) {
+	t.Parallel()
+	store := memlock.NewStore()
+	first, second := serve(t, store, "127.0.0.1:0", server.Config{}), serve(t, store, "127.0.0.1:0", server.Config{})
+	holder, waiter := clientOf(t, several(first, second)), clientOf(t, several(first, second))
+	held, err := holder.Acquire(t.Context(), "x")
+	if err != nil {
+		t.Fatal(err)
+	}
+	got := make(chan error, 1)
+	go func() {
+		l, err := waiter.Acquire(t.Context(), "x")
+		if err == nil {
+			err = l.Release(t.Context())
+		}
+		got <- err
+	}()
+	leasetest.Eventually(t, "the other waits", func() bool {
+		info, err := holder.Inspect(t.Context(), "x")
+		return err == nil && len(info.Waiters) == 1
+	})
+	if err := first.stop(); err != nil {
+		t.Error(err)
+	}
+	time.Sleep(4 * time.Second) // longer than the TTL
+	if err := held.Err(); err != nil {
+		t.Fatalf("the lock was lost with the first server: %v", err)
+	}
+	addr := strings.TrimPrefix(first.url, "holdfast://")
+	serve(t, store, addr, server.Config{})
+	if err := second.stop(); err != nil {
+		t.Error(err)
+	}
+	time.Sleep(4 * time.Second)
+	if err := held.Err(); err != nil {
+		t.Fatalf("the lock was lost with the second server: %v", err)
+	}
+	if err := held.Release(t.Context()); err != nil {
+		t.Errorf("release: %v", err)
+	}
+	if err := <-got; err != nil {
+		t.Errorf("the waiter: %v", err)
+	}
+}
+
+// A server of another store is never used, whichever is met first: it would grant the lock a second time.
+func TestServerOfAnotherStore(t *testing.T) {
+	t.Parallel()
+	store := func(id string, granted *int) *httptest.Server {
+		return httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			if r.URL.Path == "/readyz" {
+				w.Header().Set("Content-Type", "application/json")
+				fmt.Fprintf(w, `{"status":"ready","backend":"etcd","store":%q,"capabilities":{"max_wait":"1m","min_ttl":"1s","max_ttl":"1h"}}`, id)
+				return
+			}
+			if strings.HasPrefix(r.URL.Path, "/v1/") {
+				*granted++
+			}
+			w.WriteHeader(http.StatusNoContent)
+		}))
+	}
+	var ours, theirs int
+	a, b := store("a", &ours), store("b", &theirs)
+	defer b.Close()
+	remote, err := remotelock.Open(t.Context(), "holdfast://"+a.Listener.Addr().String()+","+b.Listener.Addr().String(), remotelock.Config{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer remote.Close()
+	a.Close()
+	var last error
+	for range 4 { // the first one meets the end of a connection
+		if last = remote.Release(t.Context(), backend.ReleaseRequest{Name: "x", Lease: backend.NewLeaseID()}); last == nil {
+			t.Error("a server of another store was used")
+		}
+	}
+	if !errors.Is(last, backend.ErrUnavailable) || !strings.Contains(last.Error(), "another store") && !strings.Contains(last.Error(), "refused") {
+		t.Errorf("%v does not say why", last)
+	}
+	if ours+theirs > 0 {
+		t.Errorf("%d and %d requests", ours, theirs)
+	}
+}
