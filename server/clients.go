@@ -25,8 +25,8 @@ type Quota struct {
 	Waiters int
 	// Streams is the most event streams. Default: half of Limits.Events. Optional.
 	Streams int
-	// Connections is the most connections. Beyond them, only renewals and releases are
-	// served. Default: half of Limits.Connections. Optional.
+	// Connections is the most connections. Beyond them, only renewals are served, and releases that
+	// are not in a batch. Default: half of Limits.Connections. Optional.
 	Connections int
 	// Requests is the most requests in a second, in bursts of as many. Each acquire of a batch is
 	// one; renewals and releases are none. Default: unlimited. Optional.
