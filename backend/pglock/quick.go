@@ -1,9 +1,7 @@
 package pglock
 
 import (
-	"cmp"
 	"context"
-	"slices"
 
 	"github.com/jackc/pgx/v5"
 
@@ -51,8 +49,6 @@ const (
 // order of their names, in which rows are locked. Arrays would leave the planner a choice: it reads
 // the whole table.
 func (s store) Quick(ctx context.Context, x *sqllease.Quick) error {
-	slices.SortFunc(x.Acquire, func(a, b sqllease.LeaseRow) int { return cmp.Compare(a.Name, b.Name) })
-	slices.SortFunc(x.Release, sqllease.Key.Compare)
 	return s.batch(ctx, func(q *pgx.Batch) {
 		for i := range x.Acquire {
 			l := &x.Acquire[i]
