@@ -78,9 +78,18 @@ func answered(err error) bool {
 	return true
 }
 
-// executedError is the error of statements of which the first is a transaction by itself. It may have
-// been executed, and one that follows may have failed.
+// executedError is the error of an UPDATE that is a transaction by itself, and of a SELECT after it. The
+// UPDATE may have been executed, and the SELECT may have failed.
 type executedError struct{ error }
+
+// afterUpdate returns the error of the two. One that only a statement gets that locks or writes is that
+// of the UPDATE, so that nothing was executed.
+func afterUpdate(err error) error {
+	if err == nil || transient(err) || demoted(err) || code(err) == codeLockTimeout {
+		return err
+	}
+	return executedError{err}
+}
 
 func (e executedError) Unwrap() error { return e.error }
 

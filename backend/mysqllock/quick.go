@@ -109,10 +109,7 @@ func (s store) quickAcquire(ctx context.Context, x *sqllease.Quick) error {
 		q.exec(commit)
 		return s.alone(ctx, q)
 	}
-	if err := s.alone(ctx, q); err != nil {
-		return executedError{err}
-	}
-	return nil
+	return afterUpdate(s.alone(ctx, q))
 }
 
 func (s store) quickRelease(ctx context.Context, x *sqllease.Quick) error {
