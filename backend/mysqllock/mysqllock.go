@@ -69,7 +69,7 @@ func New(cfg Config) (*Backend, error) {
 		conns: cfg.MaxConns, log: cfg.Logger,
 		names: words(cfg.Prefix), syncs: rand.Text(),
 	}
-	b.marks.Store(mathrand.Int64N(1 << 62)) //nolint:gosec // another value may read it in the table
+	b.marks.Store(mathrand.Int64N(1 << 62))
 	b.leases = sqllease.New(sqllease.Config{
 		Store: store{b}, Name: backendName, Caps: b.Capabilities(), Quick: maxQuick,
 		Rest:  sqllease.Rest{Least: 2 * time.Millisecond, Longest: 250 * time.Millisecond}, //nolint:mnd // see doc.go

@@ -139,10 +139,11 @@ func (s store) quickRelease(ctx context.Context, x *sqllease.Quick) error {
 // marked returns the parts for locks that are marked with the numbers of this call, in the order of their
 // names. It also returns an expression for the place of a lock among them, from 1, and one for the same
 // after its mark was assigned.
-func (s store) marked(names []any) (parts map[string]part, place, marked part) {
+func (s store) marked(names []any) (map[string]part, part, part) {
 	n := int64(len(names))
 	before := s.b.marks.Add(n) - n
-	parts = map[string]part{
+	var place, marked part
+	parts := map[string]part{
 		"names": in(names), "mark": {"?", []any{before + 1}}, "marks": {"? AND ?", []any{before + 1, before + n}},
 	}
 	if n > 1 {

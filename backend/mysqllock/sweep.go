@@ -63,8 +63,8 @@ func (s store) Sweep(ctx context.Context, after string, age time.Duration) (stri
 }
 
 // sweepLocks returns the locks that were examined, and those whose thin lease seems to have expired.
-func (s store) sweepLocks(ctx context.Context, conn *sql.Conn, after string, age time.Duration) (names, dead []string, err error) {
-	var unused []string
+func (s store) sweepLocks(ctx context.Context, conn *sql.Conn, after string, age time.Duration) ([]string, []string, error) {
+	var names, dead, unused []string
 	var floor int64
 	q := new(batch)
 	q.exec(begin)

@@ -26,8 +26,8 @@ func TestThin(t *testing.T) {
 	})
 }
 
-// rowWaits returns how many statements wait for a row, and how many have.
-func rowWaits(s *testserver.MariaDBServer) (now, all int64) {
+// rowWaits returns how many statements wait for a row, and how many have waited until now.
+func rowWaits(s *testserver.MariaDBServer) (int64, int64) {
 	const status = "SELECT VARIABLE_VALUE FROM information_schema.GLOBAL_STATUS WHERE VARIABLE_NAME = "
 	return s.Int(status + "'INNODB_ROW_LOCK_CURRENT_WAITS'"), s.Int(status + "'INNODB_ROW_LOCK_WAITS'")
 }
