@@ -13,9 +13,9 @@ import (
 const maxQuick = 128
 
 // A thin lock has its lease in its own row, so that one statement decides. An UPDATE locks rows in the
-// order of their keys, and evaluates its condition on the newest version of each. Its sub-selects lock
-// nothing under READ COMMITTED, also not the row of a session that is being renewed. What they read may
-// be as old as the statement, which may have waited for a row:
+// order of their keys, and evaluates its condition on the newest version of each. Under READ COMMITTED
+// its sub-selects lock nothing, so it does not wait for the renewal of a session. A sub-select may read
+// a version as old as the statement, which may have waited for a row:
 //
 //   - The session. Sessions do not come back to life. If one has ended meanwhile, the lease is
 //     dead from the start, or was released before.
