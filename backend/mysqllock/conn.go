@@ -23,8 +23,8 @@ const (
 )
 
 // settings are those of a connection. They override those of the server, the database and the
-// user. The lock wait is in seconds, and 1 is the least.
-const settings = `SET SESSION autocommit = 1, completion_type = 0, sql_mode = 'STRICT_ALL_TABLES,NO_ENGINE_SUBSTITUTION', innodb_lock_wait_timeout = 1, wait_timeout = 6;
+// user. The lock wait is in seconds, and 1 is the least. The time zone is that of SYSDATE.
+const settings = `SET SESSION autocommit = 1, completion_type = 0, time_zone = '+00:00', sql_mode = 'STRICT_ALL_TABLES,NO_ENGINE_SUBSTITUTION', innodb_lock_wait_timeout = 1, wait_timeout = 6;
 	SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED`
 
 // connector establishes connections as this package needs them.

@@ -31,17 +31,17 @@
 //	callers ──► queue ──► BEGIN, lock rows, clock, leases ──► rules ──► changes, COMMIT ──► answers
 //	                      one round trip                                one round trip
 //
-// An uncontended lock is acquired, and released, in one round trip: the rows of up to 63 locks
-// are locked, what stands against each is noted in a bit of a variable, and the leases of the
-// others are inserted, or deleted. Their common parts are written once: for the server the
-// text is most of the work.
+// An uncontended lock is acquired, and released, in one round trip. It is thin: its only lease is in
+// the row of the lock, and one UPDATE, which is a transaction by itself, takes or releases up to 128
+// such locks. Whatever else a client wants of a thin lock inflates it: the lease moves to the table of
+// leases, where it is as before. A lock that is free is thin again.
 //
 // Statements of a round trip are sent together (multi-statements), with their arguments written
 // into them by the client library: texts as binary literals. Names and IDs are VARBINARY: nothing
 // folds them. Times are numbers, of microseconds in UTC.
 //
 // Isolation is READ COMMITTED, set for the session: each statement sees what was committed before
-// it, and only rows that are named by their key are locked. Deadlocks are retried.
+// it, and only rows that are named by their key are locked. So is the time zone, UTC. Deadlocks are retried.
 //
 // Hand-over. The transaction that frees a lock grants it to the next waiters in the queue, and
 // drops those that are dead. A waiter in the same process is woken immediately. A waiter in

@@ -13,13 +13,16 @@ import (
 )
 
 // What can be wrong with the database. Each is wrapped in a *backend.UnavailableError, except
-// ErrNewer, ErrGalera and ErrForgetful, which are backend.ErrUnsupported. Test with errors.Is.
+// ErrNewer, ErrOlder, ErrGalera and ErrForgetful, which are backend.ErrUnsupported. Test with errors.Is.
 var (
 	// ErrNoSchema: the tables do not exist, and the user may not create them. See
 	// [Backend.Migrate].
 	ErrNoSchema = errors.New("the tables of holdfast do not exist, and this user may not create them: run holdfast migrate as a user who may")
 	// ErrNewer: a later version of Holdfast created the tables. They were not changed.
 	ErrNewer = errors.New("the tables are of a later version")
+	// ErrOlder: a version of Holdfast that was never released created the tables. They were not
+	// changed.
+	ErrOlder = errors.New("the tables are of a version before the first release: drop them when no program uses them, or use another prefix")
 	// ErrReadOnly: the server is a replica, or read-only.
 	ErrReadOnly = errors.New("the server is read-only")
 	// ErrGalera: the server is a node of a Galera cluster, which may lose what it has
@@ -65,11 +68,34 @@ func code(err error) uint16 {
 // answered reports whether the server itself reported that the statement failed, and keeps the
 // connection. An error about its own end, or about a commit, leaves the outcome open.
 func answered(err error) bool {
+	if executed(err) {
+		return false
+	}
 	switch code(err) {
 	case 0, codeShutdown, codeInterrupted, codeKilled, codeRested, codeCommitFailed:
 		return false
 	}
 	return true
+}
+
+// executedError is the error of an UPDATE that is a transaction by itself, and of a SELECT after it. The
+// UPDATE may have been executed, and the SELECT may have failed.
+type executedError struct{ error }
+
+// afterUpdate returns the error of the two. One that only a statement gets that locks or writes is that
+// of the UPDATE, so that nothing was executed.
+func afterUpdate(err error) error {
+	if err == nil || transient(err) || demoted(err) || code(err) == codeLockTimeout {
+		return err
+	}
+	return executedError{err}
+}
+
+func (e executedError) Unwrap() error { return e.error }
+
+func executed(err error) bool {
+	_, ok := errors.AsType[executedError](err)
+	return ok
 }
 
 // unsent reports whether nothing was sent. The client library knows that, or the server had ended

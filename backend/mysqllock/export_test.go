@@ -15,6 +15,9 @@ func (b *Backend) KeepFromSweeping() { b.leases.KeepStill() }
 // Sweep deletes everything that has been over for at least age.
 func (b *Backend) Sweep(ctx context.Context, age time.Duration) { b.leases.Sweep(ctx, "", age) }
 
+// NeverQuick makes every request take the long way.
+func (b *Backend) NeverQuick() { b.leases.NeverQuick() }
+
 // Quick executes what it can of requests in one round trip.
 func (b *Backend) Quick(ctx context.Context, q *sqllease.Quick) error { return store{b}.Quick(ctx, q) }
 

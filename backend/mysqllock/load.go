@@ -19,22 +19,27 @@ import (
 const (
 	// Numbers are taken here, more than are needed, so that the row need not be written again.
 	// Unused numbers are skipped. The rows are locked in the order of the list. A new row begins
-	// at the floor as it was known; whether that is high enough is checked when numbers are
-	// issued.
+	// at the floor as it was known. Where that is not high enough, the transaction writes the
+	// number that it has issued, or the floor.
+	//
+	// A thin lock is inflated: fat is 1 then, and its lease is read from the row. What the row has
+	// of it means nothing once this is committed.
 	setNow    = `SET $@now = $NOW`
-	lockLocks = `INSERT INTO @locks (name, last, used) VALUES %s ON DUPLICATE KEY UPDATE last = last + ?, used = $@now`
-	// The same without numbers: existing rows are not written.
-	holdLocks = `INSERT INTO @locks (name, last, used) VALUES %s ON DUPLICATE KEY UPDATE used = used`
-	newLock   = `(?, ?, $@now)`
+	lockLocks = `INSERT INTO @locks (name, last, used, fat) VALUES %s ON DUPLICATE KEY UPDATE last = last + ?, used = $@now, fat = LEAST(fat + 1, 2)`
+	lockedRow = `(?, ?, $@now, 1)`
 
 	// The clock, and the locks' numbers. A server may become a replica while we are connected,
 	// and a user who may write there does not notice: see primary.
-	readMeta     = `SELECT $NOW, m.last_floor, NULL, 0, $READONLY FROM @meta m WHERE m.id = 1`
-	readLocks    = `SELECT $NOW, m.last_floor, k.name, k.last, $READONLY FROM @meta m JOIN @locks k ON k.name IN (%s) WHERE m.id = 1`
+	readMeta     = `SELECT $NOW, m.last_floor, NULL, 0, FALSE, $READONLY FROM @meta m WHERE m.id = 1`
+	readLocks    = `SELECT $NOW, m.last_floor, k.name, k.last, k.buried > $NOW, $READONLY FROM @meta m JOIN @locks k ON k.name IN (%s) WHERE m.id = 1`
 	readSessions = `SELECT id, ttl, ends, cause FROM @sessions WHERE id IN (%s)`
 	readLeases   = `SELECT l.name, l.lease, l.held, l.place, l.mode, l.permits, l.cap, l.owner, l.note, l.reentrant, l.timed, l.ttl,
-			l.token, l.asked, l.since, l.ends, l.waited, l.joined, l.session, s.ttl, s.ends, s.cause
+			l.token, l.asked, l.since, l.ends, l.waited, l.joined, l.session, s.ttl, s.ends, s.cause, FALSE
 		FROM @leases l LEFT JOIN @sessions s ON s.id = l.session WHERE l.name IN (%s)`
+	// Thin leases as rows of the table of leases. fat is 0, or 1 after lockLocks.
+	thinLeases = ` UNION ALL SELECT k.name, k.lease, TRUE, k.token, k.mode, k.permits, k.cap, k.owner, k.note, k.reentrant, k.timed, k.ttl,
+			k.token, k.since, k.since, k.ends, FALSE, FALSE, k.session, s.ttl, s.ends, s.cause, TRUE
+		FROM @locks k LEFT JOIN @sessions s ON s.id = k.session WHERE k.name IN (%s) AND k.lease <> '' AND k.fat = %d`
 	// What readLeases leaves out of long queues.
 	countRest = `SELECT l.name, COUNT(*), MAX(IF(l.mode = ?, l.cap, -1)) FROM @leases l WHERE l.name IN (%s) AND NOT (%s) GROUP BY l.name`
 	// Combinations of the name of one and the lease of another may be among them, too.
@@ -62,7 +67,7 @@ func (s store) Begin(ctx context.Context, scope *sqllease.Scope) (sqllease.Tx, *
 	t, v, q := &txn{s: s, conn: conn}, &sqllease.View{Taken: make(map[string]int64, len(scope.Names))}, new(batch)
 	q.exec(begin)
 	s.lock(q, scope.Names)
-	s.read(q, scope, v)
+	s.read(q, scope, v, 1)
 	if err := q.run(ctx, conn); err != nil {
 		t.End(ctx)
 		return nil, nil, err
@@ -75,28 +80,23 @@ func (s store) Begin(ctx context.Context, scope *sqllease.Scope) (sqllease.Tx, *
 }
 
 // lock locks the rows of locks, creates those that do not exist, and takes numbers.
-func (s store) lock(q *batch, names []string) { s.rows(q, lockLocks, names, sqllease.Reserve) }
-
-// hold locks the rows of locks, and creates those that do not exist.
-func (s store) hold(q *batch, names []string) { s.rows(q, holdLocks, names) }
-
-func (s store) rows(q *batch, statement string, names []string, more ...any) {
+func (s store) lock(q *batch, names []string) {
 	if len(names) == 0 {
 		return
 	}
-	args := make([]any, 0, 2*len(names)+len(more)) //nolint:mnd // see newLock
+	args := make([]any, 0, 2*len(names)+1) //nolint:mnd // see lockedRow
 	first := s.b.floor.Load() + sqllease.Reserve
 	for _, name := range names {
 		args = append(args, name, first)
 	}
 	q.exec(s.b.sql(setNow))
-	q.exec(s.b.sql(statement, list(s.b.sql(newLock), len(names))), append(args, more...)...)
+	q.exec(s.b.sql(lockLocks, list(s.b.sql(lockedRow), len(names))), append(args, sqllease.Reserve)...)
 }
 
 // Read reads in one round trip.
 func (s store) Read(ctx context.Context, names []string) (*sqllease.View, error) {
 	v, q := new(sqllease.View), new(batch)
-	s.read(q, &sqllease.Scope{Names: names}, v)
+	s.read(q, &sqllease.Scope{Names: names}, v, 0)
 	err := q.run(ctx, s.b.db)
 	if err == nil && v.Now.IsZero() {
 		err = errNoMeta
@@ -104,8 +104,8 @@ func (s store) Read(ctx context.Context, names []string) (*sqllease.View, error)
 	return v, err
 }
 
-// read reads everything in the scope.
-func (s store) read(q *batch, scope *sqllease.Scope, v *sqllease.View) {
+// read reads everything in the scope. fat is what thin locks have in that column.
+func (s store) read(q *batch, scope *sqllease.Scope, v *sqllease.View, fat int) {
 	numbers, args := s.b.sql(readMeta), []any(nil)
 	if v.Taken != nil && len(scope.Names) > 0 {
 		numbers, args = s.b.sql(readLocks, list("?", len(scope.Names))), values(scope.Names)
@@ -113,12 +113,15 @@ func (s store) read(q *batch, scope *sqllease.Scope, v *sqllease.View) {
 	q.query(func(rows *sql.Rows) error {
 		var us, last int64
 		var name sql.NullString
-		var readOnly bool
-		err := rows.Scan(&us, &v.Floor, &name, &last, &readOnly)
+		var tombs, readOnly bool
+		err := rows.Scan(&us, &v.Floor, &name, &last, &tombs, &readOnly)
 		v.Now = time.UnixMicro(us)
 		s.b.floor.Store(v.Floor)
 		if name.Valid {
 			v.Taken[name.String] = last
+		}
+		if tombs {
+			v.Tombs = append(v.Tombs, name.String)
 		}
 		return primary(readOnly, err)
 	}, numbers, args...)
@@ -126,7 +129,7 @@ func (s store) read(q *batch, scope *sqllease.Scope, v *sqllease.View) {
 		q.query(func(rows *sql.Rows) error { return scanSession(rows, v) }, s.b.sql(readSessions, list("?", len(scope.Sessions))), values(scope.Sessions)...)
 	}
 	if len(scope.Names) > 0 {
-		s.readLeases(q, scope, v)
+		s.readLeases(q, scope, v, fat)
 	}
 	if len(scope.Leases) > 0 {
 		var names, leases []any
@@ -144,10 +147,11 @@ func (s store) read(q *batch, scope *sqllease.Scope, v *sqllease.View) {
 }
 
 // readLeases reads leases, and what is behind the front of long queues.
-func (s store) readLeases(q *batch, scope *sqllease.Scope, v *sqllease.View) {
+func (s store) readLeases(q *batch, scope *sqllease.Scope, v *sqllease.View, fat int) {
 	names, args := list("?", len(scope.Names)), values(scope.Names)
+	thin := s.b.sql(thinLeases, names, fat)
 	if len(scope.Front) == 0 {
-		q.query(func(rows *sql.Rows) error { return scanLease(rows, v) }, s.b.sql(readLeases, names), args...)
+		q.query(func(rows *sql.Rows) error { return scanLease(rows, v) }, s.b.sql(readLeases, names)+thin, slices.Concat(args, args)...)
 		return
 	}
 	which := []string{"l.held"}
@@ -165,7 +169,7 @@ func (s store) readLeases(q *batch, scope *sqllease.Scope, v *sqllease.View) {
 		more = append(more, k.Name, string(k.ID))
 	}
 	read := strings.Join(which, " OR ")
-	q.query(func(rows *sql.Rows) error { return scanLease(rows, v) }, s.b.sql(readLeases, names)+" AND ("+read+")", slices.Concat(args, more)...)
+	q.query(func(rows *sql.Rows) error { return scanLease(rows, v) }, s.b.sql(readLeases, names)+" AND ("+read+")"+thin, slices.Concat(args, more, args)...)
 	q.query(func(rows *sql.Rows) error {
 		var r sqllease.RestRow
 		err := rows.Scan(&r.Name, &r.Count, &r.Limit)
@@ -190,7 +194,7 @@ func scanLease(rows *sql.Rows, v *sqllease.View) error {
 	var cause sql.NullString
 	err := rows.Scan(&l.Name, &l.Lease, &l.Held, &l.Place, &l.Claim.Mode, &l.Claim.Permits, &l.Claim.Limit, &l.Claim.Owner, &l.Note,
 		&l.Claim.Reentrant, &l.Timed, &ttl, &l.Token, &asked, &since, &ends, &l.Waited, &l.Joined,
-		&l.Session, &sessionTTL, &sessionEnds, &cause)
+		&l.Session, &sessionTTL, &sessionEnds, &cause, &l.Thin)
 	l.TTL, l.Asked, l.Since, l.Ends = micros(ttl), time.UnixMicro(asked), time.UnixMicro(since), endOf(ends)
 	v.Leases = append(v.Leases, l)
 	if sessionTTL.Valid {

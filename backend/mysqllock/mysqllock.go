@@ -4,6 +4,7 @@ import (
 	"crypto/rand"
 	"database/sql"
 	"log/slog"
+	mathrand "math/rand/v2"
 	"strconv"
 	"strings"
 	"sync"
@@ -44,9 +45,10 @@ type Backend struct {
 	conns  int       // at most
 	open   conns.Set // the open ones
 	log    *slog.Logger
-	names  *strings.Replacer // @, $@, $NOW and $READONLY in statements
+	names  *strings.Replacer // @, $@, $NOW, $CLOCK and $READONLY in statements
 	texts  sync.Map          // statements with those replaced, by their originals
 	floor  atomic.Int64      // the last known meta.last_floor; it only rises
+	marks  atomic.Int64      // the last mark; those of one value are unlike those of another: see store.Quick
 	leases *sqllease.Leases  // the part that does not depend on the database
 	syncs  string            // the name of the row that this value writes: see store.Sync
 
@@ -67,6 +69,7 @@ func New(cfg Config) (*Backend, error) {
 		conns: cfg.MaxConns, log: cfg.Logger,
 		names: words(cfg.Prefix), syncs: rand.Text(),
 	}
+	b.marks.Store(mathrand.Int64N(1 << 62))
 	b.leases = sqllease.New(sqllease.Config{
 		Store: store{b}, Name: backendName, Caps: b.Capabilities(), Quick: maxQuick,
 		Rest:  sqllease.Rest{Least: 2 * time.Millisecond, Longest: 250 * time.Millisecond}, //nolint:mnd // see doc.go
@@ -88,13 +91,17 @@ func New(cfg Config) (*Backend, error) {
 // UNIX_TIMESTAMP would take its argument for local time, which is not unique.
 const now = `TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))`
 
+// clock is the same where it is evaluated, which may be after a wait of the statement for a row. The
+// time zone of the session is UTC.
+const clock = `TIMESTAMPDIFF(MICROSECOND, '1970-01-01', SYSDATE(6))`
+
 // isReadOnly is 1 for a read-only server, otherwise 0. The variable is a number, and from MariaDB
 // 12 on a word.
 const isReadOnly = `CAST(@@global.read_only AS CHAR) NOT IN ('0', 'OFF')`
 
 // words returns a replacer for the placeholders in statements.
 func words(prefix string) *strings.Replacer {
-	return strings.NewReplacer("@@", "@@", "$@", "@", "@", prefix, "$NOW", now, "$READONLY", isReadOnly)
+	return strings.NewReplacer("@@", "@@", "$@", "@", "@", prefix, "$NOW", now, "$CLOCK", clock, "$READONLY", isReadOnly)
 }
 
 func (c *Config) withDefaults() error {

@@ -3,149 +3,163 @@ package mysqllock
 import (
 	"context"
 	"database/sql"
-	"strings"
+	"slices"
 	"time"
 
 	"github.com/holdfast-io/holdfast/internal/sqllease"
 )
 
-// The cost of a statement for the server is mostly its text: every literal in it is parsed,
-// resolved and freed again. So what leases have in common is written once, and rows are made from
-// those of the locks rather than from a list. A number has one bit for each lock, at the lock's
-// place in the list of names.
+// maxQuick is how many locks are tried together.
+const maxQuick = 128
+
+// A thin lock has its lease in its own row, so that one statement decides. An UPDATE locks rows in the
+// order of their keys, and evaluates its condition on the newest version of each. Under READ COMMITTED
+// its sub-selects lock nothing, so it does not wait for the renewal of a session. A sub-select may read
+// a version as old as the statement, which may have waited for a row:
 //
-// Only rows that are named are locked: what decides is read before, into a variable. A DELETE
-// would also lock what it reads, such as the row of the session, and wait for renewals.
+//   - The session. Sessions do not come back to life. If one has ended meanwhile, the lease is
+//     dead from the start, or was released before.
+//   - The floor and the tombs are read only for rows that an earlier statement of the same
+//     transaction has locked. So the statement begins after all that was committed for the locks.
+//   - Where no statement has locked the rows before, the row itself says that neither matters. It
+//     has no tombs (buried), and whoever wrote its number saw the floor (last).
+//
+// $CLOCK is read after the wait for the row.
+//
+// The cost of a statement for the server is mostly its text: every literal in it is parsed, resolved
+// and freed again. So there is one for all locks, and what leases have in common is written once.
 const (
-	// maxQuick is how many locks have a bit each. A number has one more bit, but in a variable
-	// the server takes that for the sign, and then sets all the others.
-	maxQuick = 63
+	// The rows, locked, of locks of which some may have none. The floor of now is not known yet: the
+	// statement may wait for the sweep of the row before. So a new row has no number, and is not thin
+	// before a statement that follows has written one.
+	newLocks = `INSERT INTO @locks (name, last, used) VALUES %s ON DUPLICATE KEY UPDATE used = used`
+	newRow   = `(?, 0, $NOW)`
 
-	// Locks that have leases, dead or alive. This is a separate statement from the one that locks
-	// the rows, so it sees what was committed while that waited for them.
-	quickBusy = `SELECT BIT_OR(1 << FIELD(name, {names}) - 1) INTO $@busy FROM @leases WHERE name IN ({names})`
-	// Each lease is requested for one lock. If the same ID was abandoned on another one of the
-	// locks, that sends the request the long way, and nothing worse.
-	quickAcquire = `INSERT INTO @leases (name, lease, session, mode, permits, cap, owner, note, reentrant, timed, ttl, ends, held, place, token,
-			asked, since, waited, joined)
-		SELECT k.name, {lease}, {session}, {mode}, {permits}, {cap}, {owner}, {note}, {reentrant}, {timed}, {ttl},
-			CASE WHEN {timed} THEN $NOW + {ttl} END, TRUE, k.last - {first}, k.last - {first}, $NOW, $NOW, FALSE, FALSE
-		FROM (SELECT name, last, FIELD(name, {names}) AS n FROM @locks WHERE name IN ({names})) k JOIN @meta m ON m.id = 1
-		WHERE k.last - {first} > m.last_floor
-			AND NOT ($READONLY)
-			AND NOT $@busy >> k.n - 1 & 1
-			AND NOT EXISTS (SELECT 1 FROM @tombs t FORCE INDEX (PRIMARY) WHERE t.name = k.name AND t.lease IN ({leases}) AND t.expires > $NOW)
-			AND ({session} = '' OR EXISTS (SELECT 1 FROM @sessions s WHERE s.id = {session} AND s.cause = '' AND s.ends > $NOW))`
-	quickGranted = `SELECT name, lease, token, since, $@busy FROM @leases WHERE name IN ({names})`
+	// A later assignment sees the result of an earlier one.
+	takeRows = `UPDATE @locks k SET mark = {mark}, last = `
+	takeNext = ` + 1, token = last, since = $CLOCK, used = since, lease = {lease}, session = {session}, mode = {mode}, permits = {permits}, cap = {cap},
+			owner = {owner}, note = {note}, reentrant = {reentrant}, timed = {timed}, ttl = {ttl}, ends = CASE WHEN timed THEN since + ttl END
+		WHERE name IN ({names}) AND lease = '' AND fat = 0 AND NOT ($READONLY)
+			AND ({its session} = '' OR EXISTS (SELECT 1 FROM @sessions s WHERE s.id = {its session} AND s.cause = '' AND s.ends > $CLOCK)) AND `
+	takeKnown = takeRows + `last` + takeNext + `last > 0 AND buried <= $CLOCK`
+	// Each lease is requested for one lock. If the same ID was abandoned on another one of the locks,
+	// that sends the request the long way, and nothing worse.
+	takeLocked = takeRows + `GREATEST(last, (SELECT last_floor FROM @meta WHERE id = 1))` + takeNext +
+		`NOT EXISTS (SELECT 1 FROM @tombs t FORCE INDEX (PRIMARY) WHERE t.name = k.name AND t.lease IN ({leases}) AND t.expires > $CLOCK)`
+	quickGranted = `SELECT name, token, since, buried > $NOW FROM @locks WHERE name IN ({names}) AND lease IN ({leases}) AND mark BETWEEN {marks}`
 
-	// Locks whose only lease is the one to be released, and is held and has not expired.
-	quickMay = `SELECT BIT_OR(IF(x.lease = {lease} AND x.held
-				AND CASE WHEN x.timed THEN x.ends > $NOW ELSE s.cause = '' AND s.ends > $NOW END, 1 << x.n - 1, 0))
-			& ~BIT_OR(IF(x.lease <> {lease}, 1 << x.n - 1, 0)) INTO $@may
-		FROM (SELECT l.lease, l.session, l.held, l.timed, l.ends, FIELD(l.name, {names}) AS n FROM @leases l WHERE l.name IN ({names})) x
-			LEFT JOIN @sessions s ON s.id = x.session`
-	// From a list, which goes first: of a small table the server would read all, and lock it on
-	// the way.
-	quickRelease  = `DELETE l FROM ({which}) x STRAIGHT_JOIN @leases l ON l.name = x.name AND l.lease = x.lease WHERE $@may >> x.n & 1`
-	quickReleased = `SELECT $@may, $READONLY`
+	noThin       = `lease = '', session = '', owner = '', note = '', ends = NULL`
+	quickRelease = `UPDATE @locks k SET mark = {mark}, ` + noThin + ` WHERE name IN ({names}) AND lease = {its lease} AND fat = 0 AND NOT ($READONLY)
+			AND CASE WHEN timed THEN ends > $CLOCK
+				ELSE EXISTS (SELECT 1 FROM @sessions s WHERE s.id = k.session AND s.cause = '' AND s.ends > $CLOCK) END`
+	quickReleased = `SELECT name FROM @locks WHERE name IN ({names}) AND mark BETWEEN {marks}`
 )
 
-// Quick is one round trip.
+// Quick is one round trip. A statement that decides alone is a transaction by itself.
 func (s store) Quick(ctx context.Context, x *sqllease.Quick) error {
-	q := new(batch)
-	q.exec(begin)
 	if len(x.Acquire) > 0 {
-		s.quickAcquire(q, x)
-	} else {
-		s.quickRelease(q, x)
+		return s.quickAcquire(ctx, x)
 	}
-	q.exec(commit)
-	return s.alone(ctx, q)
+	return s.quickRelease(ctx, x)
 }
 
-// quickAcquire adds the statements that grant leases.
-func (s store) quickAcquire(q *batch, x *sqllease.Quick) {
-	names, leases := make([]any, len(x.Acquire)), make([]any, len(x.Acquire))
-	asked := make(map[string]int, len(x.Acquire))
-	for i := range x.Acquire {
-		l := &x.Acquire[i]
-		names[i], leases[i], asked[l.Name] = l.Name, string(l.Lease), i
-	}
-	column := func(of func(*sqllease.LeaseRow) any) part {
+func (s store) quickAcquire(ctx context.Context, x *sqllease.Quick) error {
+	column := func(of func(*sqllease.LeaseRow) any) []any {
 		all := make([]any, len(x.Acquire))
 		for i := range x.Acquire {
 			all[i] = of(&x.Acquire[i])
 		}
-		return chosen("k.n", all)
+		return all
 	}
-	parts := map[string]part{
-		"names": in(names), "leases": in(leases), "first": {"?", []any{sqllease.Reserve - 1}},
-		"lease":     chosen("k.n", leases),
-		"session":   column(func(l *sqllease.LeaseRow) any { return string(l.Session) }),
-		"mode":      column(func(l *sqllease.LeaseRow) any { return int64(l.Claim.Mode) }),
-		"permits":   column(func(l *sqllease.LeaseRow) any { return int64(l.Claim.Permits) }),
-		"cap":       column(func(l *sqllease.LeaseRow) any { return int64(l.Claim.Limit) }),
-		"owner":     column(func(l *sqllease.LeaseRow) any { return l.Claim.Owner }),
-		"note":      column(func(l *sqllease.LeaseRow) any { return l.Note }),
-		"reentrant": column(func(l *sqllease.LeaseRow) any { return number(l.Claim.Reentrant) }),
-		"timed":     column(func(l *sqllease.LeaseRow) any { return number(l.Timed) }),
-		"ttl":       column(func(l *sqllease.LeaseRow) any { return l.TTL.Microseconds() }),
+	names, leases := column(func(l *sqllease.LeaseRow) any { return l.Name }), column(func(l *sqllease.LeaseRow) any { return string(l.Lease) })
+	sessions := column(func(l *sqllease.LeaseRow) any { return string(l.Session) })
+	parts, place, granted := s.marked(names)
+	parts["lease"], parts["leases"] = chosen(granted, leases), in(leases)
+	parts["session"], parts["its session"] = chosen(granted, sessions), chosen(place, sessions)
+	for name, of := range map[string]func(*sqllease.LeaseRow) any{
+		"mode":      func(l *sqllease.LeaseRow) any { return int64(l.Claim.Mode) },
+		"permits":   func(l *sqllease.LeaseRow) any { return int64(l.Claim.Permits) },
+		"cap":       func(l *sqllease.LeaseRow) any { return int64(l.Claim.Limit) },
+		"owner":     func(l *sqllease.LeaseRow) any { return l.Claim.Owner },
+		"note":      func(l *sqllease.LeaseRow) any { return l.Note },
+		"reentrant": func(l *sqllease.LeaseRow) any { return number(l.Claim.Reentrant) },
+		"timed":     func(l *sqllease.LeaseRow) any { return number(l.Timed) },
+		"ttl":       func(l *sqllease.LeaseRow) any { return l.TTL.Microseconds() },
+	} {
+		parts[name] = chosen(granted, column(of))
 	}
-	s.lock(q, x.Names)
-	q.fill(s.b.sql(quickBusy), parts)
-	q.fill(s.b.sql(quickAcquire), parts)
+	known := !slices.ContainsFunc(x.Acquire, func(l sqllease.LeaseRow) bool { return !x.Known[l.Name] })
+	q, take := new(batch), takeKnown
+	if !known {
+		take = takeLocked
+		q.exec(begin)
+		q.exec(s.b.sql(newLocks, list(s.b.sql(newRow), len(names))), names...)
+	}
+	q.fill(s.b.sql(take), parts)
 	q.fill(s.b.sql(quickGranted), parts)
 	q.scans = append(q.scans, func(rows *sql.Rows) error {
 		var g sqllease.QuickGrant
-		var id string
 		var since int64
-		var busy uint64
-		err := rows.Scan(&g.Name, &id, &g.Token, &since, &busy)
+		err := rows.Scan(&g.Name, &g.Token, &since, &g.Tombs)
 		g.Since = time.UnixMicro(since)
-		// A lease that was held before may have the requested ID.
-		if i := asked[g.Name]; leases[i] == id && busy>>i&1 == 0 {
-			x.Granted = append(x.Granted, g)
-		}
+		x.Granted = append(x.Granted, g)
 		return err //nolint:wrapcheck // see Unavailable
 	})
+	if !known {
+		q.exec(commit)
+		return s.alone(ctx, q)
+	}
+	return afterUpdate(s.alone(ctx, q))
 }
 
-// quickRelease adds the statements that release leases.
-func (s store) quickRelease(q *batch, x *sqllease.Quick) {
+func (s store) quickRelease(ctx context.Context, x *sqllease.Quick) error {
 	names, leases := make([]any, len(x.Release)), make([]any, len(x.Release))
 	for i, k := range x.Release {
 		names[i], leases[i] = k.Name, string(k.ID)
 	}
-	which := part{text: strings.TrimSuffix(strings.Repeat("SELECT ? AS name, ? AS lease, ? AS n UNION ALL ", len(names)), " UNION ALL ")}
-	for i := range names {
-		which.args = append(which.args, names[i], leases[i], i)
-	}
-	parts := map[string]part{"names": in(names), "lease": chosen("x.n", leases), "which": which}
-	s.hold(q, x.Names)
-	for _, statement := range []string{quickMay, quickRelease, quickReleased} {
-		q.fill(s.b.sql(statement), parts)
-	}
-	q.scans = append(q.scans, func(rows *sql.Rows) error {
-		var may uint64
-		var readOnly bool
-		if err := rows.Scan(&may, &readOnly); err != nil || readOnly {
-			return primary(readOnly, err)
+	parts, place, _ := s.marked(names)
+	parts["its lease"] = chosen(place, leases)
+	q := new(batch)
+	if len(names) == 1 {
+		q.fill(s.b.sql(quickRelease), parts)
+		n, err := s.count(ctx, q)
+		if n > 0 {
+			x.Released = append(x.Released, x.Release[0].Name)
 		}
-		for i, k := range x.Release {
-			if may>>i&1 == 1 {
-				x.Released = append(x.Released, k.Name)
-			}
-		}
-		return nil
-	})
+		return err
+	}
+	q.exec(begin)
+	q.fill(s.b.sql(quickRelease), parts)
+	q.fill(s.b.sql(quickReleased), parts)
+	q.scans = append(q.scans, func(rows *sql.Rows) error { return scanName(rows, &x.Released) })
+	q.exec(commit)
+	return s.alone(ctx, q)
+}
+
+// marked returns the parts for locks that are marked with the numbers of this call, in the order of their
+// names. It also returns an expression for the place of a lock among them, from 1, and one for the same
+// after its mark was assigned.
+func (s store) marked(names []any) (map[string]part, part, part) {
+	n := int64(len(names))
+	before := s.b.marks.Add(n) - n
+	var place, marked part
+	parts := map[string]part{
+		"names": in(names), "mark": {"?", []any{before + 1}}, "marks": {"? AND ?", []any{before + 1, before + n}},
+	}
+	if n > 1 {
+		place = part{"FIELD(name, " + parts["names"].text + ")", names}
+		marked = part{"mark - ?", []any{before}}
+		parts["mark"] = part{"? + " + place.text, append([]any{before}, names...)}
+	}
+	return parts, place, marked
 }
 
 // in returns a list of values.
 func in(all []any) part { return part{list("?", len(all)), all} }
 
-// chosen returns an expression for the value at the place that the column has, from 1. The value
-// is written once where all are the same. Numbers are written as numbers.
-func chosen(column string, all []any) part {
+// chosen returns an expression for the value at a place, from 1. The value is written once where all
+// are the same. Numbers are written as numbers.
+func chosen(place part, all []any) part {
 	same := true
 	for _, x := range all {
 		same = same && x == all[0]
@@ -153,11 +167,11 @@ func chosen(column string, all []any) part {
 	if same {
 		return part{"?", all[:1]}
 	}
-	text := "ELT(" + column + ", " + list("?", len(all)) + ")"
+	text := "ELT(" + place.text + ", " + list("?", len(all)) + ")"
 	if _, isText := all[0].(string); !isText {
 		text = "CAST(" + text + " AS SIGNED)"
 	}
-	return part{text, all}
+	return part{text, slices.Concat(place.args, all)}
 }
 
 // number returns the number for a condition.

@@ -21,6 +21,8 @@ const (
 		since, ends, waited, joined) VALUES %s`
 	newLease     = `(?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)`
 	updateLock   = `UPDATE @locks SET last = ?, used = ? WHERE name = ?`
+	freeLock     = `UPDATE @locks SET fat = 0, ` + noThin + ` WHERE name = ?`
+	buryLock     = `UPDATE @locks SET buried = GREATEST(buried, ?) WHERE name = ?`
 	insertTomb   = `INSERT INTO @tombs (name, lease, expires) VALUES (?, ?, ?) ON DUPLICATE KEY UPDATE expires = VALUES(expires)`
 	insertLosses = `INSERT INTO @losses (session, lease, cause, reason, expires) VALUES (?, ?, ?, ?, ?)
 		ON DUPLICATE KEY UPDATE cause = VALUES(cause), reason = VALUES(reason), expires = VALUES(expires)`
@@ -57,8 +59,13 @@ func (s store) save(q *batch, c *sqllease.Changes) {
 	for _, x := range c.Lasts {
 		q.exec(s.b.sql(updateLock), x.Last, now, x.Name)
 	}
+	for _, name := range c.Free {
+		q.exec(s.b.sql(freeLock), name)
+	}
+	until := c.Now.Add(sqllease.Remembered).UnixMicro()
 	for _, k := range c.Buried {
-		q.exec(s.b.sql(insertTomb), k.Name, string(k.ID), c.Now.Add(sqllease.Remembered).UnixMicro())
+		q.exec(s.b.sql(buryLock), until, k.Name)
+		q.exec(s.b.sql(insertTomb), k.Name, string(k.ID), until)
 	}
 	for _, x := range c.Losses {
 		q.exec(s.b.sql(insertLosses), string(x.Session), string(x.Lease), string(x.Cause), x.Reason, x.Until.UnixMicro())

@@ -14,7 +14,7 @@ import (
 //go:embed schema.sql
 var schema string
 
-const schemaVersion = 1
+const schemaVersion = 2
 
 const (
 	readGalera  = `SHOW GLOBAL VARIABLES LIKE 'wsrep_on'`
@@ -42,8 +42,8 @@ type tables struct {
 // when they exist.
 //
 // Errors: *backend.UnavailableError, with ErrNoSchema where the user may not create them, and
-// with ErrReadOnly; ErrNewer, ErrGalera and ErrForgetful, which are backend.ErrUnsupported;
-// ErrClosed; ctx's cause.
+// with ErrReadOnly; ErrNewer, ErrOlder, ErrGalera and ErrForgetful, which are
+// backend.ErrUnsupported; ErrClosed; ctx's cause.
 func (b *Backend) Migrate(ctx context.Context) error {
 	var floor int64
 	t := tables{
@@ -107,6 +107,8 @@ func (t *tables) check(ctx context.Context) error {
 		return ErrReadOnly
 	case is.version > t.version:
 		return unsupported(fmt.Errorf("version %d, this program knows %d: %w", is.version, t.version, ErrNewer))
+	case is.version < t.version:
+		return unsupported(fmt.Errorf("version %d, this program needs %d: %w", is.version, t.version, ErrOlder))
 	}
 	return nil
 }

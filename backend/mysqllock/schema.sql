@@ -3,11 +3,35 @@
 -- clock, in UTC; TTLs are microseconds.
 
 -- One row for each lock that was used lately. A transaction that changes the leases of a
--- lock first locks its row, then reads the leases in a separate statement.
+-- lock first locks its row, then reads the leases in a separate statement. A thin lock has
+-- its only lease in this row.
 CREATE TABLE IF NOT EXISTS @locks (
-	name VARBINARY(512) NOT NULL PRIMARY KEY,
-	last BIGINT         NOT NULL, -- the last number given: a token, or a place in the queue
-	used BIGINT         NOT NULL
+	name   VARBINARY(512) NOT NULL PRIMARY KEY,
+	-- The last number given: a token, or a place in the queue. It is above all numbers of earlier
+	-- rows of the lock, unless it is 0: the next number is then above the floor, too.
+	last   BIGINT         NOT NULL,
+	used   BIGINT         NOT NULL,
+	-- The lock may have rows in the table of leases. 1: it has them since the transaction that
+	-- wrote the 1; 2: for longer. 0: it has none, and the lease in this row, if there is one, is
+	-- held. In no other case does that lease mean anything.
+	fat    TINYINT        NOT NULL DEFAULT 0,
+	buried BIGINT         NOT NULL DEFAULT 0, -- until then some leases of the lock have tombs
+	mark   BIGINT         NOT NULL DEFAULT 0, -- of the call that granted the thin lease
+
+	lease     VARBINARY(64)   NOT NULL DEFAULT '', -- empty: none
+	session   VARBINARY(64)   NOT NULL DEFAULT '',
+	mode      SMALLINT        NOT NULL DEFAULT 0,
+	permits   INTEGER         NOT NULL DEFAULT 0,
+	cap       INTEGER         NOT NULL DEFAULT 0,
+	owner     VARBINARY(512)  NOT NULL DEFAULT '',
+	note      VARBINARY(4096) NOT NULL DEFAULT '',
+	reentrant BOOLEAN         NOT NULL DEFAULT FALSE,
+	timed     BOOLEAN         NOT NULL DEFAULT FALSE,
+	ttl       BIGINT          NOT NULL DEFAULT 0,
+	token     BIGINT          NOT NULL DEFAULT 0,
+	since     BIGINT          NOT NULL DEFAULT 0,
+	ends      BIGINT, -- of a timed lease
+	KEY (ends)
 ) ENGINE=InnoDB;
 
 -- A session lives as long as it has no cause and ends in the future.

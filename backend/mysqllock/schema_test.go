@@ -93,6 +93,10 @@ func refused(t *testing.T, s *testserver.MariaDBServer, meta string, opened func
 			"a later version", "UPDATE " + meta + " SET version = version + 1", "UPDATE " + meta + " SET version = version - 1",
 			mysqllock.ErrNewer, backend.ErrUnsupported,
 		},
+		{
+			"an earlier version", "UPDATE " + meta + " SET version = version - 1", "UPDATE " + meta + " SET version = version + 1",
+			mysqllock.ErrOlder, backend.ErrUnsupported,
+		},
 		{"a replica", "SET GLOBAL read_only = 1", "SET GLOBAL read_only = 0", mysqllock.ErrReadOnly, backend.ErrUnavailable},
 		{
 			"forgetful", "SET GLOBAL innodb_flush_log_at_trx_commit = 0", "SET GLOBAL innodb_flush_log_at_trx_commit = 1",
@@ -154,10 +158,7 @@ func TestConditions(t *testing.T) {
 	b := open(t, s.URL())
 	b.KeepFromSweeping()
 	ctx := leasetest.Within(t)
-	const (
-		hour = "3600000000"
-		now  = "TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))"
-	)
+	const hour = "3600000000"
 	ends := func(id backend.SessionID) int64 {
 		return s.Int("SELECT ends FROM test.holdfast_sessions WHERE id = ?", string(id))
 	}
@@ -190,9 +191,9 @@ func TestConditions(t *testing.T) {
 	timed.Timed, timed.TTL = true, time.Minute
 	leasetest.Take(t, b, timed)
 	renew("a timed lease", timed, nil)
-	s.Exec("UPDATE test.holdfast_leases SET ends = " + now + " - 1 WHERE name = 'timed'")
+	s.Exec("UPDATE test.holdfast_locks SET ends = " + now + " - 1 WHERE name = 'timed'")
 	renew("one that ran out", timed, backend.ErrLost)
-	if left := s.Int("SELECT ends - " + now + " FROM test.holdfast_leases WHERE name = 'timed'"); left > 0 {
+	if left := s.Int("SELECT ends - " + now + " FROM test.holdfast_locks WHERE name = 'timed'"); left > 0 {
 		t.Errorf("one that ran out has %d µs left", left)
 	}
 	plain := leasetest.Ask("plain", id)

@@ -1,7 +1,6 @@
 package mysqllock
 
 import (
-	"cmp"
 	"context"
 	"database/sql"
 	"maps"
@@ -28,7 +27,7 @@ func (s store) Unavailable(op string, mayHold bool, err error) error {
 // Fault classifies an error.
 func (s store) Fault(err error) sqllease.Fault {
 	return sqllease.Fault{
-		Answered: answered(err), Unsent: unsent(err), Ended: code(err) != 0 && broken(err), Transient: transient(err), Locked: code(err) == codeLockTimeout, Broken: broken(err) || demoted(err),
+		Answered: answered(err), Unsent: unsent(err), Ended: code(err) != 0 && (broken(err) || executed(err)), Transient: transient(err), Locked: code(err) == codeLockTimeout, Broken: broken(err) || demoted(err),
 	}
 }
 
@@ -44,15 +43,18 @@ const (
 	// A later assignment sees the result of an earlier one: ends comes last.
 	openSession = `INSERT INTO @sessions (id, ttl, ends, cause) VALUES (?, ?, $NOW + ?, '') ON DUPLICATE KEY UPDATE
 		ttl = IF(cause = '' AND ends > $NOW, VALUES(ttl), ttl), ends = IF(cause = '' AND ends > $NOW, VALUES(ends), ends)`
-	renewSession   = `UPDATE @sessions SET ends = $NOW + ttl WHERE id = ? AND cause = '' AND ends > $NOW`
-	sessionLives   = `SELECT $READONLY FROM @sessions WHERE id = ? AND cause = '' AND ends > $NOW`
-	readLosses     = `SELECT session, lease, cause, reason FROM @losses WHERE session = ? AND expires > $NOW`
-	renewLease     = `UPDATE @leases SET ttl = ?, ends = $NOW + ? WHERE name = ? AND lease = ? AND held AND timed AND ends > $NOW`
-	renewedLease   = `SELECT token, ends - $NOW, $READONLY FROM @leases WHERE name = ? AND lease = ? AND held AND timed AND ends > $NOW`
+	renewSession = `UPDATE @sessions SET ends = $NOW + ttl WHERE id = ? AND cause = '' AND ends > $NOW`
+	sessionLives = `SELECT $READONLY FROM @sessions WHERE id = ? AND cause = '' AND ends > $NOW`
+	readLosses   = `SELECT session, lease, cause, reason FROM @losses WHERE session = ? AND expires > $NOW`
+	renewLease   = `UPDATE @leases SET ttl = ?, ends = $NOW + ? WHERE name = ? AND lease = ? AND held AND timed AND ends > $NOW`
+	renewThin    = `UPDATE @locks SET ttl = ?, ends = $NOW + ? WHERE name = ? AND lease = ? AND fat = 0 AND timed AND ends > $NOW`
+	renewedLease = `SELECT token, ends - $NOW, $READONLY FROM @leases WHERE name = ? AND lease = ? AND held AND timed AND ends > $NOW
+		UNION ALL SELECT token, ends - $NOW, $READONLY FROM @locks WHERE name = ? AND lease = ? AND fat = 0 AND timed AND ends > $NOW`
 	locksOfSession = `SELECT DISTINCT name FROM @leases WHERE session = ? AND NOT (held AND timed) LIMIT 2000`
-	listNames      = `SELECT DISTINCT l.name FROM @leases l LEFT JOIN @sessions s ON s.id = l.session
-		WHERE l.name > ? AND l.name >= ? AND l.name < ? AND LEFT(l.name, ?) = ?
-		AND CASE WHEN l.held AND l.timed THEN l.ends > $NOW ELSE s.cause = '' AND s.ends > $NOW END ORDER BY l.name LIMIT ?`
+	listNames      = `(SELECT DISTINCT l.name FROM @leases l` + listed + `CASE WHEN l.held AND l.timed` + lives + `)
+		UNION (SELECT l.name FROM @locks l` + listed + `l.lease <> '' AND l.fat = 0 AND CASE WHEN l.timed` + lives + `) ORDER BY name LIMIT ?`
+	listed = ` LEFT JOIN @sessions s ON s.id = l.session WHERE l.name > ? AND l.name >= ? AND l.name < ? AND LEFT(l.name, ?) = ? AND `
+	lives  = ` THEN l.ends > $NOW ELSE s.cause = '' AND s.ends > $NOW END ORDER BY l.name LIMIT ?`
 )
 
 // OpenSession is one round trip. It reads whether the session lives after writing it: the count
@@ -74,28 +76,31 @@ func scanLives(rows *sql.Rows) error {
 	return primary(readOnly, err)
 }
 
-// Renew is one round trip. All values renew leases in the same order.
+// Renew is one round trip. It locks rows in the order of every transaction: locks, sessions, leases. A
+// lease that is inflated in the middle of it is found in the table of leases. All values renew leases in
+// the same order.
 func (s store) Renew(ctx context.Context, r *sqllease.Renewals) error {
+	order := make([]int, len(r.Leases))
+	for i := range order {
+		order[i] = i
+	}
+	slices.SortFunc(order, func(i, j int) int { return r.Leases[i].Compare(r.Leases[j]) })
 	q := new(batch)
 	q.exec(begin)
+	renew := func(statement string) {
+		for _, i := range order {
+			k, us := r.Leases[i], r.TTLs[i].Microseconds()
+			q.exec(s.b.sql(statement), us, us, k.Name, string(k.ID))
+		}
+	}
+	renew(renewThin)
 	if r.Session != "" {
 		r.SessionLost = true
 		q.exec(s.b.sql(renewSession), string(r.Session))
 		q.query(func(rows *sql.Rows) error { r.SessionLost = false; return scanLives(rows) }, s.b.sql(sessionLives), string(r.Session))
 		q.query(func(rows *sql.Rows) error { return scanLoss(rows, &r.Lost) }, s.b.sql(readLosses), string(r.Session))
 	}
-	order := make([]int, len(r.Leases))
-	for i := range order {
-		order[i] = i
-	}
-	slices.SortFunc(order, func(i, j int) int {
-		a, b := r.Leases[i], r.Leases[j]
-		return cmp.Or(cmp.Compare(a.Name, b.Name), cmp.Compare(a.ID, b.ID))
-	})
-	for _, i := range order {
-		k, us := r.Leases[i], r.TTLs[i].Microseconds()
-		q.exec(s.b.sql(renewLease), us, us, k.Name, string(k.ID))
-	}
+	renew(renewLease)
 	for _, i := range order {
 		k := r.Leases[i]
 		q.query(func(rows *sql.Rows) error {
@@ -104,7 +109,7 @@ func (s store) Renew(ctx context.Context, r *sqllease.Renewals) error {
 			err := rows.Scan(&token, &left, &readOnly)
 			r.Renewed[i] = sqllease.Renewed{Token: token, Left: micros(left)}
 			return primary(readOnly, err)
-		}, s.b.sql(renewedLease), k.Name, string(k.ID))
+		}, s.b.sql(renewedLease), k.Name, string(k.ID), k.Name, string(k.ID))
 	}
 	q.exec(commit)
 	return s.alone(ctx, q)
@@ -113,11 +118,29 @@ func (s store) Renew(ctx context.Context, r *sqllease.Renewals) error {
 // alone runs a batch that is a transaction of its own. What fails in the middle of it is rolled
 // back, before the connection is used for anything else.
 func (s store) alone(ctx context.Context, q *batch) error {
+	return s.within(ctx, func(conn *sql.Conn) error { return q.run(ctx, conn) })
+}
+
+// count runs a statement that is a transaction of its own, and returns how many rows it has changed.
+func (s store) count(ctx context.Context, q *batch) (int64, error) {
+	var n int64
+	err := s.within(ctx, func(conn *sql.Conn) error {
+		res, err := conn.ExecContext(ctx, q.text.String(), q.args...)
+		if err == nil {
+			n, err = res.RowsAffected()
+		}
+		return err //nolint:wrapcheck // see Unavailable
+	})
+	return n, err
+}
+
+// within is alone for a batch that do sends.
+func (s store) within(ctx context.Context, do func(*sql.Conn) error) error {
 	conn, err := s.b.db.Conn(ctx)
 	if err != nil {
 		return err //nolint:wrapcheck // see Unavailable
 	}
-	err = q.run(ctx, conn)
+	err = do(conn)
 	giveBack(ctx, conn, err == nil)
 	return err
 }
@@ -129,20 +152,23 @@ func (s store) LocksOf(ctx context.Context, id backend.SessionID) ([]string, err
 
 // Names is one statement.
 func (s store) Names(ctx context.Context, req backend.ListRequest) ([]string, error) {
-	return s.strings(ctx, s.b.sql(listNames), req.After, req.Prefix, sqllease.Behind(req.Prefix), len(req.Prefix), req.Prefix, req.Limit)
+	args := []any{req.After, req.Prefix, sqllease.Behind(req.Prefix), len(req.Prefix), req.Prefix, req.Limit}
+	return s.strings(ctx, s.b.sql(listNames), slices.Concat(args, args, []any{req.Limit})...)
 }
 
 // strings runs a query for one column of text.
 func (s store) strings(ctx context.Context, query string, args ...any) ([]string, error) {
 	var all []string
 	q := new(batch)
-	q.query(func(rows *sql.Rows) error {
-		var x string
-		err := rows.Scan(&x)
-		all = append(all, x)
-		return err //nolint:wrapcheck // see Unavailable
-	}, query, args...)
+	q.query(func(rows *sql.Rows) error { return scanName(rows, &all) }, query, args...)
 	return all, q.run(ctx, s.b.db)
+}
+
+func scanName(rows *sql.Rows, all *[]string) error {
+	var x string
+	err := rows.Scan(&x)
+	*all = append(*all, x)
+	return err //nolint:wrapcheck // see Unavailable
 }
 
 const (

@@ -10,20 +10,26 @@ import (
 
 const (
 	deadLeases = `SELECT name FROM @leases WHERE ends <= $NOW - ?
+		UNION SELECT name FROM @locks WHERE ends <= $NOW - ? AND lease <> '' AND fat = 0
 		UNION SELECT l.name FROM @sessions s JOIN @leases l ON l.session = s.id AND NOT (l.held AND l.timed) WHERE s.ends <= $NOW - ? LIMIT ?`
 	// No lease can be created under a session that has ended, so a read without locks is enough.
 	oldSessions = `SELECT s.id FROM @sessions s WHERE s.ends < $NOW - ? AND NOT EXISTS (SELECT 1 FROM @leases l WHERE l.session = s.id) LIMIT ?`
 	// Locks that were not used for a while. Their rows are locked first, and read again then. No
-	// lock may ever go back behind the floor.
+	// lock may ever go back behind the floor. Neither a thin lock is swept nor one with a recent
+	// tomb: the next row would not know of the tomb.
 	oldLocks    = `SELECT name FROM @locks WHERE name > ? AND used < $NOW - ? ORDER BY name LIMIT ? FOR UPDATE SKIP LOCKED`
-	unusedLocks = `SELECT k.name, k.last FROM @locks k WHERE k.name IN (%s) AND NOT EXISTS (SELECT 1 FROM @leases l WHERE l.name = k.name)`
-	raiseFloor  = `UPDATE @meta SET last_floor = GREATEST(last_floor, ?) WHERE id = 1`
+	unusedLocks = `SELECT k.name, k.last FROM @locks k WHERE k.name IN (%s) AND NOT (k.lease <> '' AND k.fat = 0) AND k.buried <= $NOW + ?
+		AND NOT EXISTS (SELECT 1 FROM @leases l WHERE l.name = k.name)`
+	// Thin leases whose session does not seem to live.
+	deadThin = `SELECT k.name FROM @locks k WHERE k.name IN (%s) AND k.lease <> '' AND k.fat = 0 AND NOT k.timed
+		AND NOT EXISTS (SELECT 1 FROM @sessions s WHERE s.id = k.session AND s.cause = '' AND s.ends > $NOW)`
+	raiseFloor = `UPDATE @meta SET last_floor = GREATEST(last_floor, ?) WHERE id = 1`
 )
 
 // Dead is one statement.
 func (s store) Dead(ctx context.Context, age time.Duration) ([]string, error) {
 	us := age.Microseconds()
-	return s.strings(ctx, s.b.sql(deadLeases), us, us, sqllease.SweepAtOnce)
+	return s.strings(ctx, s.b.sql(deadLeases), us, us, us, sqllease.SweepAtOnce)
 }
 
 // Sweep locks the rows of locks before it deletes them.
@@ -45,31 +51,26 @@ func (s store) Sweep(ctx context.Context, after string, age time.Duration) (stri
 	if err != nil {
 		return after, nil
 	}
-	names, err := s.sweepLocks(ctx, conn, after, age)
+	names, dead, err := s.sweepLocks(ctx, conn, after, age)
 	giveBack(ctx, conn, err == nil)
 	switch {
 	case err != nil:
 		return after, nil
 	case len(names) < sqllease.SweepAtOnce:
-		return "", nil // from the start
+		return "", dead // from the start
 	}
-	return names[len(names)-1], nil
+	return names[len(names)-1], dead
 }
 
-// sweepLocks returns the locks that were examined.
-func (s store) sweepLocks(ctx context.Context, conn *sql.Conn, after string, age time.Duration) ([]string, error) {
-	var names, unused []string
+// sweepLocks returns the locks that were examined, and those whose thin lease seems to have expired.
+func (s store) sweepLocks(ctx context.Context, conn *sql.Conn, after string, age time.Duration) ([]string, []string, error) {
+	var names, dead, unused []string
 	var floor int64
 	q := new(batch)
 	q.exec(begin)
-	q.query(func(rows *sql.Rows) error {
-		var name string
-		err := rows.Scan(&name)
-		names = append(names, name)
-		return err //nolint:wrapcheck // no caller sees it
-	}, s.b.sql(oldLocks), after, age.Microseconds(), sqllease.SweepAtOnce)
+	q.query(func(rows *sql.Rows) error { return scanName(rows, &names) }, s.b.sql(oldLocks), after, age.Microseconds(), sqllease.SweepAtOnce)
 	if err := q.run(ctx, conn); err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	if len(names) > 0 {
 		q = new(batch)
@@ -79,9 +80,10 @@ func (s store) sweepLocks(ctx context.Context, conn *sql.Conn, after string, age
 			err := rows.Scan(&name, &last)
 			unused, floor = append(unused, name), max(floor, last)
 			return err //nolint:wrapcheck // no caller sees it
-		}, s.b.sql(unusedLocks, list("?", len(names))), values(names)...)
+		}, s.b.sql(unusedLocks, list("?", len(names))), append(values(names), (sqllease.Remembered-age).Microseconds())...)
+		q.query(func(rows *sql.Rows) error { return scanName(rows, &dead) }, s.b.sql(deadThin, list("?", len(names))), values(names)...)
 		if err := q.run(ctx, conn); err != nil {
-			return nil, err
+			return nil, nil, err
 		}
 	}
 	q = new(batch)
@@ -92,5 +94,5 @@ func (s store) sweepLocks(ctx context.Context, conn *sql.Conn, after string, age
 		q.exec(s.b.sql(`DELETE FROM @locks WHERE name = ?`), name)
 	}
 	q.exec(commit)
-	return names, q.run(ctx, conn)
+	return names, dead, q.run(ctx, conn)
 }

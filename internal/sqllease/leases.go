@@ -63,7 +63,7 @@ type Leases struct {
 	busy     map[string]struct{}            // locks in a batch
 	fronts   map[string]int64               // of long queues: see front.go
 	crowded  map[string]struct{}            // contended locks: see quick.go
-	rows     map[string]struct{}            // locks that are known to have a row: see quick.go
+	rows     map[string]struct{}            // locks whose rows are known: see Quick.Known
 	look     waiters.Look                   // what to read next
 	own      map[backend.SessionID]struct{} // opened here and not ended
 	strange  map[string]struct{}            // locks with a queue that other values may free: see wait.go
@@ -137,6 +137,13 @@ func (b *Leases) KeepStill() {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.still = true
+}
+
+// NeverQuick makes every request take the long way. It is for tests.
+func (b *Leases) NeverQuick() {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.quick = 0
 }
 
 // Watching adds n to the number of watchers. While there are any, expired leases are found soon.

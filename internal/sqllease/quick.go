@@ -53,23 +53,17 @@ func (b *Leases) wayOf(r *request) way {
 // Each is for another lock. The statements are one transaction.
 func (b *Leases) executeQuickly(ctx context.Context, reqs []*request) []*request {
 	byName := make(map[string]*request, len(reqs))
-	q := new(Quick)
-	if reqs[0].quick.acquire != nil { // so are the others: see takeBatch
-		q.Known = b.rowsOf(reqs)
-	}
-	for _, r := range reqs {
+	q := &Quick{Known: b.rowsOf(reqs)}
+	ordered := slices.SortedFunc(slices.Values(reqs), func(x, y *request) int { return cmp.Compare(x.scope.Names[0], y.scope.Names[0]) })
+	for _, r := range ordered {
 		name := r.scope.Names[0]
 		byName[name] = r
-		q.Names = append(q.Names, name)
 		if r.quick.acquire != nil {
 			q.Acquire = append(q.Acquire, r.quick.row(b.addr))
 		} else {
 			q.Release = append(q.Release, Key{Name: name, ID: r.quick.lease})
 		}
 	}
-	slices.Sort(q.Names)
-	slices.SortFunc(q.Acquire, func(x, y LeaseRow) int { return cmp.Compare(x.Name, y.Name) })
-	slices.SortFunc(q.Release, Key.Compare)
 	asked := time.Now()
 	if err := b.store.Quick(ctx, q); err != nil {
 		return b.quickFailed(reqs, err)
@@ -77,6 +71,7 @@ func (b *Leases) executeQuickly(ctx context.Context, reqs []*request) []*request
 	for _, x := range q.Granted {
 		r := byName[x.Name]
 		delete(byName, x.Name)
+		q.Known[x.Name] = !x.Tombs
 		g := backend.Grant{Token: token(x.Token), Asked: asked, Since: x.Since}
 		if a := r.quick.acquire; a.Timed {
 			g.Left = a.TTL
@@ -88,12 +83,12 @@ func (b *Leases) executeQuickly(ctx context.Context, reqs []*request) []*request
 		byName[name].Answer(nil)
 		delete(byName, name)
 	}
-	return b.notQuick(reqs, byName)
+	return b.notQuick(reqs, byName, q.Known)
 }
 
 // notQuick returns the requests that were not executed, in their order, and remembers their
-// locks.
-func (b *Leases) notQuick(reqs []*request, byName map[string]*request) []*request {
+// locks. known are the locks whose rows are as Quick.Known needs them.
+func (b *Leases) notQuick(reqs []*request, byName map[string]*request, known map[string]bool) []*request {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if len(b.crowded)+len(byName) > maxCrowded {
@@ -106,21 +101,25 @@ func (b *Leases) notQuick(reqs []*request, byName map[string]*request) []*reques
 			delete(b.rows, name) // it may have been swept
 			rest = append(rest, r)
 		} else {
-			b.noteRow(name)
+			b.noteRow(name, known[name])
 		}
 	}
 	return rest
 }
 
-// noteRow notes that the lock has a row. mu is held.
-func (b *Leases) noteRow(name string) {
+// noteRow notes whether the lock has a row as Quick.Known needs it. mu is held.
+func (b *Leases) noteRow(name string, known bool) {
+	if !known {
+		delete(b.rows, name)
+		return
+	}
 	if len(b.rows) >= maxRows {
 		clear(b.rows)
 	}
 	b.rows[name] = struct{}{}
 }
 
-// rowsOf returns which of the locks of the requests are known to have a row.
+// rowsOf returns which of the locks of the requests are known as Quick.Known needs them.
 func (b *Leases) rowsOf(reqs []*request) map[string]bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -162,7 +161,7 @@ func (b *Leases) calmed(t *txn) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	for name, l := range t.locks {
-		b.noteRow(name)
+		b.noteRow(name, !t.tombed[name])
 		if l.Free() {
 			delete(b.crowded, name)
 		}

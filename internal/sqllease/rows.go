@@ -54,6 +54,9 @@ func (t *txn) read(v *View, names []string) {
 	for _, k := range v.Buried {
 		t.buried[k] = struct{}{}
 	}
+	for _, name := range v.Tombs {
+		t.tombed[name] = true
+	}
 }
 
 // cut returns the end of something that lives for at most ttl from now, and whether its stored

@@ -121,6 +121,9 @@ type View struct {
 	Leases   []LeaseRow
 	Rest     []RestRow // of the locks in Front
 	Buried   []Key     // abandoned leases among those requested
+	// Tombs are the locks that have tombs of abandoned leases, in a store where that matters to
+	// Quick.Known.
+	Tombs []string
 }
 
 // RestRow describes the waiters of a lock that were not read.
@@ -221,21 +224,19 @@ const ClockSlack = time.Second
 // Quick is requests for locks that are presumed uncontended: acquisitions, or releases.
 //
 // A lease is granted where the lock has no leases at all, dead or alive, there are no watchers,
-// the lease was not abandoned and its session, if it has one, lives. The token is above the last
-// number of the lock, and above the floor. A lease is released where it is held and has not
+// the lease was not abandoned and its session, if it has one, lives. The token is above all
+// numbers of the lock, also those of rows that were swept. A lease is released where it is held and has not
 // expired, there are no watchers, and the lock has no other leases.
 //
 // A store may keep such a lease in the row of the lock: the lock is thin then, and has no rows in
 // the table of leases. An acquisition and a release are one statement each, which decides by that
 // row alone: see thin_test.go. Begin inflates a thin lock: its lease is in the View, marked, and is
 // written to the table of leases if it stays. A rollback leaves the lock thin.
-//
-// Everything is in the order of the names, in which rows are locked.
 type Quick struct {
-	Names   []string // of all locks
-	Acquire []LeaseRow
-	Release []Key // when there are no acquisitions
-	// Known are the locks to be acquired whose rows are known to exist. They may have been swept since.
+	Acquire []LeaseRow // by the names of the locks, in whose order rows are locked
+	Release []Key      // the same, when there are no acquisitions
+	// Known are the locks whose rows are known to exist, and to have no tombs. They may have been
+	// swept, or a lease abandoned, since.
 	Known map[string]bool
 
 	Granted  []QuickGrant
@@ -247,6 +248,7 @@ type QuickGrant struct {
 	Name  string
 	Token int64
 	Since time.Time
+	Tombs bool // see View.Tombs
 }
 
 // Renewals is a renewal of a session and of timed leases, each once, and its outcome.

@@ -14,6 +14,10 @@ import (
 // may be lost, any request may be late, and a client may give up at any moment. A session may end,
 // the lock may be broken, the row may be swept, and a watcher may come: one of these happens, once.
 //
+// InnoDB differs (ADR 0014): a statement changes also a row that was made after it began. So it asks only the
+// row whether there are tombs, and whether its number is above the floor; or it makes sure that there is a row,
+// and then sees everything.
+//
 // Checked: no client holds the lock while another one does; tokens grow with each grant; a lease that
 // was released is not on record any more; a watcher misses nothing.
 
@@ -23,6 +27,9 @@ const thinClients = 3
 type thinRules struct {
 	tries  [thinClients]int8
 	faults int8 // how many answers are lost, and how often clients give up
+
+	happen int8 // how often a session ends, a row is swept, and so on; otherwise once
+	innodb bool
 
 	noFat      bool // a statement does not ask whether the lock is fat
 	anyLease   bool // a release clears whatever is thin
@@ -36,6 +43,7 @@ type thinRules struct {
 	insertGets bool // the statement that inserts the row grants the lease with it
 	sweepsThin bool // the row of a thin lock is swept
 	noBarrier  bool // a watcher does not wait for statements that have begun
+	noNumber   bool // a row is used although its number is not known to be above the floor
 	watchThin  bool // locks that are thin when a watcher comes stay thin, and are released so
 }
 
@@ -78,12 +86,13 @@ type thinClient struct {
 	step  thinStep // of the short acquisition, or release, on the way
 	about int8     // its lease
 	gives bool     // it is a release
+	asks  bool     // it asks only the row
 	view  thinView
 }
 
 type thinState struct { //nolint:recvcheck // a method with a value receiver changes a copy, which is the next state
 	row, last, floor int8 // row counts the rows of the lock that there were; negative: there is none
-	fat              bool
+	fat, unnumbered  bool
 	buried           int8 // changes with each tomb
 	thin, thinToken  int8
 	held, heldToken  int8 // in the table of leases
@@ -91,7 +100,7 @@ type thinState struct { //nolint:recvcheck // a method with a value receiver cha
 	tombs            uint16
 	dead             [thinClients]bool
 	watched          bool
-	happened         bool
+	happened         int8
 	faults, most     int8
 	clients          [thinClients]thinClient
 }
@@ -131,6 +140,7 @@ func (m *thinState) long(r thinRules, do func()) {
 	if m.row < 0 {
 		m.row, m.last, m.fat, m.thin, m.buried = -m.row, m.floor, false, 0, 0
 	}
+	m.last, m.unnumbered = max(m.last, m.floor), false
 	if m.isThin() && !r.forgets {
 		if m.lives(m.thin) {
 			m.held, m.heldToken = m.thin, m.thinToken
@@ -197,9 +207,10 @@ func (m thinState) next(r thinRules, f func(thinState, string)) {
 	for c := range thinClients {
 		m.statement(c, r, f)
 		m.act(c, r, f)
-		if me := &m.clients[c]; !m.happened && !m.dead[c] && me.phase != thinHolds && me.answer == 0 {
+		if me := &m.clients[c]; m.happened < max(1, r.happen) && !m.dead[c] && me.phase != thinHolds && me.answer == 0 {
 			n := m // its session ends, and whatever waits is tended
-			n.happened, n.dead[c] = true, true
+			n.dead[c] = true
+			n.happened++
 			for lease := int8(c*thinTries + 1); lease <= int8(c*thinTries+thinTries); lease++ {
 				n.dequeue(lease)
 			}
@@ -209,15 +220,19 @@ func (m thinState) next(r thinRules, f func(thinState, string)) {
 			f(n, "")
 		}
 	}
-	if m.happened {
+	if m.happened >= max(1, r.happen) {
 		return
 	}
 	m.breaks(r, f)
 	if m.row >= 0 && m.held == 0 && m.queue[0] == 0 && (!m.isThin() || r.sweepsThin) && m.buried == 0 {
 		n := m
-		n.happened, n.floor, n.row = true, max(m.floor, m.last), -(m.row + 1)
-		n.fat, n.thin, n.thinToken, n.last = false, 0, 0, 0
+		n.floor, n.row = max(m.floor, m.last), -(m.row + 1)
+		n.happened++
+		n.fat, n.thin, n.thinToken, n.last, n.unnumbered = false, 0, 0, 0, false
 		f(n, "")
+	}
+	if r.innodb { // it has no watchers
+		return
 	}
 	for c := range m.clients {
 		if m.clients[c].step >= thinInsert && !r.noBarrier {
@@ -225,7 +240,8 @@ func (m thinState) next(r thinRules, f func(thinState, string)) {
 		}
 	}
 	n := m
-	n.happened, n.watched = true, true
+	n.watched = true
+	n.happened++
 	if !r.watchThin && n.isThin() {
 		n.long(r, func() {})
 	}
@@ -237,7 +253,7 @@ func (m thinState) breaks(r thinRules, f func(thinState, string)) {
 	if !m.isThin() && m.held == 0 {
 		return
 	}
-	m.happened = true
+	m.happened++
 	m.long(r, func() {
 		m.number()
 		if m.held == 0 {
@@ -262,18 +278,31 @@ func (m thinState) statement(c int, r thinRules, f func(thinState, string)) {
 	case thinNone:
 	case thinSent:
 		me.view, me.step = view, thinBegun
-		if m.row < 0 && !me.gives {
+		if r.innodb && !me.gives {
+			me.asks = true
+			f(m, "")
+			me.asks = false
+		}
+		if (m.row < 0 || r.innodb) && !me.gives {
 			me.step = thinInsert
 		}
 		f(m, "")
 	case thinInsert:
 		if m.row < 0 {
 			m.row, m.last, m.fat, m.thin, m.buried = -m.row, me.view.floor, false, 0, 0
+			if m.unnumbered = r.innodb; r.innodb {
+				m.last = 0
+			}
 		}
 		if view.row = m.row; !r.insertGets { // the next statement sees what was committed before this
 			me.view = view
 		}
 		me.view.row, me.step = m.row, thinBegun
+		if r.innodb { // it has locked the row
+			me.step = thinNone
+			m.acquireShort(c, r, f)
+			return
+		}
 		f(m, "")
 	case thinBegun:
 		me.step = thinNone
@@ -290,7 +319,12 @@ func (m thinState) acquireShort(c int, r thinRules, f func(thinState, string)) {
 	buried := v.tombs&(1<<me.about) != 0 || m.buried != v.buried && !r.oldTombs
 	free := (m.thin == 0 || r.over) && (!m.fat || r.noFat)
 	wanted := me.lease == me.about && me.phase == thinAsks
-	if m.row != v.row || !free || buried || v.watched || v.dead {
+	seen := m.row == v.row
+	if me.asks {
+		seen = m.row >= 0 && (!m.unnumbered || r.noNumber)
+		buried = m.buried != 0 && !r.oldTombs
+	}
+	if !seen || !free || buried || v.watched || v.dead {
 		me.long = wanted || me.long
 		f(m, "")
 		return
@@ -299,11 +333,12 @@ func (m thinState) acquireShort(c int, r thinRules, f func(thinState, string)) {
 	if m.watched {
 		wrong = "a watcher misses a grant"
 	}
-	if r.noFloor {
+	if r.noFloor || me.asks {
 		m.last++
 	} else {
 		m.last = max(m.last, v.floor) + 1
 	}
+	m.unnumbered = false
 	m.thin, m.thinToken = me.about, m.last
 	m.grant(me.about, m.last)
 	if me.lease != me.about {
@@ -315,7 +350,7 @@ func (m thinState) acquireShort(c int, r thinRules, f func(thinState, string)) {
 func (m thinState) releaseShort(c int, r thinRules, f func(thinState, string)) {
 	me, v := &m.clients[c], &m.clients[c].view
 	mine := me.phase == thinGives && me.lease == me.about && !me.long
-	done := m.row == v.row && (!m.fat || r.noFat) && (m.thin == me.about || r.anyLease && m.thin != 0) && !v.dead && (!v.watched || r.watchThin)
+	done := (m.row == v.row || r.innodb && m.row >= 0) && (!m.fat || r.noFat) && (m.thin == me.about || r.anyLease && m.thin != 0) && !v.dead && (!v.watched || r.watchThin)
 	wrong := ""
 	if done {
 		if m.watched {
@@ -354,7 +389,7 @@ func (m *thinState) idle(c int) string {
 	if m.onRecord(me.lease) && m.lives(me.lease) {
 		wrong = fmt.Sprintf("lease %d was released, and is on record", me.lease)
 	}
-	*me = thinClient{tries: me.tries, step: me.step, about: me.about, gives: me.gives, view: me.view}
+	*me = thinClient{tries: me.tries, step: me.step, about: me.about, gives: me.gives, asks: me.asks, view: me.view}
 	return wrong
 }
 
@@ -390,7 +425,7 @@ func (m thinState) act(c int, r thinRules, f func(thinState, string)) {
 		you := &n.clients[c]
 		you.phase, you.answer = thinGives, 0
 		if you.long = me.step != thinNone; !you.long {
-			you.step, you.about, you.gives = thinSent, me.lease, true
+			you.step, you.about, you.gives, you.asks = thinSent, me.lease, true, false
 		}
 		f(n, "")
 	case thinGives:
@@ -433,6 +468,15 @@ func TestThinModel(t *testing.T) {
 	}{
 		{"two clients, one of them twice", thinRules{tries: twice, faults: 2}, false},
 		{"three clients", thinRules{tries: three, faults: 1}, false},
+		{"InnoDB, two clients, one of them twice", thinRules{innodb: true, tries: twice, faults: 2}, false},
+		{"InnoDB, two events", thinRules{innodb: true, tries: twice, happen: 2, faults: 1}, false},
+		{"InnoDB, three clients", thinRules{innodb: true, tries: three, faults: 1}, false},
+		{"InnoDB, fat locks are not noticed", thinRules{innodb: true, tries: twice, faults: 1, noFat: true}, true},
+		{"InnoDB, a row without a number is used", thinRules{innodb: true, tries: twice, happen: 2, noNumber: true}, true},
+		{"InnoDB, the row does not tell of tombs", thinRules{innodb: true, tries: twice, faults: 1, oldTombs: true}, true},
+		{"InnoDB, tokens do not heed the floor", thinRules{innodb: true, tries: twice, faults: 1, noFloor: true}, true},
+		{"InnoDB, the insertion of the row grants", thinRules{innodb: true, tries: twice, faults: 1, insertGets: true}, true},
+		{"InnoDB, the row of a thin lock is swept", thinRules{innodb: true, tries: twice, sweepsThin: true}, true},
 		{"fat locks are not noticed", thinRules{tries: twice, faults: 1, noFat: true}, true},
 		{"a release clears whatever is thin", thinRules{tries: twice, faults: 1, anyLease: true}, true},
 		{"an acquisition takes over what is thin", thinRules{tries: twice, over: true}, true},

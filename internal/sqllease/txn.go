@@ -23,6 +23,7 @@ type txn struct {
 	locks    map[string]*lock
 	sessions map[backend.SessionID]*session
 	buried   map[Key]struct{} // abandoned leases among those requested
+	tombed   map[string]bool  // locks with tombs: see View.Tombs
 
 	gone    []*lease // rows to be deleted
 	cleared bool     // a thin lease has ended
@@ -39,7 +40,7 @@ type txn struct {
 func newTxn(b *Leases) *txn {
 	return &txn{
 		b: b, locks: make(map[string]*lock), sessions: make(map[backend.SessionID]*session),
-		buried: make(map[Key]struct{}), tombs: make(map[Key]struct{}), notifications: make(map[string]*notification),
+		buried: make(map[Key]struct{}), tombed: make(map[string]bool), tombs: make(map[Key]struct{}), notifications: make(map[string]*notification),
 	}
 }
 
@@ -197,7 +198,9 @@ func (r rows) Lost(l *lease, cause backend.Cause, reason string) {
 	r.t.tell(s, x)
 }
 
-func (r rows) Abandon(k Key) { r.t.tombs[k], r.t.buried[k] = struct{}{}, struct{}{} }
+func (r rows) Abandon(k Key) {
+	r.t.tombs[k], r.t.buried[k], r.t.tombed[k.Name] = struct{}{}, struct{}{}, true
+}
 
 func (r rows) Abandoned(k Key) bool {
 	_, dead := r.t.buried[k]
