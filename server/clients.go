@@ -59,6 +59,9 @@ func (c *client) set(q Quota) {
 }
 
 func (c *client) bounds() (Quota, *rate.Limiter) {
+	if c == nil {
+		return Quota{}, nil
+	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.quota, c.pace
@@ -66,6 +69,9 @@ func (c *client) bounds() (Quota, *rate.Limiter) {
 
 // part returns the client's part of a limiter.
 func (c *client) part(s *Server, l *limiter) *limiter {
+	if c == nil {
+		return nil
+	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	part := c.own[l]
@@ -157,12 +163,9 @@ func network(a netip.Addr) netip.Addr {
 // enter takes a slot for a request, in the limiter and in its client's part of it, and returns the function
 // that gives both back.
 func (s *Server) enter(r *request, l *limiter) (func(), error) {
-	if r.client == nil {
-		return l.leave, s.admit(r.Context(), l)
-	}
 	part := r.client.part(s, l)
-	if err := s.admit(r.Context(), part); err != nil {
-		return nil, overQuota("concurrent requests of this kind that a client may have: %d", cap(part.slots))
+	if !part.enter(r.Context()) {
+		return nil, s.overQuota("concurrent requests of this kind that a client may have: %d", cap(part.slots))
 	}
 	if err := s.admit(r.Context(), l); err != nil {
 		part.leave()
@@ -173,9 +176,6 @@ func (s *Server) enter(r *request, l *limiter) (func(), error) {
 
 // enterNow is enter for work that can also be done without another slot.
 func (s *Server) enterNow(r *request, l *limiter) (func(), bool) {
-	if r.client == nil {
-		return l.leave, l.enterNow()
-	}
 	part := r.client.part(s, l)
 	if !part.enterNow() {
 		return nil, false
@@ -206,42 +206,37 @@ func (s *Server) checkQuota(w http.ResponseWriter, r *request) error {
 	q, _ := c.bounds()
 	if most := cmp.Or(q.Connections, (s.cfg.Limits.Connections+1)/2); conns > most {
 		w.Header().Set("Connection", "close")
-		s.metrics.QuotaRejected(observe.QuotaClient)
-		return overQuota("connections that a client may have: %d", most)
+		return s.overQuota("connections that a client may have: %d", most)
 	}
 	return nil
 }
 
 // checkRate counts one request that asks for something new.
 func (s *Server) checkRate(r *request) error {
-	if r.client == nil {
-		return nil
-	}
 	q, pace := r.client.bounds()
 	if pace == nil || pace.Allow() {
 		return nil
 	}
-	s.metrics.QuotaRejected(observe.QuotaClient)
-	return overQuota("requests that this client may send in a second: %d", q.Requests)
+	return s.overQuota("requests that this client may send in a second: %d", q.Requests)
 }
 
 // checkHolds refuses an acquire if the client holds as many leases as it may. The acquire is in the
 // limiter of acquires already, with the others in progress.
 func (s *Server) checkHolds(r *request, k leaseKey) error {
-	if r.client == nil || r.mark == "" {
-		return nil
-	}
 	q, _ := r.client.bounds()
-	asking := len(r.client.part(s, s.limiters.acquires).slots)
-	if q.Locks == 0 || s.registry.heldBy(r.mark)+asking <= q.Locks || s.registry.knows(k) {
+	if q.Locks == 0 || r.mark == "" {
 		return nil
 	}
-	s.metrics.QuotaRejected(observe.QuotaClient)
-	return overQuota("leases of this server that this client may hold: %d", q.Locks)
+	asking := len(r.client.part(s, s.limiters.acquires).slots)
+	if s.registry.heldBy(r.mark)+asking <= q.Locks || s.registry.knows(k) {
+		return nil
+	}
+	return s.overQuota("leases of this server that this client may hold: %d", q.Locks)
 }
 
-// overQuota returns the error for a client that has as many as it may have.
-func overQuota(format string, most int) error {
+// overQuota counts the refusal of a client that has as many as it may have, and returns its error.
+func (s *Server) overQuota(format string, most int) error {
+	s.metrics.QuotaRejected(observe.QuotaClient)
 	return &overloadError{status: http.StatusTooManyRequests, what: fmt.Sprintf(format, most)}
 }
 

@@ -9,7 +9,8 @@ import (
 	"github.com/holdfast-io/holdfast/observe"
 )
 
-// limiter bounds how many requests of one kind are served concurrently.
+// limiter bounds how many requests of one kind are served concurrently. The receiver of its methods may be
+// nil: no bound.
 type limiter struct {
 	slots chan struct{} // one value for each request inside
 	quota observe.Quota
@@ -89,6 +90,9 @@ func (s *Server) knows(r *request, k leaseKey) bool {
 
 // enterNow takes a slot if one is free, and reports whether it did.
 func (l *limiter) enterNow() bool {
+	if l == nil {
+		return true
+	}
 	select {
 	case l.slots <- struct{}{}:
 		return true
@@ -117,7 +121,11 @@ func (l *limiter) enter(ctx context.Context) bool {
 	}
 }
 
-func (l *limiter) leave() { <-l.slots }
+func (l *limiter) leave() {
+	if l != nil {
+		<-l.slots
+	}
+}
 
 // bounded bounds the work that acquires make for the backend: one that does not wait takes a slot in the
 // limiter of tries.

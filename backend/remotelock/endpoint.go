@@ -145,13 +145,9 @@ var errOtherStore = errors.New("another store")
 // readiness asks a server what it is. One that is not ready says why in the error.
 func readiness(ctx context.Context, c *client, to string) (wire.Health, error) {
 	var h wire.Health
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, to, http.NoBody)
+	res, err := c.get(ctx, to)
 	if err != nil {
-		return h, err //nolint:wrapcheck // failed maps it
-	}
-	res, err := c.Do(req)
-	if err != nil {
-		return h, err //nolint:wrapcheck // failed maps it
+		return h, err
 	}
 	defer res.Body.Close() //nolint:errcheck // it was read, or is abandoned
 	if res.StatusCode != http.StatusOK {
@@ -167,6 +163,15 @@ func readiness(ctx context.Context, c *client, to string) (wire.Health, error) {
 type client struct {
 	*http.Client
 	transport *conns.HTTP
+}
+
+// get sends a request of our own, without credentials.
+func (c *client) get(ctx context.Context, to string) (*http.Response, error) {
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, to, http.NoBody)
+	if err != nil {
+		return nil, err //nolint:wrapcheck // failed maps it
+	}
+	return c.Do(req) //nolint:wrapcheck // failed maps it
 }
 
 // close ends all connections.
@@ -251,13 +256,9 @@ func probe(ctx context.Context, c *client, to string) error {
 	const enough = 3 * time.Second // an HTTP/1 server answers the first bytes immediately
 	ctx, cancel := context.WithTimeout(ctx, enough)
 	defer cancel()
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, to, http.NoBody)
+	res, err := c.get(ctx, to)
 	if err != nil {
-		return err //nolint:wrapcheck // failed maps it
-	}
-	res, err := c.Do(req)
-	if err != nil {
-		return err //nolint:wrapcheck // failed maps it
+		return err
 	}
 	_, _ = io.Copy(io.Discard, io.LimitReader(res.Body, maxAnswer))
 	return res.Body.Close() //nolint:wrapcheck // failed maps it

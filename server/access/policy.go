@@ -65,12 +65,8 @@ type grantText struct {
 }
 
 type limitText struct {
-	To          []string `yaml:"to"`
-	Locks       int      `yaml:"locks"`
-	Waiters     int      `yaml:"waiters"`
-	Streams     int      `yaml:"streams"`
-	Connections int      `yaml:"connections"`
-	Requests    int      `yaml:"requests"`
+	To           []string         `yaml:"to"`
+	server.Quota `yaml:",inline"` // the keys are its fields, in small letters
 }
 
 // tokenHash is the SHA-256 of a token.

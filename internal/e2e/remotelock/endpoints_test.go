@@ -18,6 +18,8 @@ import (
 	"github.com/holdfast-io/holdfast/server"
 )
 
+const ttl = 3 * time.Second
+
 // several returns the URL of several servers.
 func several(servers ...*running) string {
 	hosts := make([]string, len(servers))
@@ -34,7 +36,7 @@ func clientOf(t *testing.T, url string) *holdfast.Client {
 	if err != nil {
 		t.Fatal(err)
 	}
-	c, err := holdfast.New(b, holdfast.Config{TTL: 3 * time.Second})
+	c, err := holdfast.New(b, holdfast.Config{TTL: ttl})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -47,6 +49,18 @@ func clientOf(t *testing.T, url string) *holdfast.Client {
 		}
 	})
 	return c
+}
+
+// renewed waits until a lease has outlived the TTL, by renewals that were sent after now.
+func renewed(t *testing.T, held *holdfast.Lock) {
+	t.Helper()
+	outlived := time.Now().Add(2 * ttl)
+	leasetest.Eventually(t, "the lease is renewed", func() bool {
+		if err := held.Err(); err != nil {
+			t.Fatalf("the lock was lost with its server: %v", err)
+		}
+		return held.Deadline().After(outlived)
+	})
 }
 
 // A client keeps what it holds, and its place in the queue, when the server that it uses stops. Nothing is
@@ -75,19 +89,13 @@ func TestServersStopInTurn(t *testing.T) {
 	if err := first.stop(); err != nil {
 		t.Error(err)
 	}
-	time.Sleep(4 * time.Second) // longer than the TTL
-	if err := held.Err(); err != nil {
-		t.Fatalf("the lock was lost with the first server: %v", err)
-	}
+	renewed(t, held)
 	addr := strings.TrimPrefix(first.url, "holdfast://")
 	serve(t, store, addr, server.Config{})
 	if err := second.stop(); err != nil {
 		t.Error(err)
 	}
-	time.Sleep(4 * time.Second)
-	if err := held.Err(); err != nil {
-		t.Fatalf("the lock was lost with the second server: %v", err)
-	}
+	renewed(t, held)
 	if err := held.Release(t.Context()); err != nil {
 		t.Errorf("release: %v", err)
 	}
