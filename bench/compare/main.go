@@ -1,11 +1,12 @@
-// Command compare measures two builds of "holdfast bench" in turns, and prints the ratio of each
-// row. A machine changes its speed from minute to minute; builds that take turns are both affected.
+// Command compare measures two builds of "holdfast bench" in turns, and prints the gain of each
+// figure: above 1, the new build is better. A machine changes its speed from minute to minute;
+// builds that take turns are both affected.
 //
 //	go run ./bench/compare -before '/tmp/old bench' -after 'bin/holdfast bench' -engine redis,etcd
 //
 // Flags after "--" are passed to both builds, such as "-- --only 'own/*'". Each round starts a new
 // server of the engine for each build; the build that went first in one round goes second
-// in the next. Exit status: 0; 1 when a build failed, or a row is slower than -least.
+// in the next. Exit status: 0; 1 when a build failed, or the gain of a row is below -least.
 package main
 
 import (
@@ -51,7 +52,7 @@ func run(ctx context.Context, args []string, out io.Writer) error {
 	after := flags.String("after", "bin/holdfast bench", "the command of the new build")
 	engines := flags.String("engine", "memory", "engines, separated by commas")
 	rounds := flags.Int("rounds", 5, "how often each build is measured on each engine")
-	least := flags.Float64("least", 0, "fail when a row of pairs a second is below this ratio")
+	least := flags.Float64("least", 0, "fail when the gain of a row is below this")
 	if err := flags.Parse(args); err != nil {
 		return err
 	}
@@ -81,8 +82,8 @@ func run(ctx context.Context, args []string, out io.Writer) error {
 		rows := compare(builds[0].reports, builds[1].reports)
 		write(out, builds, rows)
 		for _, r := range rows {
-			if r.ratio < *least {
-				slow = append(slow, fmt.Sprintf("%s %s %.2f", r.engine, r.scenario, r.ratio))
+			if r.gain < *least {
+				slow = append(slow, fmt.Sprintf("%s %s %s %.2f", r.engine, r.scenario, r.figure, r.gain))
 			}
 		}
 	}
@@ -111,36 +112,70 @@ func (b *build) measure(ctx context.Context, engine, file string, more []string)
 	return nil
 }
 
-// row is one scenario. The figures are medians of the rounds; lowest and highest are the ratios of
-// single rounds.
-type row struct {
-	engine, scenario       string
-	before, after          float64 // pairs per second
-	ratio, lowest, highest float64
+// measures are the figures that are compared. What stands while nothing is acquired or released has no
+// pairs, and should be small.
+var measures = []struct { //nolint:gochecknoglobals // constant
+	metric bench.Metric
+	title  string
+	small  bool
+}{
+	{bench.PairsPerSecond, "pairs/s", false},
+	{bench.RequestsPerSecond, "requests/s", true},
+	{bench.BytesEach, "bytes each", true},
+	{bench.Goroutines, "goroutines", true},
 }
 
-// compare pairs the reports by round. A scenario without pairs, or that a round lacks, has no row.
+// row is one figure of a scenario. before and after are medians of the rounds. gain is the median of the
+// ratios of the rounds, and above 1 when the new build is better; lowest and highest are those of single
+// rounds.
+type row struct {
+	engine, scenario, figure string
+	before, after            float64
+	gain, lowest, highest    float64
+}
+
+// compare pairs the reports by round. A figure that a round lacks has no row, and where pairs are counted
+// they are the only one.
 func compare(before, after []*bench.Report) []row {
 	var rows []row
 	for _, result := range before[0].Results {
-		var old, fresh, ratios []float64
-		for round := range before {
-			a := before[round].Find(result.Engine, result.Scenario, result.Contender)
-			b := after[round].Find(result.Engine, result.Scenario, result.Contender)
-			if a == nil || b == nil || a.Figures[bench.PairsPerSecond] == 0 {
+		for _, m := range measures {
+			var old, fresh, gains []float64
+			for round := range before {
+				a, ok := figure(before[round], &result, m.metric)
+				b, also := figure(after[round], &result, m.metric)
+				if !ok || !also || !m.small && a == 0 {
+					continue
+				}
+				old, fresh = append(old, a), append(fresh, b)
+				if m.small {
+					gains = append(gains, (a+1)/(b+1)) // either may be 0
+				} else {
+					gains = append(gains, b/a)
+				}
+			}
+			if len(gains) < len(before) {
 				continue
 			}
-			old, fresh = append(old, a.Figures[bench.PairsPerSecond]), append(fresh, b.Figures[bench.PairsPerSecond])
-			ratios = append(ratios, fresh[len(fresh)-1]/old[len(old)-1])
-		}
-		if len(ratios) == len(before) {
 			rows = append(rows, row{
-				result.Engine, result.Scenario, bench.Median(old), bench.Median(fresh),
-				bench.Median(ratios), slices.Min(ratios), slices.Max(ratios),
+				result.Engine, result.Scenario, m.title, bench.Median(old), bench.Median(fresh),
+				bench.Median(gains), slices.Min(gains), slices.Max(gains),
 			})
+			if !m.small {
+				break
+			}
 		}
 	}
 	return rows
+}
+
+func figure(r *bench.Report, of *bench.Result, m bench.Metric) (float64, bool) {
+	found := r.Find(of.Engine, of.Scenario, of.Contender)
+	if found == nil {
+		return 0, false
+	}
+	v, ok := found.Figures[m]
+	return v, ok
 }
 
 func write(out io.Writer, builds []*build, rows []row) {
@@ -150,9 +185,10 @@ func write(out io.Writer, builds []*build, rows []row) {
 			b.name, cmp.Or(r.Commit, "unknown"), len(b.reports), r.Budget, r.Machine.Cores, r.Machine.LoadFrom)
 	}
 	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', tabwriter.AlignRight)
-	fmt.Fprintln(w, "engine\tscenario\tbefore, pairs/s\tafter\tafter/before\tlowest\thighest\t")
+	fmt.Fprintln(w, "engine\tscenario\tfigure\tbefore\tafter\tgain\tlowest\thighest\t")
 	for _, r := range rows {
-		fmt.Fprintf(w, "%s\t%s\t%.0f\t%.0f\t%.2f\t%.2f\t%.2f\t\n", r.engine, r.scenario, r.before, r.after, r.ratio, r.lowest, r.highest)
+		fmt.Fprintf(w, "%s\t%s\t%s\t%.0f\t%.0f\t%.2f\t%.2f\t%.2f\t\n",
+			r.engine, r.scenario, r.figure, r.before, r.after, r.gain, r.lowest, r.highest)
 	}
 	_ = w.Flush()
 	fmt.Fprintln(out)

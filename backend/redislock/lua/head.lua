@@ -43,7 +43,8 @@ local loss -- leases granted before this instant are from before a loss of write
 local watched -- the name of the stream of events, while there is a watcher
 local full -- the memory of the server is full: nothing may be added
 local answers -- 'OK', and then one for each operation
-local asked, lives_until -- the session that was read last, and when it ends
+local asked, lives_until -- the session that was read last in this operation, and when it ends
+local met -- what takeone found on record of a lock that it could not take: see join
 
 local function begin(keys, args, is_full)
   call, ARGV, full = redis.call, args, is_full
@@ -56,7 +57,7 @@ local function begin(keys, args, is_full)
   now = clock[1] * 1000000 + clock[2]
   instant = num(now)
   loss, clean, quarantine, marker, till, longest, seen_at, watched = 0, true, 0, nil, nil, nil, nil, nil
-  answers = {'OK'}
+  answers, asked, met = {'OK'}, nil, 0
 end
 
 local HOUR = 3600000000
@@ -150,10 +151,12 @@ end
 
 -- The same for an operation on one lease of a session that is alone in its execution, without
 -- what an operation on many costs. The answer is that of an operation that went the short way.
+-- met is then the number of records that were in the way: of the lock, or of the lease's release.
 local function takeone(i)
   local sid, name, lease = ARGV[i], ARGV[i + 10], ARGV[i + 11]
   if ARGV[i + 1] ~= '0' or ARGV[i + 3] == '1' or ARGV[i + 5] ~= 'x' or not living(sid) then return nil end
-  if call('EXISTS', T .. 'o:' .. name, T .. 'l:' .. name, T .. 'd:' .. lease) > 0 or thin(name) then return nil end
+  met = call('EXISTS', T .. 'o:' .. name, T .. 'l:' .. name, T .. 'd:' .. lease)
+  if met > 0 or thin(name) then return nil end
   local token = tokens(1)
   if not token then return nil end
   call('ZADD', THIN, 0, name .. '\n' .. lease .. '\n' .. sid .. '\nx\n' .. ARGV[i + 6] .. '\n' .. num(token) .. '\n' .. instant
@@ -260,7 +263,9 @@ local function join(i, name, lease)
   if not n or n == '0' or queued == '0' then return nil end
   local last = call('ZRANGE', q, -1, -1)[1]
   local recs = last and call('HMGET', w, last, lease)
-  if not recs or not recs[1] or recs[2] or call('EXISTS', T .. 'd:' .. lease) == 1 then return nil end
+  if not recs or not recs[1] or recs[2] then return nil end
+  -- When takeone met one record, that is the lock.
+  if met ~= 1 and call('EXISTS', T .. 'd:' .. lease) == 1 then return nil end
   -- How long until the waiter before it can end: see blocks.
   local before, timed, ttl = string.match(recs[1], '^([^\n]*)\n[xs]\n%d+\n%d+\n%d+\n([01])\n(%d+)\n')
   if not before then return nil end

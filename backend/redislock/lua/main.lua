@@ -76,7 +76,7 @@ end
 
 local function acquisition(i, n, brief)
   local ok, done, first, left
-  if brief then ok, done, first, left = pcall(take, i, n) end
+  if brief and met == 0 then ok, done, first, left = pcall(take, i, n) end
   if not ok then done = nil end -- to write again what it wrote does no harm
   if done and 2 * #done == n - 10 then return {'ALL', first, now, left} end
   local at = {}
@@ -98,7 +98,7 @@ end
 local function work(i, brief)
   while ARGV[i] do
     local op, n, r = ARGV[i], tonumber(ARGV[i + 1]), nil
-    i, asked = i + 2, nil
+    i = i + 2
     if op == 'acquire' then
       r = acquisition(i, n, brief)
     elseif op == 'release' then
@@ -107,7 +107,7 @@ local function work(i, brief)
       r = long(op, i)
     end
     answers[#answers + 1] = r
-    i = i + n
+    i, asked = i + n, nil
   end
   return answers
 end
@@ -194,7 +194,6 @@ local function execute(remembers)
   if ARGV[2] == 'q' then quarantine = till end
   local brief = not (watched or full or quarantine > now)
   if brief and ARGV[3] == 'acquire' and ARGV[4] == '12' and not ARGV[17] then
-    asked = nil
     local ok, r = pcall(takeone, 5)
     if ok and r then return {'OK', r} end
   end
