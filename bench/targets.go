@@ -87,6 +87,8 @@ func Targets() []Target {
 		target("sqlite", "own/64", PairsPerSecond, "raw", 0.9, "many locks in one transaction, with a queue and a token"),
 		target("holdfast", "own/1", PairsPerSecond, "etcd v3lock", 1.1, "HTTP ahead of etcd's lock service over gRPC"),
 		target("holdfast", "own/64", PairsPerSecond, "etcd v3lock", 1.5, "HTTP ahead of etcd's lock service over gRPC"),
+		target("holdfast-guarded", "own/1", PairsPerSecond, "plain", 0.85, "TLS, identity, limits and audit on, beside off"),
+		target("holdfast-guarded", "own/64", PairsPerSecond, "plain", 0.85, "TLS, identity, limits and audit on, beside off"),
 	)
 }
 

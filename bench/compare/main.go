@@ -149,7 +149,8 @@ func compare(before, after []*bench.Report) []row {
 				}
 				old, fresh = append(old, a), append(fresh, b)
 				if m.small {
-					gains = append(gains, (a+1)/(b+1)) // either may be 0
+					// Either may be 0, or below it when the heap shrank beside it.
+					gains = append(gains, (max(a, 0)+1)/(max(b, 0)+1))
 				} else {
 					gains = append(gains, b/a)
 				}

@@ -112,10 +112,27 @@ func (l local) open(ctx context.Context) (*bench.Engine, error) {
 	if err != nil {
 		return nil, errors.Join(err, stop())
 	}
-	e.Name, e.Local, e.Beside, e.CPU = l.engine, true, at.beside, at.cpu
+	e.Name, e.Local, e.CPU = l.engine, true, at.cpu
+	SetBeside(e, at.beside)
 	end := e.Close
 	e.Close = func() error { return errors.Join(end(), stop()) }
 	return e, nil
+}
+
+// SetBeside tells the engine of another server that was started with it, or of none. Beside our server
+// with TLS and identity that is one without, on which our client is the contender "plain".
+func SetBeside(e *bench.Engine, url string) {
+	e.Beside = url
+	if scheme, _, _ := strings.Cut(url, ":"); scheme != "holdfast" {
+		return
+	}
+	plain := Ours()
+	plain.Name, plain.Kind = "plain", bench.KindRaw
+	plain.Open = func(ctx context.Context, cfg bench.Config) (bench.Locker, error) {
+		cfg.URL = url
+		return openOurs(ctx, cfg)
+	}
+	e.Contenders = append(e.Contenders, plain)
 }
 
 // Close closes all of them.

@@ -10,6 +10,7 @@ import (
 	"github.com/holdfast-io/holdfast/backend"
 	"github.com/holdfast-io/holdfast/bench"
 	"github.com/holdfast-io/holdfast/bench/engines"
+	"github.com/holdfast-io/holdfast/internal/launch"
 	"github.com/holdfast-io/holdfast/internal/testserver"
 )
 
@@ -97,6 +98,27 @@ func TestRedis(t *testing.T) {
 	if f := r.Find("redis", "one/8", "holdfast").Figures; f[bench.HandOverP50] <= 0 || f[bench.HandOverPings] <= 0 || f[bench.Fairness] < 0.5 {
 		t.Errorf("one lock: %v", f)
 	}
+}
+
+// Our server with TLS, identity, limits and audit is measured beside one without, in turns.
+func TestGuarded(t *testing.T) {
+	t.Parallel()
+	self, err := launch.Built(t.Context(), "holdfast")
+	if err != nil {
+		t.Fatal(err)
+	}
+	all, missing, err := engines.Local(t.Context(), []string{"holdfast-guarded"}, self)
+	if err != nil || len(all) != 1 {
+		t.Fatal(missing, err)
+	}
+	if !strings.HasPrefix(all[0].URL, "holdfasts:") || !strings.HasPrefix(all[0].Beside, "holdfast:") {
+		t.Errorf("%s beside %s", all[0].URL, all[0].Beside)
+	}
+	r, err := bench.Run(t.Context(), all, bench.Options{Rounds: 1, Budget: 200 * time.Millisecond, Only: []string{"own/8"}})
+	if err := errors.Join(err, engines.Close(all)); err != nil {
+		t.Fatal(err)
+	}
+	good(t, r, 2)
 }
 
 // Clients that join another have a session each, and the bench tells what a pair costs both sides.

@@ -12,6 +12,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/holdfast-io/holdfast/internal/certs"
@@ -30,6 +31,7 @@ type local struct {
 	beside     string              // the kind of another server: see bench.Engine.Beside
 	hung       int                 // how many servers hang: they accept connections but do not answer
 	tls        bool                // for Redis: clients use TLS
+	guarded    bool                // for holdfast: with TLS, identity, limits and an audit log
 }
 
 // locals returns the servers that can be started here. self is the command holdfast, or empty.
@@ -56,7 +58,11 @@ func locals(self string) []local {
 		{engine: "kubernetes", program: builder("kube-apiserver"), built: map[string][]string{"kube-apiserver": nil, "etcd": {"--unsafe-no-fsync"}}},
 	}
 	if self != "" {
-		all = append(all, local{engine: "holdfast", program: self, programs: map[string][]string{"holdfast": {self}}, built: etcd, beside: "etcd"})
+		ours := map[string][]string{"holdfast": {self}}
+		all = append(all,
+			local{engine: "holdfast", program: self, programs: ours, built: etcd, beside: "etcd"},
+			local{engine: "holdfast-guarded", program: self, kind: "holdfast", programs: ours, beside: "holdfast", guarded: true},
+		)
 	}
 	return all
 }
@@ -85,9 +91,16 @@ func (l local) start(ctx context.Context) (started, func() error, error) {
 		dir, end, err := folder()
 		return started{url: "sqlite://" + filepath.Join(dir, "locks.db")}, end, err
 	}
-	if l.tls {
+	switch {
+	case l.tls:
 		return l.secure(ctx)
+	case l.guarded:
+		return l.guard(ctx)
 	}
+	return l.plain(ctx)
+}
+
+func (l local) plain(ctx context.Context) (started, func() error, error) {
 	programs, err := l.find(ctx)
 	if err != nil {
 		return started{}, nil, err
@@ -101,19 +114,60 @@ func (l local) start(ctx context.Context) (started, func() error, error) {
 	if err != nil {
 		return started{}, nil, errors.Join(err, end())
 	}
-	at.beside = beside.url
+	own := at.cpu
+	at.beside, at.cpu = beside.url, func() time.Duration { return own() + beside.cpu() } // they take turns
 	return at, func() error { return errors.Join(endBeside(), end()) }, nil
+}
+
+// certified returns a folder with certificates, and the function that removes it.
+func certified() (string, certs.Files, func() error, error) {
+	dir, remove, err := folder()
+	if err != nil {
+		return "", certs.Files{}, nil, err
+	}
+	files, err := certs.Loopback(dir)
+	if err != nil {
+		return "", files, nil, errors.Join(err, remove())
+	}
+	return dir, files, remove, nil
+}
+
+// guardPolicy has limits that the measurements do not reach: counting is what costs.
+const guardPolicy = `principals:
+  bench: {certificates: [localhost]}
+grants:
+- {to: [bench], locks: ["*"], verbs: [acquire, read]}
+limits:
+- {to: [bench], locks: 1000000, waiters: 10000, streams: 1000, connections: 1000, requests: 1000000}
+`
+
+// guard starts our server with TLS, a policy and an audit log, and beside it one without.
+func (l local) guard(ctx context.Context) (started, func() error, error) {
+	dir, files, remove, err := certified()
+	if err != nil {
+		return started{}, nil, err
+	}
+	policy := filepath.Join(dir, "policy.yaml")
+	if err := os.WriteFile(policy, []byte(guardPolicy), 0o600); err != nil {
+		return started{}, nil, errors.Join(err, remove())
+	}
+	l.args = append(l.args,
+		"--tls-cert", files.ServerCert, "--tls-key", files.ServerKey, "--tls-client-ca", files.CA,
+		"--policy", policy, "--audit", filepath.Join(dir, "audit.jsonl"))
+	at, end, err := l.plain(ctx)
+	if err != nil {
+		return started{}, nil, errors.Join(err, remove())
+	}
+	client := url.Values{"ca": {files.CA}, "cert": {files.ClientCert}, "key": {files.ClientKey}}
+	at.url = strings.Replace(at.url, "holdfast:", "holdfasts:", 1) + "?" + client.Encode()
+	return at, func() error { return errors.Join(end(), remove()) }, nil
 }
 
 // secure starts a Redis with a port for TLS.
 func (l local) secure(ctx context.Context) (started, func() error, error) {
-	dir, remove, err := folder()
+	_, files, remove, err := certified()
 	if err != nil {
 		return started{}, nil, err
-	}
-	files, err := certs.Loopback(dir)
-	if err != nil {
-		return started{}, nil, errors.Join(err, remove())
 	}
 	addr, err := launch.FreeAddr()
 	if err != nil {

@@ -86,7 +86,7 @@ func (a *app) benchWorkerCommand() *cobra.Command {
 			return bench.Work(cmd.Context(), a.stdin, raw(a.stdout), func(ctx context.Context, url, beside string) (*bench.Engine, error) {
 				e, err := engines.Open(ctx, url)
 				if err == nil {
-					e.Beside = beside
+					engines.SetBeside(e, beside)
 					a.addPeers([]*bench.Engine{e})
 				}
 				return e, err
