@@ -115,7 +115,7 @@ func TestUserLocksUserThatMayOnlyUse(t *testing.T) {
 	if err := openUserLocks(t, getlockURL(s, "root", s.Addr())).Migrate(leasetest.Within(t)); err != nil {
 		t.Fatal(err)
 	}
-	leasetest.Take(t, b, leasetest.Ask("n", leasetest.Session(t, b, time.Minute, nil)))
+	leasetest.Take(t, b, leasetest.Ask("n", leasetest.Session(t, b, leasetest.Long, nil)))
 	if res, err := b.Break(leasetest.Within(t), backend.BreakRequest{Name: "n"}); err != nil || len(res.Broken) != 1 {
 		t.Errorf("Break: %+v, %v", res, err)
 	}

@@ -57,7 +57,7 @@ func TestUserWhoMayOnlyUse(t *testing.T) {
 	for _, table := range []string{"meta", "locks", "sessions", "leases", "tombs", "losses"} {
 		s.Exec("GRANT SELECT, INSERT, UPDATE, DELETE ON test.holdfast_" + table + " TO app@'127.0.0.1'")
 	}
-	id, mine := leasetest.Session(t, app, time.Minute, nil), leasetest.Session(t, admin, time.Minute, nil)
+	id, mine := leasetest.Session(t, app, leasetest.Long, nil), leasetest.Session(t, admin, time.Minute, nil)
 	req := leasetest.Ask("n", id)
 	leasetest.Take(t, app, req)
 	got := leasetest.Start(t, admin, leasetest.Ask("n", mine))
@@ -121,7 +121,7 @@ func TestHostileSettings(t *testing.T) {
 		"default-storage-engine=MyISAM", "innodb-deadlock-detect=ON", "completion-type=CHAIN",
 	)
 	one, two := open(t, s.URL()), open(t, s.URL())
-	mine, theirs := leasetest.Session(t, one, time.Minute, nil), leasetest.Session(t, two, time.Minute, nil)
+	mine, theirs := leasetest.Session(t, one, leasetest.Long, nil), leasetest.Session(t, two, time.Minute, nil)
 	// Names that a collation would fold, cut or split are names of several locks.
 	for _, name := range []string{"Name", "name", "näme", "name ", "name\\", "na'me", `na"me`, "na?me", "na%me", "日本 🔒", "name;--"} {
 		req := leasetest.Ask(name, mine)
@@ -165,7 +165,7 @@ func TestConditions(t *testing.T) {
 	for what, set := range map[string]string{
 		"ran out": "ends = " + now + " - " + hour, "was ended": "cause = 'session', ends = " + now + " + " + hour,
 	} {
-		id := leasetest.Session(t, b, time.Minute, nil)
+		id := leasetest.Session(t, b, leasetest.Long, nil)
 		s.Exec("UPDATE test.holdfast_sessions SET " + set + " WHERE id = '" + string(id) + "'")
 		before := ends(id)
 		if res, err := b.Renew(ctx, backend.RenewRequest{Session: id}); err != nil || !res.SessionLost {
@@ -179,7 +179,7 @@ func TestConditions(t *testing.T) {
 		}
 	}
 
-	id := leasetest.Session(t, b, time.Minute, nil)
+	id := leasetest.Session(t, b, leasetest.Long, nil)
 	renew := func(what string, req backend.AcquireRequest, want error) {
 		t.Helper()
 		res, err := b.Renew(ctx, backend.RenewRequest{Leases: []backend.TimedRenewal{{Name: req.Name, Lease: req.Lease, TTL: time.Hour}}})
@@ -222,7 +222,7 @@ func TestClockAfterWait(t *testing.T) {
 	t.Parallel()
 	s := testserver.MariaDB(t)
 	b := open(t, s.URL())
-	id := leasetest.Session(t, b, time.Minute, nil)
+	id := leasetest.Session(t, b, leasetest.Long, nil)
 	req := leasetest.Ask("n", id)
 	leasetest.Take(t, b, req)
 	leasetest.Give(t, b, req)
@@ -283,7 +283,7 @@ func TestFloorOnlyRises(t *testing.T) {
 	s := testserver.MariaDB(t)
 	b := open(t, s.URL())
 	b.KeepFromSweeping()
-	req := leasetest.Ask("n", leasetest.Session(t, b, time.Minute, nil))
+	req := leasetest.Ask("n", leasetest.Session(t, b, leasetest.Long, nil))
 	leasetest.Take(t, b, req)
 	leasetest.Give(t, b, req)
 	const floor = 1 << 52

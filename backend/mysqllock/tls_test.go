@@ -32,7 +32,7 @@ func TestTLS(t *testing.T) {
 		return strings.TrimPrefix(s.URLOf(user, s.Addr()), "mysql") + "?tls=true&ca=" + url.QueryEscape(ca)
 	}
 	for name, b := range both(t, at(s, "app", certs.CA)) {
-		r := leasetest.Ask("n", leasetest.Session(t, b, time.Minute, nil))
+		r := leasetest.Ask("n", leasetest.Session(t, b, leasetest.Long, nil))
 		if leasetest.Take(t, b, r) == 0 {
 			t.Errorf("%s: no token", name)
 		}

@@ -156,7 +156,7 @@ func TestAdvisoryRoleThatMayOnlyUse(t *testing.T) {
 	}
 	s.Exec(`GRANT USAGE ON SCHEMA holdfast_advisory TO app`, `GRANT USAGE ON SEQUENCE holdfast_advisory.tokens TO app`,
 		`GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA holdfast_advisory TO app`)
-	id := leasetest.Session(t, b, time.Minute, nil)
+	id := leasetest.Session(t, b, leasetest.Long, nil)
 	r := leasetest.Ask("n", id)
 	leasetest.Take(t, b, r)
 	if res, err := b.Break(leasetest.Within(t), backend.BreakRequest{Name: "n"}); err != nil || len(res.Broken) != 1 {

@@ -28,7 +28,7 @@ func TestHeldReplies(t *testing.T) {
 	server := testserver.Postgres(t)
 	proxy := chaos.Start(t, server.Addr())
 	b, other := open(t, server.URLOf("postgres", proxy.Addr())), open(t, server.URL())
-	leasetest.Session(t, b, time.Minute, nil) // the tables exist, and a connection
+	leasetest.Session(t, b, leasetest.Long, nil) // the tables exist, and a connection
 	proxy.Hold(chaos.Replies)
 	req := backend.AcquireRequest{Name: "n", Lease: backend.NewLeaseID(), Timed: true, TTL: ttl}
 	got := leasetest.Start(t, b, req)
@@ -119,8 +119,8 @@ func TestSleeperInTransaction(t *testing.T) {
 	s := testserver.Postgres(t)
 	proxy := chaos.Start(t, s.Addr())
 	sleeper, b := open(t, s.URLOf("postgres", proxy.Addr())), open(t, s.URL())
-	leasetest.Session(t, sleeper, time.Minute, nil)
-	awake := leasetest.Session(t, b, time.Minute, nil)
+	leasetest.Session(t, sleeper, leasetest.Long, nil)
+	awake := leasetest.Session(t, b, leasetest.Long, nil)
 	leasetest.Give(t, b, func() backend.AcquireRequest { r := leasetest.Ask("n", awake); leasetest.Take(t, b, r); return r }())
 
 	// Its transaction waits for the row, and when it gets that its client is gone.

@@ -62,7 +62,7 @@ func TestPoolerIsSeen(t *testing.T) {
 	if err != nil || len(found) != 1 || !strings.Contains(found[0], "pooler") {
 		t.Errorf("it found %q, %v", found, err)
 	}
-	id := leasetest.Session(t, b, time.Minute, nil)
+	id := leasetest.Session(t, b, leasetest.Long, nil)
 	first, second := leasetest.Ask("n", id), leasetest.Ask("n", id)
 	before := leasetest.Take(t, b, first)
 	got := leasetest.Start(t, b, second)
@@ -119,10 +119,10 @@ func TestIdleConnectionsAreEnded(t *testing.T) {
 	server := testserver.Postgres(t, "idle_session_timeout=300ms")
 	b, other := open(t, server.URL()), open(t, server.URL())
 	lost := make(chan backend.Loss, 1)
-	id := leasetest.Session(t, b, time.Minute, func(l backend.Loss) { lost <- l })
+	id := leasetest.Session(t, b, leasetest.Long, func(l backend.Loss) { lost <- l })
 	holder := leasetest.Ask("n", id)
 	leasetest.Take(t, b, holder)
-	got := leasetest.Start(t, other, leasetest.Ask("n", leasetest.Session(t, other, time.Minute, nil)))
+	got := leasetest.Start(t, other, leasetest.Ask("n", leasetest.Session(t, other, leasetest.Long, nil)))
 	leasetest.InQueue(t, b, "n", 1)
 	for end := time.Now().Add(2 * time.Second); time.Now().Before(end); {
 		if info, err := b.Inspect(leasetest.Within(t), "n"); err != nil || len(info.Holders) != 1 || info.Holders[0].Lease != holder.Lease {

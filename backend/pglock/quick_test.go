@@ -152,7 +152,7 @@ func TestQuickReplyLost(t *testing.T) {
 	s := testserver.Postgres(t)
 	proxy := chaos.Start(t, s.Addr())
 	b, other := open(t, s.URLOf("postgres", proxy.Addr())), open(t, s.URL())
-	id, theirs := leasetest.Session(t, b, time.Minute, nil), leasetest.Session(t, other, time.Minute, nil)
+	id, theirs := leasetest.Session(t, b, leasetest.Long, nil), leasetest.Session(t, other, time.Minute, nil)
 	for range 2 { // the statements are prepared
 		req := leasetest.Ask("n", id)
 		leasetest.Take(t, b, req)

@@ -33,7 +33,7 @@ func TestRoleThatMayOnlyUse(t *testing.T) {
 		t.Fatalf("without rights: %v; it has to be ErrNoSchema", err)
 	}
 	s.Exec(`GRANT USAGE ON SCHEMA holdfast TO app`, `GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA holdfast TO app`)
-	id, mine := leasetest.Session(t, app, time.Minute, nil), leasetest.Session(t, admin, time.Minute, nil)
+	id, mine := leasetest.Session(t, app, leasetest.Long, nil), leasetest.Session(t, admin, time.Minute, nil)
 	req := leasetest.Ask("n", id)
 	leasetest.Take(t, app, req)
 	got := leasetest.Start(t, admin, leasetest.Ask("n", mine))

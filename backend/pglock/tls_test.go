@@ -29,7 +29,7 @@ func TestTLS(t *testing.T) {
 	}
 	trust := "sslmode=verify-full&sslrootcert=" + url.QueryEscape(certs.CA)
 	for name, b := range both(at(s, trust)) {
-		r := leasetest.Ask("n", leasetest.Session(t, b, time.Minute, nil))
+		r := leasetest.Ask("n", leasetest.Session(t, b, leasetest.Long, nil))
 		if leasetest.Take(t, b, r) == 0 {
 			t.Errorf("%s: no token", name)
 		}

@@ -51,7 +51,7 @@ func TestLostCreateReply(t *testing.T) {
 	server := testserver.StartZooKeeper(t, 1)[0]
 	proxy := chaos.Start(t, server.Addr())
 	b, other := through(t, proxy), closing(t, server)
-	id := leasetest.Session(t, b, time.Minute, nil)
+	id := leasetest.Session(t, b, leasetest.Long, nil)
 	leasetest.Take(t, b, leasetest.Ask("warm", id)) // so that the nodes exist
 	req := leasetest.Ask("n", id)
 	lost := proxy.LoseReply(func(piece []byte) bool { return bytes.Contains(piece, []byte(req.Lease)) })
@@ -125,7 +125,7 @@ func TestHolderIsCutOff(t *testing.T) {
 		}
 	})
 	first := leasetest.Take(t, b, leasetest.Ask("n", id))
-	next := leasetest.Ask("n", leasetest.Session(t, other, time.Minute, nil))
+	next := leasetest.Ask("n", leasetest.Session(t, other, leasetest.Long, nil))
 	had := make(chan backend.Grant, 1)
 	go func() {
 		g, err := other.Acquire(leasetest.Within(t), next)
@@ -323,7 +323,7 @@ func TestUserAndBounds(t *testing.T) {
 		t.Fatal(err)
 	}
 	closed(t, b)
-	leasetest.Take(t, b, leasetest.Ask("n", leasetest.Session(t, b, time.Minute, nil)))
+	leasetest.Take(t, b, leasetest.Ask("n", leasetest.Session(t, b, leasetest.Long, nil)))
 	cfg.User, cfg.Password = "v", "other"
 	stranger, err := zklock.New(cfg)
 	if err != nil {

@@ -169,7 +169,7 @@ func TestRenewedAndCutOff(t *testing.T) {
 	id := leasetest.Session(t, b, ttl, nil)
 	leasetest.Take(t, b, leasetest.Ask("n", id))
 	had := make(chan time.Time, 1)
-	next := leasetest.Ask("n", leasetest.Session(t, other, time.Minute, nil))
+	next := leasetest.Ask("n", leasetest.Session(t, other, leasetest.Long, nil))
 	go func() {
 		if _, err := other.Acquire(leasetest.Within(t), next); err != nil {
 			t.Errorf("the next: %v", err)

@@ -29,11 +29,11 @@ func TestToldAfterTheNextGrant(t *testing.T) {
 	t.Parallel()
 	server := testserver.StartZooKeeper(t, 1)[0]
 	b, other := closing(t, server), closing(t, server)
-	id := leasetest.Session(t, b, time.Minute, nil)
+	id := leasetest.Session(t, b, leasetest.Long, nil)
 	req := leasetest.Ask("n", id)
 	leasetest.Take(t, b, req)
 	b.Tell(id, req.Lease, backend.CauseBroken)
-	leasetest.Take(t, other, leasetest.Ask("n", leasetest.Session(t, other, time.Minute, nil)))
+	leasetest.Take(t, other, leasetest.Ask("n", leasetest.Session(t, other, leasetest.Long, nil)))
 	if g, err := b.Acquire(leasetest.Within(t), req); !errors.Is(err, backend.ErrLost) {
 		t.Errorf("%+v, %v; want ErrLost", g, err)
 	}
@@ -45,7 +45,7 @@ func TestToldDuringTheCreate(t *testing.T) {
 	t.Parallel()
 	server := testserver.StartZooKeeper(t, 1)[0]
 	b, other := closing(t, server), closing(t, server)
-	id := leasetest.Session(t, b, time.Minute, nil)
+	id := leasetest.Session(t, b, leasetest.Long, nil)
 	thaw := b.Freeze(id)
 	req := leasetest.Ask("n", id)
 	got := leasetest.Start(t, b, req)
@@ -55,7 +55,7 @@ func TestToldDuringTheCreate(t *testing.T) {
 	if a := <-got; !errors.Is(a.Err, backend.ErrLost) {
 		t.Errorf("%+v; want ErrLost", a)
 	}
-	leasetest.Take(t, other, leasetest.Ask("n", leasetest.Session(t, other, time.Minute, nil)))
+	leasetest.Take(t, other, leasetest.Ask("n", leasetest.Session(t, other, leasetest.Long, nil)))
 }
 
 // deleteBelow deletes the nodes below the path by hand.
@@ -79,14 +79,14 @@ func TestNodeIsDeleted(t *testing.T) {
 	server := testserver.StartZooKeeper(t, 1)[0]
 	b, other := closing(t, server), closing(t, server)
 	told, tell := losses()
-	id := leasetest.Session(t, b, time.Minute, tell)
+	id := leasetest.Session(t, b, leasetest.Long, tell)
 	req := leasetest.Ask("n", id)
 	leasetest.Take(t, b, req)
 	for i := range 20 {
 		leasetest.Take(t, b, leasetest.Ask(strconv.Itoa(i), id))
 	}
 	deleteBelow(t, connect(t, server), "/holdfast/locks/n")
-	leasetest.Take(t, other, leasetest.Ask("n", leasetest.Session(t, other, time.Minute, nil)))
+	leasetest.Take(t, other, leasetest.Ask("n", leasetest.Session(t, other, leasetest.Long, nil)))
 	if l := awaitLoss(t, told); l.Lease != req.Lease || l.Cause != backend.CauseGone {
 		t.Errorf("told %+v; want %s, gone", l, req.Lease)
 	}
@@ -106,7 +106,7 @@ func TestRenewalsCheck(t *testing.T) {
 	}
 	closed(t, b)
 	told, tell := losses()
-	id := leasetest.Session(t, b, time.Minute, tell)
+	id := leasetest.Session(t, b, leasetest.Long, tell)
 	for i := range 20 {
 		leasetest.Take(t, b, leasetest.Ask(strconv.Itoa(i), id))
 	}
@@ -131,13 +131,13 @@ func TestNoticesAreDeleted(t *testing.T) {
 	server := testserver.StartZooKeeper(t, 1)[0]
 	b := closing(t, server)
 	told, tell := losses()
-	id := leasetest.Session(t, b, time.Minute, tell)
+	id := leasetest.Session(t, b, leasetest.Long, tell)
 	leasetest.Take(t, b, leasetest.Ask("n", id))
 	deleteBelow(t, connect(t, server), "/holdfast/notices")
 	if l := awaitLoss(t, told); l.Session != id || l.Lease != "" || l.Cause != backend.CauseGone {
 		t.Errorf("told %+v; want the session, gone", l)
 	}
-	leasetest.Take(t, b, leasetest.Ask("n", leasetest.Session(t, b, time.Minute, nil)))
+	leasetest.Take(t, b, leasetest.Ask("n", leasetest.Session(t, b, leasetest.Long, nil)))
 }
 
 // TestNothingIsRemembered: of tries that were refused, and of leases that were broken, nothing is
@@ -147,8 +147,8 @@ func TestNothingIsRemembered(t *testing.T) {
 	server := testserver.StartZooKeeper(t, 1)[0]
 	b, other := closing(t, server), closing(t, server)
 	told, tell := losses()
-	id := leasetest.Session(t, b, time.Minute, tell)
-	leasetest.Take(t, other, leasetest.Ask("n", leasetest.Session(t, other, time.Minute, nil)))
+	id := leasetest.Session(t, b, leasetest.Long, tell)
+	leasetest.Take(t, other, leasetest.Ask("n", leasetest.Session(t, other, leasetest.Long, nil)))
 	for range 20 {
 		req := leasetest.Ask("n", id)
 		req.Wait = false

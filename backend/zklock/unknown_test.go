@@ -100,8 +100,8 @@ func TestRefusedAfterTheCreate(t *testing.T) {
 				req.Mode, req.Limit = backend.Shared, limit
 				return req
 			}
-			leasetest.Take(t, other, permit(leasetest.Session(t, other, time.Minute, nil), 3))
-			req := permit(leasetest.Session(t, b, time.Minute, nil), test.limit)
+			leasetest.Take(t, other, permit(leasetest.Session(t, other, leasetest.Long, nil), 3))
+			req := permit(leasetest.Session(t, b, leasetest.Long, nil), test.limit)
 			cut.armed.Store(true)
 			_, err := b.Acquire(leasetest.Within(t), req)
 			cut.armed.Store(false)
@@ -157,7 +157,7 @@ func TestEndIsConfirmed(t *testing.T) {
 	t.Parallel()
 	server := testserver.StartZooKeeper(t, 1)[0]
 	b, other := closing(t, server), closing(t, server)
-	id := leasetest.Session(t, b, time.Minute, nil)
+	id := leasetest.Session(t, b, leasetest.Long, nil)
 	leasetest.Take(t, b, leasetest.Ask("n", id))
 	ended := make(chan error, 2)
 	for range cap(ended) {

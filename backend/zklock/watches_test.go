@@ -40,7 +40,7 @@ func TestWaitsShareAWatch(t *testing.T) {
 	t.Parallel()
 	server := testserver.StartZooKeeper(t, 1)[0]
 	other := closing(t, server)
-	held := leasetest.Ask("n", leasetest.Session(t, other, time.Minute, nil))
+	held := leasetest.Ask("n", leasetest.Session(t, other, leasetest.Long, nil))
 	leasetest.Take(t, other, held)
 	var reads, watches atomic.Int64
 	b, err := zklock.New(zklock.Config{

@@ -16,6 +16,10 @@ import (
 // Patience bounds what must happen, on a machine however busy.
 const Patience = time.Minute
 
+// Long is the TTL of a session that outlives the patience of a test: what goes while the test waits
+// does not go because the session expires.
+const Long = 5 * Patience
+
 // Within returns a context that ends with the patience of the tests.
 func Within(t *testing.T) context.Context {
 	t.Helper()
