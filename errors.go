@@ -29,6 +29,9 @@ var (
 	// ErrQuarantine: the backend answers but grants nothing yet, because it is new or lost data. It
 	// is ErrUnavailable too. See QuarantineError.
 	ErrQuarantine = backend.ErrQuarantine
+	// ErrRefused: the store refuses until an operator changes something there, such as a missing
+	// right. It is not retried. It is ErrUnavailable too. See RefusedError.
+	ErrRefused = backend.ErrRefused
 	// ErrClosed: the client or its backend was closed.
 	ErrClosed = backend.ErrClosed
 	// ErrReleased: the lock was released by its holder.
@@ -45,6 +48,7 @@ type (
 	LimitError       = backend.LimitError
 	UnavailableError = backend.UnavailableError
 	QuarantineError  = backend.QuarantineError
+	RefusedError     = backend.RefusedError
 )
 
 // OpError names the operation that failed, the lock and the backend.

@@ -94,7 +94,7 @@ func (c *Client) giveUp(ctx context.Context, h *hold) error {
 			return &OpError{Op: "release", Name: h.live.Name, Backend: c.caps.Name, MayHold: true, Err: err}
 		}
 		unknown = true
-		if acquire.IsUnavailable(err) && c.clock.Now() < h.lastEnd() && c.agent.Pause(ctx, acquire.Backoff(n)) {
+		if acquire.IsUnavailable(err) && !acquire.IsRefused(err) && c.clock.Now() < h.lastEnd() && c.agent.Pause(ctx, acquire.Backoff(n)) {
 			continue
 		}
 		req := h.releaseRequest(true)

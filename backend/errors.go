@@ -27,6 +27,9 @@ var (
 	// ErrQuarantine: the backend answers but grants nothing for a while. It is ErrUnavailable too.
 	// See QuarantineError.
 	ErrQuarantine = errors.New("in quarantine")
+	// ErrRefused: the store refuses until an operator changes something there, such as a missing
+	// right. A retry is pointless. It is ErrUnavailable too. See RefusedError.
+	ErrRefused = errors.New("refused by the store")
 	// ErrClosed: the backend value was closed.
 	ErrClosed = errors.New("backend is closed")
 )
@@ -127,7 +130,11 @@ type UnavailableError struct {
 // Error names the backend and the operation, and says whether it may have worked.
 func (e *UnavailableError) Error() string {
 	var b strings.Builder
-	fmt.Fprintf(&b, "%s: %s: backend is unavailable", e.Backend, e.Op)
+	what := ErrUnavailable
+	if errors.Is(e.Err, ErrRefused) {
+		what = ErrRefused
+	}
+	fmt.Fprintf(&b, "%s: %s: %v", e.Backend, e.Op, what)
 	if e.Err != nil {
 		fmt.Fprintf(&b, ": %v", e.Err)
 	}
@@ -190,6 +197,36 @@ func (e *QuarantineError) Is(target error) bool {
 func (e *QuarantineError) Unavailable(backend, op string, mayHold bool) *UnavailableError {
 	return &UnavailableError{Backend: backend, Op: op, MayHold: mayHold, RetryAfter: e.Left, Err: e}
 }
+
+// RefusedError reports what an operator has to change at the store. It is ErrRefused and
+// ErrUnavailable. Backends return it inside an *UnavailableError, whose MayHold says whether the
+// request may have worked before the store refused the rest of it.
+type RefusedError struct {
+	// Backend is the store that refuses: "redis". Behind a Holdfast server it differs from the
+	// backend that the client called.
+	Backend string
+	// Reason is what is missing or wrong: "the user lacks the right to UPDATE holdfast.locks".
+	Reason string
+	// Remedy is what an operator can do: "grant it".
+	Remedy string
+	// Err is the error of the store, without secrets; nil if there was none.
+	Err error
+}
+
+// Error states the reason, the remedy and the error of the store.
+func (e *RefusedError) Error() string {
+	text := e.Reason + ": " + e.Remedy
+	if e.Err != nil {
+		text += ": " + e.Err.Error()
+	}
+	return text
+}
+
+// Is reports whether target is ErrRefused or ErrUnavailable.
+func (e *RefusedError) Is(target error) bool { return target == ErrRefused || target == ErrUnavailable }
+
+// Unwrap returns the error of the store.
+func (e *RefusedError) Unwrap() error { return e.Err }
 
 // PartDone returns the error of a call of several steps that failed after one of them may have
 // changed something. Whatever the outcome of the last request, the call may have worked and must

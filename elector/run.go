@@ -19,7 +19,7 @@ import (
 // nil error, and after a lost term, Run campaigns again, at the end of the queue.
 //
 // Errors: the cause of ctx; what lead returned, unless the term was lost; those of
-// holdfast.Client.Acquire, but never ErrUnavailable; ErrRunning.
+// holdfast.Client.Acquire, but of ErrUnavailable only ErrRefused; ErrRunning.
 func (e *Elector) Run(ctx context.Context, lead func(context.Context, *Term) error) error {
 	if lead == nil {
 		return &holdfast.InvalidError{Field: "lead", Value: "nil", Bound: "a function"}

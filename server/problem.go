@@ -65,6 +65,7 @@ func problemOf(err error, now time.Time) wire.Problem {
 	p := wire.Problem{Detail: err.Error()}
 	held, isHeld := errors.AsType[*backend.HeldError](err)
 	q, inQuarantine := errors.AsType[*backend.QuarantineError](err)
+	no, isRefused := errors.AsType[*backend.RefusedError](err)
 	switch {
 	case isHeld:
 		p.Type, p.Title, p.Status = wire.TypeHeld, "Lock is held", http.StatusConflict
@@ -88,6 +89,11 @@ func problemOf(err error, now time.Time) wire.Problem {
 		p.Type, p.Title, p.Status = wire.TypeQuarantine, "Nothing is granted yet", http.StatusServiceUnavailable
 		p.Detail = q.Error()
 		p.Backend, p.Reason, p.Left, p.Parameter = q.Backend, q.Reason, wire.Duration(q.Left), q.Parameter
+		p.MayHold = mayHold(err)
+	case isRefused:
+		p.Type, p.Title, p.Status = wire.TypeRefused, "The store refuses", http.StatusServiceUnavailable
+		p.Detail = no.Error()
+		p.Backend, p.Reason, p.Remedy = no.Backend, no.Reason, no.Remedy
 		p.MayHold = mayHold(err)
 	case errors.Is(err, backend.ErrUnsupported):
 		p.Type, p.Title, p.Status = wire.TypeUnsupported, "Not supported by the backend", http.StatusNotImplemented

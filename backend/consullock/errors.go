@@ -3,6 +3,7 @@ package consullock
 import (
 	"context"
 	"errors"
+	"net/http"
 	"strconv"
 	"strings"
 
@@ -21,7 +22,16 @@ func (b *Backend) fail(ctx context.Context, op string, err error, changes bool) 
 	if known {
 		return err
 	}
+	if denied(err) {
+		err = storeerr.Lacks(name, b.rules()[0]+", or one of those for sessions", err)
+	}
 	return &backend.UnavailableError{Backend: name, Op: op, MayHold: mayHold, Err: err}
+}
+
+// denied reports whether Consul has answered that the token lacks a right.
+func denied(err error) bool {
+	var status api.StatusError
+	return errors.As(err, &status) && status.Code == http.StatusForbidden || isRefused(err, becauseDenied)
 }
 
 // refused reports whether Consul has answered that it did nothing: with 4xx, or with a refused
@@ -40,6 +50,7 @@ func refused(err error) bool {
 // failure, not an answer.
 const (
 	becauseAbsent  = "doesn't exist"
+	becauseDenied  = "Permission denied"
 	becauseDelay   = "lock delay"
 	becauseExists  = "\" exists"
 	becauseHeld    = "lock is already held"

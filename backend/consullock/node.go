@@ -2,8 +2,6 @@ package consullock
 
 import (
 	"context"
-	"errors"
-	"net/http"
 	"strings"
 	"time"
 
@@ -33,13 +31,12 @@ func (b *Backend) create(ctx context.Context, ttl time.Duration) (string, error)
 			uuid, _, err = b.client.Session().CreateNoChecks(entry, opts)
 		}
 	}
-	var status api.StatusError
-	denied := errors.As(err, &status) && status.Code == http.StatusForbidden
-	if denied {
+	atAgent := denied(err)
+	if atAgent {
 		entry.Node = ""
 		uuid, _, err = b.client.Session().CreateNoChecks(entry, opts)
 	}
-	if err == nil && denied && !b.onAgent.Swap(true) {
+	if err == nil && atAgent && !b.onAgent.Swap(true) {
 		b.cfg.Logger.WarnContext(ctx, onAgent)
 	}
 	return uuid, err

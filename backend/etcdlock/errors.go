@@ -33,13 +33,21 @@ func fail(ctx context.Context, op string, err error, changes bool) error {
 	case storeerr.IsKind(err):
 		return err
 	}
-	return &backend.UnavailableError{Backend: name, Op: op, MayHold: changes && !refused(err), Err: plain(storeerr.Cause(ctx, err))}
+	cause := plain(storeerr.Cause(ctx, err))
+	if is(err, rpctypes.ErrPermissionDenied) {
+		cause = storeerr.Lacks(name, "to read and write the keys below its prefix", cause)
+	}
+	return &backend.UnavailableError{Backend: name, Op: op, MayHold: changes && !refused(err), Err: cause}
 }
 
 // final reports whether err is an answer that a retry would not change. A nil error is final too.
 func final(err error) bool {
 	return err == nil || storeerr.IsKind(err) && !errors.Is(err, backend.ErrUnavailable)
 }
+
+// denied reports whether etcd refuses for want of a right. An earlier step of the same call may have been
+// allowed, so that this is not final.
+func denied(err error) bool { return errors.Is(err, backend.ErrRefused) }
 
 // errUnsent marks a request that was never sent.
 var errUnsent = errors.New("not sent")

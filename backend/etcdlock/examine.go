@@ -3,10 +3,15 @@ package etcdlock
 import (
 	"context"
 	"fmt"
+
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"github.com/holdfast-io/holdfast/internal/storeerr"
 )
 
-// Examine asks how many members there are and what alarms they have raised. It implements
-// backend.Examiner. Members with known faults are reported to the logger when the backend is
+// Examine asks how many members there are and what alarms they have raised, and whether the user may read
+// and write the keys. It implements backend.Examiner. Members with known faults are reported to the logger when the backend is
 // opened.
 func (b *Backend) Examine(ctx context.Context) ([]string, error) {
 	ctx, leave, err := b.enter(ctx)
@@ -14,9 +19,12 @@ func (b *Backend) Examine(ctx context.Context) ([]string, error) {
 		return nil, err
 	}
 	defer leave()
-	var out []string
 	rctx, cancel := b.request(ctx)
 	defer cancel()
+	out, err := b.lacking(rctx)
+	if err != nil {
+		return nil, fail(ctx, "examine", err, false)
+	}
 	members, err := b.client.MemberList(rctx)
 	if err != nil {
 		return nil, fail(ctx, "examine", err, false)
@@ -30,6 +38,26 @@ func (b *Backend) Examine(ctx context.Context) ([]string, error) {
 	}
 	for _, a := range alarms.Alarms {
 		out = append(out, fmt.Sprintf("member %x has raised the alarm %s: no lock can be granted", a.MemberID, a.Alarm))
+	}
+	return out, nil
+}
+
+// lacking returns a finding for each right that the user lacks. etcd checks the rights for a transaction
+// before the condition, which is never true here.
+func (b *Backend) lacking(ctx context.Context) ([]string, error) {
+	all := span{b.keys.prefix, clientv3.GetPrefixRangeEnd(b.keys.prefix)}
+	var out []string
+	for _, try := range []struct {
+		right string
+		op    clientv3.Op
+	}{{"read", all.get(clientv3.WithCountOnly())}, {"write", clientv3.OpPut(b.keys.prefix, "")}} {
+		_, err := b.client.Txn(ctx).If(clientv3.Compare(clientv3.Version(b.keys.prefix), "<", 0)).Then(try.op).Commit()
+		switch {
+		case is(err, rpctypes.ErrPermissionDenied):
+			out = append(out, storeerr.Lacks(name, try.right+" below "+b.keys.prefix, nil).Error())
+		case err != nil:
+			return nil, err //nolint:wrapcheck // see fail
+		}
 	}
 	return out, nil
 }

@@ -77,7 +77,7 @@ func (a *acquisition) wait(ctx context.Context, own int64, seen verdict) (backen
 		if final(err) {
 			return backend.Grant{}, err
 		}
-		if !retry.Until(delay(failures), ctx.Done(), a.sess.done) {
+		if denied(err) || !retry.Until(delay(failures), ctx.Done(), a.sess.done) {
 			return backend.Grant{}, a.over(ctx, err)
 		}
 		failures++

@@ -50,7 +50,11 @@ func (b *Backend) Acquire(ctx context.Context, req backend.AcquireRequest) (back
 	case err != nil && a.waiting && ctx.Err() != nil && errors.Is(err, context.Cause(ctx)):
 		return backend.Grant{}, err
 	}
-	return g, b.failWrite(ctx, opAcquire, err)
+	err = b.failWrite(ctx, opAcquire, err)
+	if away, ok := errors.AsType[*backend.UnavailableError](err); ok && a.waiting {
+		away.MayHold = true // it is in the queue, whatever was refused since
+	}
+	return g, err
 }
 
 // ask records a caller that requests the lease. There may be several at the same time under one

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"net/http"
+	"strings"
 
 	"github.com/holdfast-io/holdfast/backend"
 	"github.com/holdfast-io/holdfast/internal/storeerr"
@@ -33,8 +34,24 @@ func (b *Backend) fail(ctx context.Context, op string, err error, changes bool) 
 	if known {
 		return err
 	}
-	u.Err = err
+	u.Err = lacking(err)
 	return u
+}
+
+// lacking adds which right is missing to an answer of the API server that a right is missing. Its own
+// message has the verb and the user.
+func lacking(err error) error {
+	s, ok := errors.AsType[*statusError](err)
+	if !ok || s.code != http.StatusForbidden {
+		return err
+	}
+	right := "that the API server names"
+	if _, after, found := strings.Cut(s.message, " cannot "); found {
+		if verb, _, found := strings.Cut(after, " resource "); found {
+			right = "to " + verb + " leases"
+		}
+	}
+	return storeerr.Lacks(name, right, err)
 }
 
 // failWrite is fail for a change of one lock, which changes nothing when it was not sent.

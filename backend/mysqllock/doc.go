@@ -80,8 +80,8 @@
 //	mysql://user:password@host:3306/database
 //	mysql://user:password@host/database?tls=true&prefix=locks_&max_conns=4
 //
-// Parameters: tls is preferred (the default: encrypted where the server can, and not
-// verified), true (verified), skip-verify or false; ca is a file of certificates (PEM) to trust
+// Parameters: tls is true (the default: encrypted and verified), preferred (the default where the host is
+// this machine: encrypted where the server can, and not verified), skip-verify or false; ca is a file of certificates (PEM) to trust
 // in place of the system's, which makes tls true; prefix is that of the tables
 // (holdfast_); max_conns; connect_timeout in seconds (5); socket is the path of a socket,
 // in place of the host. Others are an error. No environment and no file is read.

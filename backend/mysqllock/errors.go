@@ -45,6 +45,7 @@ const (
 	codeDenied       = 1142
 	codeDeniedColumn = 1143
 	codeDeniedAny    = 1227
+	codeNotOwner     = 1095 // of a connection that a break ends
 	codeShutdown     = 1053
 	codeInterrupted  = 1317
 	codeKilled       = 1927 // MariaDB
@@ -140,9 +141,10 @@ func primary(readOnly bool, err error) error {
 	return err
 }
 
+// denied reports whether the user lacks a right.
 func denied(err error) bool {
 	switch code(err) {
-	case codeDenied, codeDeniedDB, codeDeniedColumn, codeDeniedAny:
+	case codeDenied, codeDeniedDB, codeDeniedColumn, codeDeniedAny, codeNotOwner:
 		return true
 	}
 	return false

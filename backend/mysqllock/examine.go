@@ -15,7 +15,7 @@ const (
 )
 
 // Examine checks the settings of the server: whether what it has committed survives a crash and a
-// fail-over. It implements backend.Examiner.
+// fail-over. It also checks whether the user lacks a right. It implements backend.Examiner.
 func (b *Backend) Examine(ctx context.Context) ([]string, error) {
 	var flush, syncLog, standbys int
 	var doublewrite string
@@ -29,10 +29,17 @@ func (b *Backend) Examine(ctx context.Context) ([]string, error) {
 		waits = waits || value == "ON"
 		return err //nolint:wrapcheck // see Unavailable
 	}, semiSync)
-	if err := b.leases.Setup(ctx, "examine", func(ctx context.Context) error { return q.run(ctx, b.db) }); err != nil {
+	var out []string
+	err := b.leases.Setup(ctx, "examine", func(ctx context.Context) error {
+		var err error
+		if out, err = b.rights().findings(ctx); err != nil {
+			return err
+		}
+		return q.run(ctx, b.db)
+	})
+	if err != nil {
 		return nil, err
 	}
-	var out []string
 	for _, f := range []struct {
 		bad  bool
 		text string
@@ -49,6 +56,15 @@ func (b *Backend) Examine(ctx context.Context) ([]string, error) {
 		if f.bad {
 			out = append(out, f.text)
 		}
+	}
+	return out, nil
+}
+
+// Examine checks whether the user lacks a right. It implements backend.Examiner.
+func (b *UserLocks) Examine(ctx context.Context) ([]string, error) {
+	out, err := b.rights().findings(ctx)
+	if err != nil {
+		return nil, getlockStore{b}.Unavailable("examine", false, err)
 	}
 	return out, nil
 }

@@ -60,8 +60,8 @@ func (s getlockStore) Connect(ctx context.Context, id backend.SessionID, ttl tim
 }
 
 // Unavailable returns the error for the caller.
-func (getlockStore) Unavailable(op string, mayHold bool, err error) error {
-	return unavailableAt(getlockName, op, mayHold, err)
+func (s getlockStore) Unavailable(op string, mayHold bool, err error) error {
+	return unavailableAt(getlockName, op, mayHold, s.b.rights().lacking(s.b.leases.Life(), err))
 }
 
 // Look returns what is known of the locks.
@@ -228,8 +228,8 @@ func (s getlockStore) Terminate(ctx context.Context, conns []string) error {
 }
 
 // Migrate creates the tables where they do not exist. A user without that privilege needs another
-// user to create them, and to grant it: SELECT, INSERT, UPDATE and DELETE. Migrate does nothing
-// when they exist.
+// user to create them, and to grant it what docs/backends/mysql+getlock.md lists under "Least rights".
+// Migrate does nothing when they exist.
 //
 // Errors: *backend.UnavailableError, with ErrNoSchema where the user may not create them, and
 // with ErrReadOnly; ErrNewer, ErrGalera and ErrForgetful, which are backend.ErrUnsupported;
@@ -242,7 +242,7 @@ func (b *UserLocks) setup(ctx context.Context) error {
 		sql: b.sql, create: b.tables, again: func(error, int) bool { return false },
 	}
 	if err := t.ensure(ctx); err != nil {
-		return unavailableAt(getlockName, "setup", false, err)
+		return getlockStore{b}.Unavailable("setup", false, err)
 	}
 	return nil
 }

@@ -42,6 +42,7 @@ type Config struct {
 // are safe for concurrent use. Use Open or New to make one.
 type Backend struct {
 	db     *sql.DB
+	name   string    // of the database
 	conns  int       // at most
 	open   conns.Set // the open ones
 	log    *slog.Logger
@@ -66,7 +67,7 @@ func New(cfg Config) (*Backend, error) {
 		return nil, err
 	}
 	b := &Backend{
-		conns: cfg.MaxConns, log: cfg.Logger,
+		name: cfg.Conn.DBName, conns: cfg.MaxConns, log: cfg.Logger,
 		names: words(cfg.Prefix), syncs: rand.Text(),
 	}
 	b.marks.Store(mathrand.Int64N(1 << 62))

@@ -38,11 +38,11 @@ type tables struct {
 }
 
 // Migrate creates the tables where they do not exist. A user without that privilege needs another
-// user to create them, and to grant it: SELECT, INSERT, UPDATE and DELETE. Migrate does nothing
-// when they exist.
+// user to create them, and to grant it what docs/backends/mysql.md lists under "Least rights". Migrate
+// does nothing when they exist.
 //
-// Errors: *backend.UnavailableError, with ErrNoSchema where the user may not create them, and
-// with ErrReadOnly; ErrNewer, ErrOlder, ErrGalera and ErrForgetful, which are
+// Errors: *backend.UnavailableError, with ErrNoSchema where the user may not create them, with a
+// *backend.RefusedError where it lacks another right, and with ErrReadOnly; ErrNewer, ErrOlder, ErrGalera and ErrForgetful, which are
 // backend.ErrUnsupported; ErrClosed; ctx's cause.
 func (b *Backend) Migrate(ctx context.Context) error {
 	var floor int64
@@ -65,12 +65,12 @@ func (b *Backend) Migrate(ctx context.Context) error {
 func (t *tables) ensure(ctx context.Context) error {
 	err := t.check(ctx)
 	if code(err) == codeNoTable || errors.Is(err, sql.ErrNoRows) {
-		if err = t.make(ctx); err == nil {
+		switch err = t.make(ctx); {
+		case err == nil:
 			err = t.check(ctx)
+		case denied(err):
+			err = fmt.Errorf("%w: %w", ErrNoSchema, err)
 		}
-	}
-	if denied(err) {
-		err = fmt.Errorf("%w: %w", ErrNoSchema, err)
 	}
 	return err
 }

@@ -21,7 +21,7 @@ func (s store) Migrate(ctx context.Context) error { return s.b.Migrate(ctx) }
 
 // Unavailable returns the error for the caller.
 func (s store) Unavailable(op string, mayHold bool, err error) error {
-	return unavailable(op, mayHold, err)
+	return unavailable(op, mayHold, s.b.rights().lacking(s.b.leases.Life(), err))
 }
 
 // Fault classifies an error.

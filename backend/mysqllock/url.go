@@ -56,7 +56,10 @@ func parseURL(raw string, cfg Config, scheme string, known ...string) (Config, e
 		return cfg, storeurl.Error(storeurl.Hidden, urlForm)
 	}
 	c := mysql.NewConfig()
-	c.Net, c.Addr, c.DBName, c.TLSConfig = "tcp", address, database, "preferred"
+	c.Net, c.Addr, c.DBName, c.TLSConfig = "tcp", address, database, "true"
+	if storeurl.Loopback(u.Hostname()) {
+		c.TLSConfig = "preferred"
+	}
 	c.User = u.User.Username()
 	c.Passwd, _ = u.User.Password()
 	cfg.Conn = c

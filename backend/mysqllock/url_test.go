@@ -26,9 +26,14 @@ func TestURL(t *testing.T) {
 	if c := cfg.Conn; err != nil || c.Net != "unix" || c.Addr != "/run/mysqld/mysqld.sock" || c.TLSConfig != "false" {
 		t.Errorf("%+v, %v", cfg.Conn, err)
 	}
-	cfg, err = mysqllock.ParseURL("mysql://h/db")
-	if c := cfg.Conn; err != nil || c.Addr != "h:3306" || c.TLSConfig != "preferred" {
-		t.Errorf("%+v, %v", cfg.Conn, err)
+	for url, mode := range map[string]string{ // what crosses a network is verified unless the URL says otherwise
+		"mysql://h/db": "true", "mysql://h/db?tls=skip-verify": "skip-verify", "mysql://h/db?tls=false": "false",
+		"mysql://10.0.0.1/db": "true", "mysql://localhost/db": "preferred", "mysql://[::1]/db": "preferred", "mysql://h/db?socket=/s": "false",
+	} {
+		cfg, err = mysqllock.ParseURL(url)
+		if c := cfg.Conn; err != nil || c.TLSConfig != mode {
+			t.Errorf("%s: %+v, %v", url, cfg.Conn, err)
+		}
 	}
 }
 

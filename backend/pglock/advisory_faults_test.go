@@ -151,7 +151,7 @@ func TestAdvisoryRoleThatMayOnlyUse(t *testing.T) {
 	if err := openAdvisory(t, advisoryURL(s, "postgres", s.Addr())).Migrate(leasetest.Within(t)); err != nil {
 		t.Fatal(err)
 	}
-	if err := open(); !errors.Is(err, pglock.ErrNoSchema) {
+	if err := open(); !errors.Is(err, backend.ErrRefused) || errors.Is(err, pglock.ErrNoSchema) {
 		t.Errorf("it may not use the tables: %v", err)
 	}
 	s.Exec(`GRANT USAGE ON SCHEMA holdfast_advisory TO app`, `GRANT USAGE ON SEQUENCE holdfast_advisory.tokens TO app`,

@@ -78,7 +78,8 @@ func (s advisoryStore) Connect(ctx context.Context, id backend.SessionID, ttl ti
 }
 
 // Unavailable returns the error for the caller.
-func (advisoryStore) Unavailable(op string, mayHold bool, err error) error {
+func (s advisoryStore) Unavailable(op string, mayHold bool, err error) error {
+	err = s.b.rights().lacking(s.b.leases.Life(), err)
 	for _, mine := range []error{ErrPooler, ErrOld} {
 		if errors.Is(err, mine) && !errors.Is(err, backend.ErrUnsupported) {
 			return fmt.Errorf("%s: %s: %w: %w", advisoryName, op, err, backend.ErrUnsupported)
@@ -246,9 +247,8 @@ func (s advisoryStore) Terminate(ctx context.Context, conns []string) error {
 }
 
 // Migrate creates the schema and its tables where they do not exist. A role without that
-// privilege needs another role to create them, and to grant it: USAGE of the schema and of the
-// sequence in it, and SELECT, INSERT, UPDATE and DELETE of the tables. Migrate does nothing when
-// they exist.
+// privilege needs another role to create them, and to grant it what docs/backends/postgres+advisory.md
+// lists under "Least rights". Migrate does nothing when they exist.
 //
 // Errors: *backend.UnavailableError, with ErrNoSchema where the role may not create them;
 // ErrNewer, ErrOld, ErrPooler and ErrEncoding, which are backend.ErrUnsupported; ErrClosed; ctx's

@@ -91,7 +91,8 @@
 // Our parameters: schema, in which the tables are (holdfast); max_conns; listen. Those of libpq:
 // application_name, connect_timeout, host, passfile, port, service, servicefile, sslcert,
 // sslcertmode, sslkey, sslmode, sslnegotiation, sslpassword, sslrootcert, sslsni and
-// target_session_attrs (read-write). Others are an error. The environment (PGHOST, PGPASSWORD and
+// target_session_attrs (read-write). sslmode is verify-full unless all hosts are this machine or it is
+// set, also by PGSSLMODE or a service: disable, allow, prefer and require verify nothing. Others are an error. The environment (PGHOST, PGPASSWORD and
 // so on) and ~/.pgpass are read as libpq does.
 //
 // # When the lock is lost

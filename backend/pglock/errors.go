@@ -14,6 +14,7 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/holdfast-io/holdfast/backend"
+	"github.com/holdfast-io/holdfast/internal/storeerr"
 )
 
 // What can be wrong with the database. Each is wrapped in a *backend.UnavailableError, except
@@ -152,6 +153,9 @@ func unavailableAt(name, op string, mayHold bool, err error) error {
 	}
 	if code(err) == codeProtocol && strings.Contains(err.Error(), "unsupported startup parameter") {
 		return fmt.Errorf("%s: %s: %w: %w", name, op, ErrPooler, backend.ErrUnsupported)
+	}
+	if _, ok := errors.AsType[*backend.RefusedError](err); !ok && code(err) == codeNoRight {
+		err = storeerr.Lacks(name, "to connect", err) // see rights.lacking for everything else
 	}
 	return &backend.UnavailableError{Backend: name, Op: op, MayHold: mayHold, Err: cause(err)}
 }

@@ -13,10 +13,14 @@ const facts = `SELECT pg_backend_pid(), pg_is_in_recovery(), current_setting('fs
 	current_setting('synchronous_standby_names') = '', (SELECT count(*) FROM pg_stat_replication)`
 
 // Examine checks the settings of the server: whether what it has committed survives a crash and a
-// fail-over, and whether there is a pooler in between. It implements backend.Examiner.
+// fail-over, whether there is a pooler in between, and whether the role lacks a right. It implements
+// backend.Examiner.
 func (b *Backend) Examine(ctx context.Context) ([]string, error) {
-	var out []string
-	err := b.pool.AcquireFunc(ctx, func(c *pgxpool.Conn) error {
+	out, err := b.rights().findings(ctx)
+	if err != nil {
+		return nil, unavailable("examine", false, err)
+	}
+	err = b.pool.AcquireFunc(ctx, func(c *pgxpool.Conn) error {
 		var recovering, fsync, pages, alone bool
 		var pid uint32
 		var standbys int
@@ -47,6 +51,15 @@ func (b *Backend) Examine(ctx context.Context) ([]string, error) {
 	})
 	if err != nil {
 		return nil, unavailable("examine", false, err)
+	}
+	return out, nil
+}
+
+// Examine checks whether the role lacks a right. It implements backend.Examiner.
+func (b *Advisory) Examine(ctx context.Context) ([]string, error) {
+	out, err := b.rights().findings(ctx)
+	if err != nil {
+		return nil, advisoryStore{b}.Unavailable("examine", false, err)
 	}
 	return out, nil
 }

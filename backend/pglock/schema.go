@@ -36,10 +36,11 @@ type tables struct {
 }
 
 // Migrate creates the schema and its tables where they do not exist. A role without that
-// privilege needs another role to create them, and to grant it: USAGE of the schema, and SELECT,
-// INSERT, UPDATE and DELETE of the tables in it. Migrate does nothing when they exist.
+// privilege needs another role to create them, and to grant it what docs/backends/postgres.md lists
+// under "Least rights". Migrate does nothing when they exist.
 //
-// Errors: *backend.UnavailableError, with ErrNoSchema where the role may not create them;
+// Errors: *backend.UnavailableError, with ErrNoSchema where the role may not create them, and with a
+// *backend.RefusedError where it lacks another right;
 // ErrNewer, ErrOlder and ErrEncoding, which are backend.ErrUnsupported; ErrClosed; ctx's cause.
 func (b *Backend) Migrate(ctx context.Context) error {
 	t := tables{
@@ -53,13 +54,12 @@ func (b *Backend) Migrate(ctx context.Context) error {
 func (t *tables) ensure(ctx context.Context) error {
 	err := t.check(ctx)
 	if c := code(err); c == codeNoTable || c == codeNoSchema || errors.Is(err, pgx.ErrNoRows) {
-		err = t.make(ctx)
+		if err = t.make(ctx); code(err) == codeNoRight {
+			return fmt.Errorf("%w: %w", ErrNoSchema, err)
+		}
 		if c := code(err); err == nil || c == codeUnique || c == codeDuplicate { // another client was faster
 			err = t.check(ctx)
 		}
-	}
-	if code(err) == codeNoRight {
-		err = fmt.Errorf("%w: %w", ErrNoSchema, err)
 	}
 	return err
 }

@@ -29,8 +29,8 @@ func TestRoleThatMayOnlyUse(t *testing.T) {
 		}
 	}
 	err = app.OpenSession(leasetest.Within(t), backend.SessionRequest{ID: backend.NewSessionID(), TTL: time.Minute})
-	if !errors.Is(err, pglock.ErrNoSchema) {
-		t.Fatalf("without rights: %v; it has to be ErrNoSchema", err)
+	if !errors.Is(err, backend.ErrRefused) || errors.Is(err, pglock.ErrNoSchema) {
+		t.Fatalf("without rights: %v; it has to be ErrRefused", err)
 	}
 	s.Exec(`GRANT USAGE ON SCHEMA holdfast TO app`, `GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA holdfast TO app`)
 	id, mine := leasetest.Session(t, app, leasetest.Long, nil), leasetest.Session(t, admin, time.Minute, nil)

@@ -3,11 +3,13 @@ package pglock
 import (
 	"context"
 	"net/url"
+	"os"
 	"slices"
 	"strconv"
 	"strings"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/holdfast-io/holdfast/internal/storeurl"
 )
@@ -62,10 +64,25 @@ func parseURL(raw string, cfg Config, ours []string, schemes ...string) (Config,
 		return cfg, err
 	}
 	cfg.Conn, err = pgx.ParseConfig("postgres://" + base + "?" + values.Encode())
+	if err == nil && leaves(values) && !local(cfg.Conn) {
+		values.Set("sslmode", "verify-full")
+		cfg.Conn, err = pgx.ParseConfig("postgres://" + base + "?" + values.Encode())
+	}
 	if err != nil {
 		return cfg, storeurl.Error(storeurl.Hidden, form) // the library's message may have a part of the password
 	}
 	return cfg, nil
+}
+
+// leaves reports whether neither the URL nor the environment decides about TLS. libpq's default would
+// verify nothing, and continue without TLS where the server, or anybody in between, says so.
+func leaves(values url.Values) bool {
+	return !values.Has("sslmode") && !values.Has("service") && os.Getenv("PGSSLMODE") == "" && os.Getenv("PGSERVICE") == ""
+}
+
+// local reports whether all hosts are this machine.
+func local(c *pgx.ConnConfig) bool {
+	return storeurl.Loopback(c.Host) && !slices.ContainsFunc(c.Fallbacks, func(f *pgconn.FallbackConfig) bool { return !storeurl.Loopback(f.Host) })
 }
 
 // take extracts our parameters.

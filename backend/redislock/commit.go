@@ -107,10 +107,16 @@ func (e *engine) do(ctx context.Context, urgent bool, op string, args ...string)
 
 // await runs the call and returns its outcome. See do for the error.
 func (e *engine) await(ctx context.Context, c *call, urgent bool) outcome {
+	var o outcome
 	if e.direct && e.maySendAlone() {
-		return e.sendAlone(ctx, c)
+		o = e.sendAlone(ctx, c)
+	} else {
+		o = e.submit(ctx, c, urgent)
 	}
-	return e.submit(ctx, c, urgent)
+	if o.err != nil {
+		o.err = e.named(o.err)
+	}
+	return o
 }
 
 // maySendAlone reports whether the caller sends its call itself, because no other call is queued.

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/holdfast-io/holdfast/backend"
+	"github.com/holdfast-io/holdfast/internal/storeerr"
 )
 
 var (
@@ -52,6 +53,9 @@ func refused(code string) bool {
 }
 
 func describe(e *serverError) error {
+	if right := e.Missing(); right != "" {
+		return storeerr.Lacks(backendName, right, e)
+	}
 	switch e.Code {
 	case "WRONGTYPE", "HFFOREIGN":
 		return fmt.Errorf("%w (%w)", ErrForeignData, e)

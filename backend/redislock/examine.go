@@ -3,7 +3,12 @@ package redislock
 import (
 	"context"
 	"errors"
+	"slices"
 	"strings"
+	"time"
+
+	"github.com/holdfast-io/holdfast/internal/redisprogram"
+	"github.com/holdfast-io/holdfast/internal/storeerr"
 )
 
 // Quarantined returns nil if the server grants locks, else an error. It implements
@@ -20,15 +25,22 @@ func (b *Backend) Quarantined(ctx context.Context) error {
 	return refusal(op, &decoder{list: answer}, "", 0)
 }
 
-// Examine queries the server's role in replication, and whether its answers are on disk. It
-// implements backend.Examiner. An eviction policy that can delete keys is logged when the
+// Examine queries the server's role in replication, whether its answers are on disk, and whether the
+// user lacks a right. It implements backend.Examiner. An eviction policy that can delete keys is logged when the
 // Backend is opened, not here.
 func (b *Backend) Examine(ctx context.Context) ([]string, error) {
 	ctx, cancel := context.WithTimeout(ctx, b.cfg.RequestTimeout)
 	defer cancel()
-	text, err := b.link.info(ctx, "replication")
+	out, err := b.engine.missing(ctx)
 	if err != nil {
 		return nil, toKind("examine", err)
+	}
+	for i, right := range out {
+		out[i] = storeerr.Lacks(backendName, right, nil).Error()
+	}
+	text, err := b.link.info(ctx, "replication")
+	if err != nil {
+		return out, toKind("examine", err)
 	}
 	facts := make(map[string]string)
 	for line := range strings.Lines(text) {
@@ -39,7 +51,6 @@ func (b *Backend) Examine(ctx context.Context) ([]string, error) {
 	if _, refused := errors.AsType[*serverError](err); err != nil && !refused {
 		return nil, toKind("examine", err)
 	}
-	var out []string
 	// Behind Sentinel and in a Cluster the settings for the disk do not matter, and are not
 	// read.
 	if settings["appendonly"] != "" && run == "" {
@@ -58,4 +69,50 @@ func (b *Backend) Examine(ctx context.Context) ([]string, error) {
 		out = append(out, n+" replicas follow asynchronously: a fail-over can lose the newest grants, and a lock may then be granted twice")
 	}
 	return out, nil
+}
+
+// rights returns what an ACL has to allow, as words of ACL SETUSER without the plus: the commands of the
+// program, and those of the transport. docs/backends/redis.md lists the same.
+func rights() ([]string, error) {
+	p, err := newProgram()
+	words := append(p.Rights(), "config|get", "ping", "subscribe", "zrem")
+	slices.Sort(words)
+	return slices.Compact(words), err
+}
+
+// missing returns the rights that the user lacks, as words of ACL SETUSER.
+func (e *engine) missing(ctx context.Context) ([]string, error) {
+	words, err := rights()
+	if err != nil {
+		return nil, err
+	}
+	audit := redisprogram.NewAudit(words, strings.TrimSuffix(e.key, "m"))
+	answer, err := e.link.run(ctx, false, e.key, audit.Args())
+	if errors.Is(err, errUnknown) {
+		answer, err = e.link.run(ctx, true, e.key, audit.Args())
+	}
+	denied := make([]string, len(answer.list))
+	for i, r := range answer.list {
+		denied[i] = r.s
+	}
+	return audit.Missing(denied), err
+}
+
+// named completes an error of the server about a right that it does not name.
+func (e *engine) named(err error) error {
+	server, ok := errors.AsType[*serverError](err)
+	if !ok || server.Missing() != redisprogram.Unnamed {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(e.base, min(e.timeout, time.Second))
+	defer cancel()
+	if all, failed := e.missing(ctx); failed == nil && len(all) > 0 {
+		named := *server
+		named.Right = strings.Join(all, " ")
+		if sent, ok := errors.AsType[*sentError](err); ok {
+			return &sentError{sent: sent.sent, err: &named}
+		}
+		return &named
+	}
+	return err
 }

@@ -295,3 +295,6 @@ func (b *Backend) LaneAddr() string {
 	}
 	return l.line.LocalAddr().String()
 }
+
+// Rights are the commands that a user needs.
+var Rights = rights

@@ -335,7 +335,7 @@ func (a *acquisition) judge(bal *ballot) verdict {
 func (a *acquisition) tooFew(p *poll) error {
 	err := p.failure()
 	if p.good >= a.b.majority {
-		err = noQuorum(p.good, a.quorum, p.errs)
+		err = a.b.noQuorum(p.good, a.quorum, p.errs)
 	}
 	return err
 }

@@ -69,13 +69,22 @@ func isKind(err error) bool {
 }
 
 // noQuorum returns the error of a call that too few nodes answered. errs has the errors of
-// the others, by node; nil for a node that answered.
-func noQuorum(answered, needed int, errs []error) error {
+// the others, by node; nil for a node that answered. It is ErrRefused if there is no quorum without
+// nodes that refuse for want of a right.
+func (b *Backend) noQuorum(answered, needed int, errs []error) error {
 	all := []error{fmt.Errorf("%w: %d, and %d are needed", ErrNoQuorum, answered, needed)}
+	lacking, right := 0, ""
 	for i, err := range errs {
 		if err != nil {
 			all = append(all, fmt.Errorf("node %d: %w", i+1, err))
 		}
+		if server, ok := errors.AsType[*serverError](err); ok && server.Missing() != "" {
+			lacking++
+			right = b.nodes[i].named(server.Missing())
+		}
+	}
+	if lacking > len(errs)-needed {
+		return storeerr.Lacks(backendName, right, errors.Join(all...))
 	}
 	return errors.Join(all...)
 }

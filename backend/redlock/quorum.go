@@ -189,5 +189,5 @@ func (p *poll) failure() error {
 			errs[i] = errTimeout
 		}
 	}
-	return noQuorum(p.good, p.b.majority, errs)
+	return p.b.noQuorum(p.good, p.b.majority, errs)
 }

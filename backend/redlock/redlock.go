@@ -253,7 +253,7 @@ collecting:
 		}
 	}
 	if answered < b.majority {
-		return noQuorum(answered, b.majority, errs)
+		return b.noQuorum(answered, b.majority, errs)
 	}
 	b.caps.Durable = safe == answered
 	b.fresh.Store(unmarked == len(b.nodes))

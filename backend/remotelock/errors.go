@@ -55,6 +55,9 @@ func (b *Backend) problem(c call, p wire.Problem, header http.Header) error {
 		Backend: name, Op: c.op, MayHold: c.changes, RetryAfter: retryAfter(header),
 		Err: fmt.Errorf("the server answered %s", text(p)), //nolint:err113 // the text of the server
 	}
+	if p.Type == wire.TypeRefused {
+		away.Err = &backend.RefusedError{Backend: p.Backend, Reason: p.Reason, Remedy: p.Remedy}
+	}
 	switch p.Status {
 	case http.StatusBadRequest, http.StatusNotFound, http.StatusMethodNotAllowed, http.StatusRequestEntityTooLarge, http.StatusUnsupportedMediaType:
 		return invalid("url", strconv.Quote(b.servers.current().base.Redacted()), "that of a Holdfast server, which answered "+text(p))

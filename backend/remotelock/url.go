@@ -3,7 +3,6 @@ package remotelock
 import (
 	"crypto/tls"
 	"net"
-	"net/netip"
 	"net/url"
 	"os"
 	"strconv"
@@ -119,16 +118,11 @@ func (t *target) mayCarry() error {
 		return nil
 	}
 	for _, base := range t.bases {
-		if base.Scheme != "https" && !isLoopback(base.Hostname()) {
+		if base.Scheme != "https" && !storeurl.Loopback(base.Hostname()) {
 			return invalid("url", strconv.Quote(base.Redacted()), "holdfasts://: a token is not sent over plain HTTP, except to this host")
 		}
 	}
 	return nil
-}
-
-func isLoopback(host string) bool {
-	ip, err := netip.ParseAddr(host)
-	return host == "localhost" || err == nil && ip.Unmap().IsLoopback()
 }
 
 func isPort(s string) bool {

@@ -22,7 +22,7 @@ var (
 	ErrNewer = errors.New("the lock file is of a later version")
 	// ErrCorrupt: the file is damaged. Nothing is granted from it.
 	ErrCorrupt = errors.New("the lock file is damaged")
-	// ErrReadOnly: the file, or its directory, is not writable.
+	// ErrReadOnly: the file, or its directory, is not writable. It is backend.ErrRefused too.
 	ErrReadOnly = errors.New("the lock file cannot be written")
 	// ErrFull: the disk, or the quota, is full.
 	ErrFull = errors.New("no space for the lock file")
@@ -64,6 +64,9 @@ func unavailable(op string, mayHold bool, err error) error {
 	}
 	if cause := causeOf(err); cause != nil {
 		err = fmt.Errorf("%w: %w", cause, err)
+	}
+	if errors.Is(err, ErrReadOnly) {
+		err = &backend.RefusedError{Backend: backendName, Reason: "this user may not write", Remedy: "let it write the file and its folder", Err: err}
 	}
 	return &backend.UnavailableError{Backend: backendName, Op: op, MayHold: mayHold, Err: err}
 }

@@ -40,7 +40,7 @@ func TestReadOnlyFile(t *testing.T) {
 		if err == nil {
 			t.Fatalf("it was opened: %v", b.Close())
 		}
-		if !errors.Is(err, sqlitelock.ErrReadOnly) || !errors.Is(err, backend.ErrUnavailable) {
+		if !errors.Is(err, sqlitelock.ErrReadOnly) || !errors.Is(err, backend.ErrRefused) || !errors.Is(err, backend.ErrUnavailable) {
 			t.Errorf("Open: %v; it has to be ErrReadOnly", err)
 		}
 	}

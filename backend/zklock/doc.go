@@ -79,8 +79,10 @@
 //	zookeeper://host1:2181,host2:2181,host3:2181
 //	zookeeper://user:password@host/team/locks?tick=2s&max_session=5m
 //
-// With a user, all nodes are made for that user only (scheme digest). TLS is possible with
-// [Config].Dial.
+//	zookeeper://host:2281?ca=ca.pem&server_name=zookeeper
+//
+// With a user, all nodes are made for that user only (scheme digest). Where a host is not this machine the
+// connections have TLS, and certificates are verified; tls=false turns that off.
 //
 // # When the lock is lost
 //

@@ -10,6 +10,9 @@ import (
 	"github.com/holdfast-io/holdfast/internal/storeerr"
 )
 
+// below is the right that a user needs of the nodes that Holdfast made.
+const below = "to create, read, write and delete nodes (crwd) below "
+
 // fail maps an error of the client library to the kinds of package backend. changes is set if the
 // request would have changed something: then it may have worked, unless it is certain that it did
 // not.
@@ -21,6 +24,9 @@ func (b *Backend) fail(ctx context.Context, op string, err error, changes bool) 
 	known, err := storeerr.Of(ctx, b.sessions.Base(), err)
 	if known {
 		return err
+	}
+	if errors.Is(err, zk.ErrNoAuth) {
+		err = storeerr.Lacks(name, below+b.cfg.Path, err)
 	}
 	return &backend.UnavailableError{Backend: name, Op: op, MayHold: mayHold, Err: err}
 }

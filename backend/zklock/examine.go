@@ -8,18 +8,25 @@ import (
 	"slices"
 	"strings"
 	"time"
+
+	"github.com/go-zookeeper/zk"
+
+	"github.com/holdfast-io/holdfast/internal/storeerr"
 )
 
 // Examine asks each server for its version and its role in the ensemble, over a separate
-// connection, with the command srvr, which every server accepts unless configured otherwise. It
-// implements backend.Examiner.
+// connection, with the command srvr, which every server accepts unless configured otherwise. It also
+// checks whether the user lacks a right. It implements backend.Examiner.
 func (b *Backend) Examine(ctx context.Context) ([]string, error) {
 	ctx, done, err := b.sessions.Begin(ctx)
 	if err != nil {
 		return nil, err
 	}
 	defer done()
-	var out []string
+	out, err := b.lacking(ctx)
+	if err != nil {
+		return nil, b.fail(ctx, "examine", err, false)
+	}
 	for _, addr := range b.cfg.Servers {
 		version, mode, err := b.ask(ctx, addr)
 		switch {
@@ -39,10 +46,53 @@ func (b *Backend) Examine(ctx context.Context) ([]string, error) {
 	return out, nil
 }
 
+// lacking returns a finding if the user lacks a right. It asks for changes in a transaction whose last
+// operation always fails, so that none is made; the ensemble checks the rights of each operation first.
+func (b *Backend) lacking(ctx context.Context) ([]string, error) {
+	l, err := b.controlLink(ctx)
+	if err != nil {
+		return nil, err
+	}
+	const never = 1 << 30 // the version of no node
+	probe := func(parent string, more ...any) error {
+		ops := append([]any{&zk.CreateRequest{Path: parent + "/rights", Acl: b.cfg.acl()}}, more...)
+		_, err := call(ctx, l, func() ([]zk.MultiResponse, error) {
+			return l.conn.Multi(append(ops, &zk.CheckVersionRequest{Path: parent, Version: never})...)
+		})
+		return err
+	}
+	right := ""
+	switch err := probe(b.locksPath(), &zk.DeleteRequest{Path: b.locksPath() + "/rights", Version: -1}); err { //nolint:errorlint // the library does not wrap
+	case zk.ErrNoAuth:
+		right = below + b.cfg.Path
+	case zk.ErrNoNode: // nothing was made yet
+		if probe(b.cfg.Path) == zk.ErrNoAuth { //nolint:errorlint // the library does not wrap
+			right = "to create nodes (c) below " + b.cfg.Path
+		}
+	case zk.ErrBadVersion:
+		_, err := call(ctx, l, func() ([]string, error) {
+			nodes, _, err := l.conn.Children(b.locksPath())
+			return nodes, err
+		})
+		if err != nil && err != zk.ErrNoAuth { //nolint:errorlint // the library does not wrap
+			return nil, err
+		}
+		if err != nil {
+			right = below + b.cfg.Path
+		}
+	default:
+		return nil, err
+	}
+	if right == "" {
+		return nil, nil
+	}
+	return []string{storeerr.Lacks(name, right, nil).Error()}, nil
+}
+
 // ask returns the version and the mode that a server reports.
 func (b *Backend) ask(ctx context.Context, addr string) (string, string, error) {
 	const patience, most = 3 * time.Second, 64 << 10
-	conn, err := b.cfg.dial("tcp", addr, patience)
+	conn, err := b.cfg.dial("tcp", addr, addr, patience)
 	if err != nil {
 		return "", "", err
 	}

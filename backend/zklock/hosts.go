@@ -1,6 +1,7 @@
 package zklock
 
 import (
+	"cmp"
 	"context"
 	"math/rand/v2"
 	"net"
@@ -22,8 +23,9 @@ type hosts struct {
 	mu      sync.Mutex
 	servers []string
 	addrs   []string
-	at      int // the index of the next of addrs
-	tried   int // number of addrs tried since there was a connection
+	names   map[string]string // the server of each address that was found
+	at      int               // the index of the next of addrs
+	tried   int               // number of addrs tried since there was a connection
 	hangs   string
 	until   time.Time // hangs is omitted until then
 }
@@ -60,6 +62,13 @@ func (h *hosts) Next() (string, bool) {
 	return h.addrs[h.at%len(h.addrs)], again
 }
 
+// server returns the server that has the address.
+func (h *hosts) server(addr string) string {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return cmp.Or(h.names[addr], addr)
+}
+
 // silent omits an address for that long, in later rounds, if there are others.
 func (h *hosts) silent(addr string, d time.Duration) {
 	h.mu.Lock()
@@ -86,6 +95,7 @@ func (h *hosts) find() {
 		}
 	}()
 	var addrs []string
+	h.names = make(map[string]string)
 	for _, server := range h.servers {
 		host, port, err := net.SplitHostPort(server)
 		if err != nil {
@@ -97,6 +107,7 @@ func (h *hosts) find() {
 		}
 		for _, addr := range found {
 			addrs = append(addrs, net.JoinHostPort(addr, port))
+			h.names[net.JoinHostPort(addr, port)] = server
 		}
 	}
 	if time.Now().Before(h.until) {

@@ -193,7 +193,7 @@ func (l *link) dial(cfg *Config, timeout time.Duration) zk.Dialer {
 			return nil, errOver // otherwise it would make another session, and answer for it
 		default:
 		}
-		conn, err := cfg.dial(network, address, patience)
+		conn, err := cfg.dial(network, address, l.hosts.server(address), patience)
 		if err != nil {
 			return nil, err
 		}

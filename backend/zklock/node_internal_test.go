@@ -83,6 +83,15 @@ func TestURL(t *testing.T) {
 			t.Errorf("%q is no error", bad)
 		}
 	}
+	for raw, want := range map[string]bool{ // what crosses a network is verified unless the URL says otherwise
+		"zookeeper://h": true, "zookeeper://127.0.0.1,h": true, "zookeeper://localhost": false, "zookeeper://[::1]": false,
+		"zookeeper://h?tls=false": false, "zookeeper://localhost?tls=true": true, "zookeeper://localhost?server_name=x": true,
+	} {
+		cfg, err := parseURL(raw, Config{})
+		if err != nil || (cfg.TLS != nil) != want || want && cfg.TLS.InsecureSkipVerify {
+			t.Errorf("%s: %+v, %v", raw, cfg.TLS, err)
+		}
+	}
 	for _, bad := range []Config{{}, {Servers: []string{"a/b"}}, {Servers: []string{"a"}, Tick: 1}, {Servers: []string{"a"}, MaxSession: 1}, {Servers: []string{"a"}, Path: "x"}} {
 		if err := bad.withDefaults(); err == nil {
 			t.Errorf("%+v is no error", bad)

@@ -3,6 +3,9 @@ package zklock
 import (
 	"context"
 	"errors"
+	"net"
+	"net/url"
+	"slices"
 	"strings"
 	"unicode"
 
@@ -16,8 +19,10 @@ const scheme = "zookeeper"
 //
 //	zookeeper://[user:password@]host[:port][,host[:port]...][/path][?parameters]
 //
-// The default port is 2181, the default path /holdfast. The URL's settings override cfg. Parameters: tick and max_session, durations
-// as in Config. Nothing is sent until the first call.
+// The default port is 2181, the default path /holdfast. The URL's settings override cfg. Parameters: tick
+// and max_session, durations as in Config; tls, true or false; and with TLS ca, cert, key and server_name,
+// which are files in PEM and the name that the certificates are for. tls is true where a host is not this
+// machine, unless cfg.Dial is set. Nothing is sent until the first call.
 //
 // Errors: *backend.InvalidError for a bad URL, such as one with an unknown parameter. Errors never
 // contain what is before the @.
@@ -78,9 +83,40 @@ func (c *Config) setUser(user string) error {
 }
 
 func (c *Config) setQuery(query string) error {
-	params, err := storeurl.Params(query, "tick", "max_session")
+	params, err := storeurl.Params(query, append([]string{"max_session", "tick", "tls"}, storeurl.TLSParams()...)...)
 	if err != nil {
 		return err
 	}
+	if err := c.setTLS(params); err != nil {
+		return err
+	}
 	return errors.Join(storeurl.Duration(params, "tick", &c.Tick), storeurl.Duration(params, "max_session", &c.MaxSession))
+}
+
+// setTLS decides about TLS: what crosses a network is encrypted and verified unless the URL says otherwise.
+func (c *Config) setTLS(params url.Values) error {
+	asked := slices.ContainsFunc(storeurl.TLSParams(), params.Has)
+	on := asked || c.Dial == nil && slices.ContainsFunc(c.Servers, func(server string) bool {
+		host, _, _ := net.SplitHostPort(server)
+		return !storeurl.Loopback(host)
+	})
+	value := params.Get("tls")
+	switch value {
+	case "":
+	case "true":
+		on = true
+	case "false":
+		on = false
+	default:
+		return storeurl.ParamError("tls", value, "true or false")
+	}
+	switch {
+	case asked && !on:
+		return storeurl.ParamError("tls", value, "true, with "+strings.Join(storeurl.TLSParams(), ", "))
+	case on && c.TLS != nil && !asked:
+		return nil
+	}
+	var err error
+	c.TLS, err = storeurl.TLS(params, on, scheme)
+	return err
 }

@@ -2,6 +2,7 @@ package zklock
 
 import (
 	"context"
+	"crypto/tls"
 	"log/slog"
 	"net"
 	"strconv"
@@ -35,7 +36,10 @@ type Config struct {
 	// MaxSession is the ensemble's maxSessionTimeout. Default: 20 ticks, as ZooKeeper's
 	// own. Optional.
 	MaxSession time.Duration
-	// Dial makes the connections, for TLS or a proxy. Default: TCP. Optional.
+	// TLS is for connections with TLS. An empty ServerName stands for the name in Servers. Default: none.
+	// Optional.
+	TLS *tls.Config
+	// Dial makes the connections, as through a proxy. It replaces TLS. Default: TCP. Optional.
 	Dial func(network, address string, timeout time.Duration) (net.Conn, error)
 	// Logger receives what the client library logs, at level Debug. Default: none. Optional.
 	Logger *slog.Logger
@@ -61,13 +65,21 @@ const (
 // is for the way.
 func (c *Config) margin() time.Duration { return c.Tick + c.Tick/2 }
 
-func (c *Config) dial(network, address string, timeout time.Duration) (net.Conn, error) {
+// dial connects to an address of the server with that name.
+func (c *Config) dial(network, address, server string, timeout time.Duration) (net.Conn, error) {
 	if c.Dial != nil {
 		return c.Dial(network, address, timeout)
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), timeout)
 	defer cancel()
-	return new(net.Dialer).DialContext(ctx, network, address) //nolint:wrapcheck // the library reports it
+	if c.TLS == nil {
+		return new(net.Dialer).DialContext(ctx, network, address) //nolint:wrapcheck // the library reports it
+	}
+	conf := c.TLS.Clone()
+	if conf.ServerName == "" {
+		conf.ServerName, _, _ = net.SplitHostPort(server)
+	}
+	return (&tls.Dialer{Config: conf}).DialContext(ctx, network, address) //nolint:wrapcheck // the library reports it
 }
 
 func (c *Config) acl() []zk.ACL {

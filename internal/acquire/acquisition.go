@@ -254,7 +254,8 @@ func IsCutShort(ctx context.Context, err error) bool {
 
 // isRefusal reports whether err says why the lock was not granted, so that a retry is pointless.
 func isRefusal(err error) bool {
-	return errors.Is(err, backend.ErrHeld) || errors.Is(err, backend.ErrInvalid) || errors.Is(err, backend.ErrUnsupported) || errors.Is(err, backend.ErrQuarantine)
+	return errors.Is(err, backend.ErrHeld) || errors.Is(err, backend.ErrInvalid) || errors.Is(err, backend.ErrUnsupported) || errors.Is(err, backend.ErrQuarantine) ||
+		IsRefused(err)
 }
 
 // isOver reports whether within has ended only because Patience has elapsed.
@@ -286,6 +287,9 @@ func (a *acquisition) again(within context.Context, err error, n int) bool {
 		a.away = err
 		a.unknown = a.unknown || away != nil && away.MayHold
 		return a.sitOut(within, err) && a.req.Patience != 0
+	case IsRefused(err):
+		a.unknown = a.unknown || MayHold(err)
+		return false
 	case within.Err() != nil:
 		return false
 	case errors.As(err, &away):
@@ -338,6 +342,7 @@ func (a *acquisition) last(ctx context.Context) (*attempt, error) {
 		if err = a.attempt(ctx, x); err == nil {
 			return x, nil
 		}
+		a.unknown = a.unknown || MayHold(err)
 		if a.req.Fixed == "" && a.Backend.Release(short, a.release()) == nil {
 			a.unknown = false
 		}

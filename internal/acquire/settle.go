@@ -124,8 +124,8 @@ type LastError struct{ Err error }
 // Error returns the text of Err.
 func (e *LastError) Error() string { return e.Err.Error() }
 
-// Retry calls f until it returns anything but ErrUnavailable, ctx ends, Timeout has elapsed, or Close
-// begins.
+// Retry calls f until it returns ErrRefused or anything but ErrUnavailable, ctx ends, Timeout has
+// elapsed, or Close begins.
 //
 // Errors: those of f; the cause of ctx; ErrClosed.
 func (a *Agent) Retry(ctx context.Context, f func(context.Context) error) error {
@@ -149,7 +149,7 @@ func (a *Agent) retryWith(ctx context.Context, pause func(context.Context, time.
 			return joinCause(ctx, last.Err)
 		}
 		switch {
-		case err == nil || !IsUnavailable(err) && within.Err() == nil:
+		case err == nil || IsRefused(err) || !IsUnavailable(err) && within.Err() == nil:
 			return err
 		case IsUnavailable(err):
 			away = err
@@ -178,6 +178,11 @@ func joinCause(ctx context.Context, err error) error {
 		return fmt.Errorf("%w (%w)", cause, err)
 	}
 }
+
+// IsRefused reports whether the store refuses until an operator changes something: a caller learns
+// of it instead of waiting. Renewals and settlements are retried all the same, because they are only
+// worth something before the lease ends.
+func IsRefused(err error) bool { return errors.Is(err, backend.ErrRefused) }
 
 // IsUnavailable reports whether a retry may help.
 func IsUnavailable(err error) bool {

@@ -81,6 +81,15 @@ users:
 
 // KubernetesCall sends a request as the administrator, and returns the body of the answer.
 func KubernetesCall(ctx context.Context, s *Server, method, path, body string) (string, error) {
+	return kubernetesCall(ctx, s, method, path, "application/json", body)
+}
+
+// KubernetesApply is KubernetesCall with a body in YAML.
+func KubernetesApply(ctx context.Context, s *Server, method, path, body string) (string, error) {
+	return kubernetesCall(ctx, s, method, path, "application/yaml", body)
+}
+
+func kubernetesCall(ctx context.Context, s *Server, method, path, kind, body string) (string, error) {
 	cert, err := os.ReadFile(KubernetesCA(s))
 	if err != nil {
 		return "", fmt.Errorf("certificate: %w", err)
@@ -92,6 +101,6 @@ func KubernetesCall(ctx context.Context, s *Server, method, path, body string) (
 		return "", fmt.Errorf("make the request: %w", err)
 	}
 	req.Header.Set("Authorization", "Bearer "+s.Secret)
-	req.Header.Set("Content-Type", "application/json")
+	req.Header.Set("Content-Type", kind)
 	return call(&http.Transport{TLSClientConfig: &tls.Config{RootCAs: pool, MinVersion: tls.VersionTLS12}, DisableKeepAlives: true}, req)
 }

@@ -38,6 +38,11 @@ type Program struct {
 // Holdfast with different texts do not collide.
 func New(sources fs.FS, parts ...string) (Program, error) {
 	var b strings.Builder
+	shared, err := ends.ReadFile("lua/rights.lua")
+	if err != nil {
+		return Program{}, fmt.Errorf("redisprogram: %w", err)
+	}
+	b.Write(shared)
 	for _, part := range parts {
 		text, err := fs.ReadFile(sources, "lua/"+part+".lua")
 		if err != nil {
@@ -81,6 +86,8 @@ var ErrUnknown = errors.New("the program is not loaded")
 type ServerError struct {
 	Code string // its first word: "WRONGTYPE"
 	Text string // all of it
+	// Right is the missing right that the text does not name: see Missing. Empty if unknown.
+	Right string
 }
 
 // Error returns the text of the server, after "redis: ".
@@ -176,7 +183,7 @@ func (r *Runner) call(ctx context.Context, b rueidis.Builder, send Send, load bo
 // 7, or another product without them, or the user lacks the permission.
 func unable(err error) bool {
 	refused, ok := errors.AsType[*ServerError](err)
-	return ok && (refused.Code == "NOPERM" || strings.HasPrefix(refused.Text, "unknown command"))
+	return ok && (refused.Code == "NOPERM" && strings.HasPrefix(refused.Missing(), "+") || strings.HasPrefix(refused.Text, "unknown command"))
 }
 
 func (r *Runner) hashFor(identity string) string {

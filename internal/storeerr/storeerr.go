@@ -50,3 +50,13 @@ func Of(ctx, life context.Context, err error) (bool, error) {
 	}
 	return false, Cause(ctx, err)
 }
+
+// Lacks returns the error of a request that a store refuses for want of a right, which is named in the
+// words of the store: "SELECT on the table holdfast.locks". name is the backend, and the page of its
+// documentation. err is the store's own error; nil in a finding of Examine.
+func Lacks(name, right string, err error) *backend.RefusedError {
+	return &backend.RefusedError{
+		Backend: name, Err: err, Reason: "the user lacks the right " + right,
+		Remedy: "grant it, as under \"Least rights\" in docs/backends/" + name + ".md",
+	}
+}

@@ -5,6 +5,7 @@ package storeurl
 import (
 	"crypto/tls"
 	"crypto/x509"
+	"net/netip"
 	"net/url"
 	"os"
 	"slices"
@@ -75,6 +76,13 @@ func Duration(params url.Values, name string, d *time.Duration) error {
 	}
 	*d = v
 	return nil
+}
+
+// Loopback reports whether a host of a URL is this machine: what is sent there crosses no network. A socket
+// in the file system is, too.
+func Loopback(host string) bool {
+	ip, err := netip.ParseAddr(host)
+	return host == "" || host == "localhost" || strings.HasPrefix(host, "/") || err == nil && ip.Unmap().IsLoopback()
 }
 
 // User decodes "user:password", and returns the two.

@@ -56,6 +56,18 @@ func TestParams(t *testing.T) {
 	}
 }
 
+func TestLoopback(t *testing.T) {
+	t.Parallel()
+	for host, want := range map[string]bool{
+		"localhost": true, "127.0.0.1": true, "127.9.9.9": true, "::1": true, "::ffff:127.0.0.1": true, "/run/postgresql": true, "": true,
+		"db.example.org": false, "10.0.0.1": false, "localhost.example.org": false, "0.0.0.0": false, "::": false,
+	} {
+		if got := storeurl.Loopback(host); got != want {
+			t.Errorf("%q: %t", host, got)
+		}
+	}
+}
+
 func TestTLS(t *testing.T) {
 	t.Parallel()
 	empty := filepath.Join(t.TempDir(), "empty.pem")

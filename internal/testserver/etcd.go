@@ -92,15 +92,21 @@ func (e *Etcd) Leads() bool {
 func (e *Etcd) Authenticate(user, password, prefix string) {
 	e.t.Helper()
 	const role = "locker"
-	rootPassword := rand.Text()
 	end := []byte(prefix)
 	end[len(end)-1]++ // the first key behind the prefix
-	e.Do("auth/user/add", map[string]any{"name": "root", "password": rootPassword})
-	e.Do("auth/user/grant", map[string]any{"user": "root", "role": "root"})
 	e.Do("auth/user/add", map[string]any{"name": user, "password": password})
 	e.Do("auth/role/add", map[string]any{"name": role})
 	e.Do("auth/role/grant", map[string]any{"name": role, "perm": map[string]any{"permType": "READWRITE", "key": []byte(prefix), "range_end": end}})
 	e.Do("auth/user/grant", map[string]any{"user": user, "role": role})
+	e.EnableAuth()
+}
+
+// EnableAuth turns authentication on, and adds the user root. It is called on one member of the cluster.
+func (e *Etcd) EnableAuth() {
+	e.t.Helper()
+	rootPassword := rand.Text()
+	e.Do("auth/user/add", map[string]any{"name": "root", "password": rootPassword})
+	e.Do("auth/user/grant", map[string]any{"user": "root", "role": "root"})
 	e.Do("auth/enable", nil)
 	e.admin.User, e.admin.Password = "root", rootPassword
 }

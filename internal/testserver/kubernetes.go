@@ -8,6 +8,7 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -25,17 +26,17 @@ type KubernetesServer struct {
 	etcd   *Etcd
 }
 
-// Kubernetes starts a server. It ends with the test.
-func Kubernetes(t testing.TB) *KubernetesServer {
+// Kubernetes starts a server. flags are added to its command line. It ends with the test.
+func Kubernetes(t testing.TB, flags ...string) *KubernetesServer {
 	t.Helper()
-	return KubernetesOn(t, StartEtcd(t, EtcdOptions{NoFsync: true})[0])
+	return KubernetesOn(t, StartEtcd(t, EtcdOptions{NoFsync: true})[0], flags...)
 }
 
 // KubernetesOn starts a server that stores everything in an etcd, or through one member of it.
 // It ends with the test.
-func KubernetesOn(t testing.TB, etcd *Etcd) *KubernetesServer {
+func KubernetesOn(t testing.TB, etcd *Etcd, flags ...string) *KubernetesServer {
 	t.Helper()
-	o, locker := options(t), rand.Text()
+	o, locker := options(t, flags...), rand.Text()
 	o.Programs = tool(t, "kube-apiserver")
 	s, err := launch.Kubernetes(o, etcd.Addr(), locker+",locker,locker\n")
 	return &KubernetesServer{started(t, s, err), locker, etcd}
@@ -70,6 +71,36 @@ func (s *KubernetesServer) Allow(namespace string, verbs ...string) {
 	for kind, body := range map[string]string{"/roles": role, "/rolebindings": binding} {
 		s.post(path+kind, body)
 	}
+}
+
+// Apply makes the objects of a YAML text in a namespace, or replaces them: Roles and RoleBindings.
+func (s *KubernetesServer) Apply(namespace, text string) {
+	s.t.Helper()
+	for object := range strings.SplitSeq(text, "---\n") {
+		kind, name := "", ""
+		for line := range strings.Lines(object) {
+			if after, ok := strings.CutPrefix(line, "kind: "); ok {
+				kind = strings.ToLower(strings.TrimSpace(after)) + "s"
+			}
+			if _, after, ok := strings.Cut(line, "metadata: {name: "); ok {
+				name, _, _ = strings.Cut(after, ",")
+			}
+		}
+		path := "/apis/rbac.authorization.k8s.io/v1/namespaces/" + namespace + "/" + kind
+		if _, err := launch.KubernetesApply(s.t.Context(), s.Server, http.MethodPut, path+"/"+name, object); err != nil {
+			_, err = launch.KubernetesApply(s.t.Context(), s.Server, http.MethodPost, path, object)
+			check(s.t, err)
+		}
+	}
+}
+
+// KubeconfigAs is the path of a file with which the administrator acts as another user.
+func (s *KubernetesServer) KubeconfigAs(user string) string {
+	s.t.Helper()
+	path := filepath.Join(Dir(s.t), "kubeconfig-as")
+	text := strings.Replace(launch.Kubeconfig(s.Server, s.Addr()), "user: {token:", "user: {as: "+strconv.Quote(user)+", token:", 1)
+	check(s.t, os.WriteFile(path, []byte(text), 0o600))
+	return path
 }
 
 func (s *KubernetesServer) post(path, body string) {

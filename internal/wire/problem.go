@@ -15,6 +15,7 @@ const (
 	TypeUnsupported      = "urn:holdfast:problem:unsupported"        // 501
 	TypeUnavailable      = "urn:holdfast:problem:unavailable"        // 503: the backend is unavailable
 	TypeQuarantine       = "urn:holdfast:problem:quarantine"         // 503: the store grants nothing yet
+	TypeRefused          = "urn:holdfast:problem:refused"            // 503: the store refuses, as for want of a right
 	TypeOverloaded       = "urn:holdfast:problem:overloaded"         // 503: too many requests at the same time
 	TypeStopping         = "urn:holdfast:problem:stopping"           // 503: the server stops
 	TypeTooMany          = "urn:holdfast:problem:too-many"           // 429
@@ -49,9 +50,11 @@ type Problem struct {
 	Position int `json:"position,omitempty"`
 	// MayHold says that the request may have worked nevertheless.
 	MayHold *bool `json:"may_hold,omitempty"`
-	// Cause and Reason of a loss, if known. A quarantine has a Reason, too.
+	// Cause and Reason of a loss, if known. A quarantine and a refusal of the store have a Reason, too.
 	Cause  string `json:"cause,omitempty"`
 	Reason string `json:"reason,omitempty"`
+	// Remedy is what an operator can do about a refusal of the store, which Backend names.
+	Remedy string `json:"remedy,omitempty"`
 	// For a quarantine: the store that is in it, the time that is left of it, and the
 	// parameter of the store's URL that turns it off.
 	Backend   string   `json:"backend,omitempty"`

@@ -55,7 +55,8 @@ type Report struct {
 	Backend string // its name: "redlock"
 	// Took is how long one acquire and release took; 0 if that failed.
 	Took time.Duration
-	// Found are the problems that do not prevent locks from being acquired, a sentence each.
+	// Found are the problems that do not prevent locks from being acquired, a sentence each. If the store
+	// refuses (holdfast.ErrRefused), they name what is missing.
 	Found []string
 	// Err is why no lock could be acquired. It contains no secrets, but may contain addresses.
 	Err error
@@ -111,6 +112,9 @@ func (c *Checker) Check(ctx context.Context) Report {
 		r.Found = append(r.Found, "the lock of the health check could not be acquired: "+err.Error())
 	case err != nil:
 		r.Status, r.Err = Unhealthy, err
+		if b, ok := c.b.(backend.Examiner); ok && errors.Is(err, holdfast.ErrRefused) {
+			r.Found = orError("the settings of the store could not be examined", b.Examine, ctx)
+		}
 		return r
 	}
 	r.Took = took

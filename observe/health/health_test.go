@@ -192,3 +192,24 @@ func TestBadConfig(t *testing.T) {
 		}
 	}
 }
+
+// refusing is a store that refuses for want of a right, and says which.
+type refusing struct{ backend.Backend }
+
+func (refusing) Acquire(context.Context, backend.AcquireRequest) (backend.Grant, error) {
+	no := &backend.RefusedError{Backend: "memory", Reason: "a right is missing", Remedy: "grant it"}
+	return backend.Grant{}, &backend.UnavailableError{Backend: "memory", Op: "acquire", Err: no}
+}
+
+func (refusing) Examine(context.Context) ([]string, error) {
+	return []string{"the right to write"}, nil
+}
+
+// A store that refuses is examined all the same: only that names each right that is missing.
+func TestRefused(t *testing.T) {
+	t.Parallel()
+	r := checker(t, refusing{memlock.New()}, health.Config{}).Check(t.Context())
+	if r.Status != health.Unhealthy || !errors.Is(r.Err, holdfast.ErrRefused) || len(r.Found) != 1 || r.Found[0] != "the right to write" {
+		t.Errorf("%+v", r)
+	}
+}

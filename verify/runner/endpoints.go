@@ -2,7 +2,10 @@ package runner
 
 import (
 	"net"
+	"slices"
 	"strings"
+
+	"github.com/holdfast-io/holdfast/internal/storeurl"
 )
 
 // endpoints are the parts of a backend's URL that the address of a relay can replace.
@@ -30,9 +33,6 @@ func parseEndpoints(raw string) (endpoints, bool) {
 	if !ok || !known {
 		return endpoints{}, false
 	}
-	if strings.Contains(rest, "sslmode=verify") || strings.HasPrefix(scheme, "mysql") && (strings.Contains(rest, "tls=true") || strings.Contains(rest, "ca=")) {
-		return endpoints{}, false
-	}
 	e := endpoints{scheme: scheme}
 	authority := rest
 	if i := strings.IndexAny(rest, "/?#"); i >= 0 {
@@ -50,7 +50,25 @@ func parseEndpoints(raw string) (endpoints, bool) {
 		}
 		e.hosts = append(e.hosts, host)
 	}
-	return e, true
+	return e, !e.verifies()
+}
+
+// verifies reports whether the store's client verifies certificates: where a parameter asks for it, and by
+// default where a host is not this machine.
+func (e endpoints) verifies() bool {
+	decides := "tls="
+	switch {
+	case strings.HasPrefix(e.scheme, "postgres"):
+		decides = "sslmode="
+	case !strings.HasPrefix(e.scheme, "mysql") && e.scheme != "zookeeper":
+		return false
+	}
+	_, mode, decided := strings.Cut(e.rest, decides)
+	return strings.HasPrefix(mode, "verify") || strings.HasPrefix(mode, "true") || strings.Contains(e.rest, "ca=") ||
+		!decided && slices.ContainsFunc(e.hosts, func(host string) bool {
+			name, _, _ := net.SplitHostPort(host)
+			return !storeurl.Loopback(name)
+		})
 }
 
 // with returns the URL with other hosts.

@@ -3,16 +3,16 @@
 local function rest()
 
 local function info(section, pattern)
-  local ok, text = pcall(call, 'INFO', section)
-  return ok and type(text) == 'string' and string.match(text, pattern) or nil
+  local text = told(pcall(call, 'INFO', section))
+  return type(text) == 'string' and string.match(text, pattern) or nil
 end
 
 -- The channels of the other clients that listen now. Subscriptions outlive the data: when
 -- there are some and there is no marker, the data was lost.
 local function listeners(mine)
-  local ok, all = pcall(call, 'PUBSUB', 'CHANNELS', T .. 'c:*')
+  local all = told(pcall(call, 'PUBSUB', 'CHANNELS', T .. 'c:*'))
   local others = {}
-  if ok and type(all) == 'table' then
+  if type(all) == 'table' then
     for _, chan in ipairs(all) do
       if chan ~= mine then others[#others + 1] = chan end
     end

@@ -56,8 +56,8 @@ local greeted = {}
 -- emptied; a script cannot remember. remembers: see execute. Returns born, run and safe.
 local function hello(born, run, safe, remembers)
   local function info(section, pattern)
-    local ok, all = pcall(call, 'INFO', section)
-    return ok and type(all) == 'string' and string.match(all, pattern) or nil
+    local all = told(pcall(call, 'INFO', section))
+    return type(all) == 'string' and string.match(all, pattern) or nil
   end
   local id = info('server', 'run_id:(%w+)') or '-'
   local sure = ARGV[5] == '1' and info('persistence', 'aof_enabled:(%d)') == '1'

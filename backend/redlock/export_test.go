@@ -1,0 +1,4 @@
+package redlock
+
+// Rights are the commands that a user needs.
+var Rights = rights

@@ -1,0 +1,98 @@
+package zklock_test
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"io"
+	"net"
+	"net/url"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/holdfast-io/holdfast/backend"
+	"github.com/holdfast-io/holdfast/backend/zklock"
+	"github.com/holdfast-io/holdfast/internal/leasetest"
+	"github.com/holdfast-io/holdfast/internal/testserver"
+)
+
+// terminate listens with TLS, and passes on to the server what arrives.
+func terminate(t *testing.T, certs *testserver.Certificates, to string) string {
+	t.Helper()
+	pair, err := tls.LoadX509KeyPair(certs.ServerCert, certs.ServerKey)
+	if err != nil {
+		t.Fatal(err)
+	}
+	l, err := tls.Listen("tcp", "127.0.0.1:0", &tls.Config{MinVersion: tls.VersionTLS12, Certificates: []tls.Certificate{pair}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	done := make(chan struct{})
+	t.Cleanup(func() { _ = l.Close(); <-done })
+	go func() {
+		defer close(done)
+		for {
+			in, err := l.Accept()
+			if err != nil {
+				return
+			}
+			go relay(in, to)
+		}
+	}()
+	return l.Addr().String()
+}
+
+func relay(in net.Conn, to string) {
+	defer in.Close() //nolint:errcheck // what matters was copied
+	out, err := net.Dial("tcp", to)
+	if err != nil {
+		return
+	}
+	defer out.Close() //nolint:errcheck // what matters was copied
+	go func() {
+		_, _ = io.Copy(out, in)
+		_ = out.Close()
+	}()
+	_, _ = io.Copy(in, out)
+}
+
+// soon returns a context for what must fail.
+func soon(t *testing.T) context.Context {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Second)
+	t.Cleanup(cancel)
+	return ctx
+}
+
+// A client that names the authority to trust talks to a server that the authority vouches for, or to none.
+func TestTLS(t *testing.T) {
+	t.Parallel()
+	certs, others := testserver.NewCertificates(t), testserver.NewCertificates(t)
+	server := testserver.StartZooKeeper(t, 1)[0]
+	secured := terminate(t, certs, server.Addr())
+	at := func(addr, params string) *zklock.Backend {
+		b, err := zklock.Open(t.Context(), "zookeeper://"+addr+"?"+params, zklock.Config{Tick: testserver.ZooKeeperTick, MaxSession: testserver.ZooKeeperMaxSession})
+		return leasetest.Opened(t, b, err)
+	}
+	trust := "ca=" + url.QueryEscape(certs.CA)
+	b := at(secured, trust)
+	leasetest.Take(t, b, leasetest.Ask("n", leasetest.Session(t, b, 5*time.Second, nil)))
+	for what, b := range map[string]*zklock.Backend{
+		"another authority":    at(secured, "ca="+url.QueryEscape(others.CA)),
+		"another name":         at(secured, trust+"&server_name=zookeeper.example.org"),
+		"a server without TLS": at(server.Addr(), "tls=true"),
+		"a client without TLS": at(secured, "tls=false"),
+	} {
+		err := b.OpenSession(soon(t), backend.SessionRequest{ID: backend.NewSessionID(), TTL: 5 * time.Second})
+		if err == nil || errors.Is(err, backend.ErrInvalid) {
+			t.Errorf("%s: %v", what, err)
+		}
+	}
+	for params, bound := range map[string]string{"tls=perhaps": "true or false", "tls=false&" + trust: "true, with ca"} {
+		_, err := zklock.Open(t.Context(), "zookeeper://h?"+params, zklock.Config{})
+		if !errors.Is(err, backend.ErrInvalid) || !strings.Contains(err.Error(), bound) {
+			t.Errorf("%s: %v", params, err)
+		}
+	}
+}

@@ -1,0 +1,95 @@
+package holdfast_test
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/holdfast-io/holdfast"
+	"github.com/holdfast-io/holdfast/backend"
+	"github.com/holdfast-io/holdfast/internal/leasetest"
+	"github.com/holdfast-io/holdfast/internal/storeerr"
+)
+
+func refused(mayHold bool) error {
+	return &backend.UnavailableError{Backend: "memory", Op: "test", MayHold: mayHold, Err: storeerr.Lacks("memory", "to write", errWire)}
+}
+
+// What the store refuses until an operator changes something there is not retried: the caller, who
+// would wait for hours, learns what is missing.
+func TestRefused(t *testing.T) {
+	t.Parallel()
+	f, _ := newFaults(t)
+	c := newClient(t, f, holdfast.Config{Timeout: time.Hour})
+	told := func(what string, err error) {
+		t.Helper()
+		if !errors.Is(err, holdfast.ErrRefused) || !errors.Is(err, holdfast.ErrUnavailable) || errors.Is(err, holdfast.ErrHeld) {
+			t.Fatalf("%s: the kinds of %v", what, err)
+		}
+		for _, part := range []string{`"a" on memory`, "the user lacks the right to write", "docs/backends/memory.md", "refused by the store"} {
+			if !strings.Contains(err.Error(), part) {
+				t.Errorf("%s: %q does not say %q", what, err, part)
+			}
+		}
+	}
+	ctx := leasetest.Within(t)
+	no := func(context.Context, func() error) error { return refused(false) }
+	f.open.Store(&no)
+	_, err := c.Acquire(ctx, "a")
+	told("open session", err)
+	f.open.Store(nil)
+	for _, mayHold := range []bool{false, true} {
+		f.acquires.Store(0)
+		noGrant := func(context.Context, func() (backend.Grant, error)) (backend.Grant, error) {
+			return backend.Grant{}, refused(mayHold)
+		}
+		f.acquire.Store(&noGrant)
+		_, err = c.Acquire(ctx, "a")
+		told("acquire", err)
+		if op, ok := errors.AsType[*holdfast.OpError](err); !ok || op.MayHold != mayHold || f.acquires.Load() != 1 {
+			t.Errorf("acquire: %+v after %d attempts", op, f.acquires.Load())
+		}
+	}
+	f.acquire.Store(nil)
+	lock, err := c.Acquire(ctx, "a")
+	if err != nil {
+		t.Fatal(err)
+	}
+	f.release.Store(&no)
+	told("release", lock.Release(ctx))
+	f.release.Store(nil) // the release continues in the background
+	lock, err = c.Acquire(ctx, "a")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := lock.Release(ctx); err != nil {
+		t.Error(err)
+	}
+}
+
+// A right that is taken away and given back costs no lock: renewals are retried until the lease ends.
+func TestRefusedRenewals(t *testing.T) {
+	t.Parallel()
+	f, _ := newFaults(t)
+	c := newClient(t, f, holdfast.Config{TTL: 2 * time.Second})
+	lock, err := c.Acquire(leasetest.Within(t), "a")
+	if err != nil {
+		t.Fatal(err)
+	}
+	asked := make(chan struct{}, 1000)
+	no := func(context.Context, func() (backend.RenewResult, error)) (backend.RenewResult, error) {
+		asked <- struct{}{}
+		return backend.RenewResult{}, refused(false)
+	}
+	f.renew.Store(&no)
+	<-asked
+	<-asked
+	f.renew.Store(nil)
+	before := f.renewals.Load()
+	leasetest.Eventually(t, "it is renewed", func() bool { return f.renewals.Load() > before })
+	if err := lock.Err(); err != nil {
+		t.Error(err)
+	}
+}
