@@ -1,9 +1,11 @@
 package redislock_test
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -283,6 +285,61 @@ func TestWaiterOverAMove(t *testing.T) {
 	inQueue(t, b, "n", 1)
 	release(t, b, held)
 	w.granted(t)
+}
+
+// A release that arrives while some keys of the slot are on the new server does all or nothing: whoever waits
+// is granted the lock once, and the lock is free afterwards.
+func TestHandOverWhileASlotMoves(t *testing.T) {
+	t.Parallel()
+	c := testserver.StartRedisCluster(t, 3)
+	b := openURL(t, "redis+cluster://"+testserver.RedisAddrs(c.Masters())+"?timeout=5s&quarantine=off")
+	settled(t, b)
+	slot := c.Slot("{hf0}:m")
+	// The keys that every request reads are there, and move last, so that it gets further.
+	c.Owner("{hf0}:m").Do("SET", "{hf0}:v", "1")
+	last := func(key string) int {
+		if strings.Contains("{hf0}:m {hf0}:v {hf0}:x", key) {
+			return 0
+		}
+		return 1
+	}
+	id, next := session(t, b, 10*time.Minute), session(t, b, 10*time.Minute)
+	for moved, all := 0, 1; moved < all; moved++ {
+		name := "n" + strconv.Itoa(moved)
+		held := leasetest.Ask(name, id)
+		leasetest.Succeeds(t, func() error { _, err := b.Acquire(within(t, patience), held); return err })
+		waits := leasetest.Ask(name, next)
+		waits.Wait = true
+		got := leasetest.Start(t, b, waits)
+		inQueue(t, b, name, 1)
+		from := c.Owner("{hf0}:m")
+		to := c.Masters()[(slices.Index(c.Masters(), from)+1)%3]
+		keys := c.Keys(from, slot)
+		slices.SortFunc(keys, func(x, y string) int { return cmp.Or(last(x)-last(y), strings.Compare(x, y)) })
+		all = len(keys)
+		c.BeginMove(slot, from, to)
+		c.MoveKeys(from, to, keys[moved:]...)
+		err := b.Release(within(t, patience), backend.ReleaseRequest{Name: name, Lease: held.Lease, Session: id})
+		if err != nil && !errors.Is(err, backend.ErrUnavailable) {
+			t.Errorf("release with %d of %d keys moved: %v", all-moved, all, err)
+		}
+		c.MoveKeys(from, to, keys[:moved]...)
+		c.EndMove(slot, from, to)
+		leasetest.Succeeds(t, func() error {
+			err := b.Release(within(t, patience), backend.ReleaseRequest{Name: name, Lease: held.Lease, Session: id})
+			if errors.Is(err, backend.ErrLost) {
+				return nil
+			}
+			return err
+		})
+		if a := <-got; a.Err != nil { // it asked during the move
+			leasetest.Succeeds(t, func() error { _, err := b.Acquire(within(t, patience), waits); return err })
+		}
+		leasetest.Give(t, b, waits)
+		if info, err := b.Inspect(within(t, patience), name); err != nil || len(info.Holders)+len(info.Waiters) != 0 {
+			t.Errorf("with %d of %d keys moved: %+v, %v; want a free lock", all-moved, all, info, err)
+		}
+	}
 }
 
 // The servers of a group that cannot be reached, or do not know it, are reported by name; a
