@@ -65,7 +65,7 @@ func (b *Backend) lacking(ctx context.Context) ([]string, error) {
 		{Node: &api.NodeTxnOp{Verb: api.NodeSet, Node: api.Node{Node: node, Address: "127.0.0.1"}}},
 	}, (&api.QueryOptions{}).WithContext(ctx))
 	if err != nil && !refused(err) {
-		return nil, err //nolint:wrapcheck // see fail
+		return nil, err
 	}
 	rules := b.rules()
 	lacks := [3]bool{}

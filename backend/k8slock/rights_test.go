@@ -18,7 +18,7 @@ func TestLeastRights(t *testing.T) {
 	_, list, _ := strings.Cut(block, "verbs: [")
 	list, _, _ = strings.Cut(list, "]")
 	// Administrators have no share of requests, and this account has a small one, above which it gets 429.
-	server := testserver.Kubernetes(t, "--enable-priority-and-fairness=false")
+	server := testserver.Kubernetes(t, "--enable-priority-and-fairness=false", "--max-requests-inflight=0", "--max-mutating-requests-inflight=0")
 	server.Apply("default", block)
 	kubeconfig := server.KubeconfigAs("system:serviceaccount:default:locks")
 	as := func() backend.Backend {

@@ -27,7 +27,8 @@ type need struct{ table, column, privileges string }
 const writes = "SELECT INSERT UPDATE DELETE"
 
 func (b *Backend) rights() rights {
-	return rights{b.db, backendName, b.name, func(query string) string { return b.sql(query) }, []need{
+	text := func(query string) string { return b.sql(query) }
+	return rights{b.db, backendName, b.name, text, []need{
 		{"meta", "version", "SELECT UPDATE"}, {"locks", "last", writes}, {"sessions", "ttl", writes},
 		{"leases", "ttl", writes}, {"tombs", "expires", writes}, {"losses", "expires", writes},
 	}}
@@ -85,7 +86,8 @@ func (r rights) try(ctx context.Context, statement string) error {
 	if err != nil {
 		return err //nolint:wrapcheck // see unavailable
 	}
-	return errors.Join(rows.Err(), rows.Close())
+	defer rows.Close() //nolint:errcheck // nothing is read
+	return rows.Err()  //nolint:wrapcheck // see unavailable
 }
 
 // findings returns a finding for each right that the user lacks.
@@ -98,7 +100,7 @@ func (r rights) findings(ctx context.Context) ([]string, error) {
 }
 
 // lacking names the rights that are missing where the server refused a statement for want of one.
-func (r rights) lacking(life context.Context, err error) error { //nolint:revive // the context is not that of a call
+func (r rights) lacking(life context.Context, err error) error {
 	server, ok := errors.AsType[*mysql.MySQLError](err)
 	if !ok || !denied(err) || errors.Is(err, backend.ErrRefused) {
 		return err

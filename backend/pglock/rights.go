@@ -77,7 +77,7 @@ func (r rights) findings(ctx context.Context) ([]string, error) {
 
 // lacking names the rights that are missing where the server refused a statement for want of one: its
 // own error names a table and no right.
-func (r rights) lacking(life context.Context, err error) error { //nolint:revive // the context is not that of a call
+func (r rights) lacking(life context.Context, err error) error {
 	var connect *pgconn.ConnectError
 	if code(err) != codeNoRight || errors.As(err, &connect) {
 		return err

@@ -20,7 +20,7 @@ func FuzzURL(f *testing.F) {
 }
 
 // What crosses a network is verified unless the URL or the environment says otherwise.
-func TestTLSIsVerified(t *testing.T) { //nolint:paralleltest // it sets a variable of the environment
+func TestTLSIsVerified(t *testing.T) {
 	t.Setenv("PGSSLMODE", "")
 	for url, want := range map[string]bool{
 		"postgres://h/d": true, "postgres://10.0.0.1/d": true, "postgres://127.0.0.1,h/d": true, "postgres://h/d?sslmode=verify-ca": true,

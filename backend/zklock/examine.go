@@ -3,6 +3,7 @@ package zklock
 import (
 	"bufio"
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"slices"
@@ -47,38 +48,38 @@ func (b *Backend) Examine(ctx context.Context) ([]string, error) {
 }
 
 // lacking returns a finding if the user lacks a right. It asks for changes in a transaction whose last
-// operation always fails, so that none is made; the ensemble checks the rights of each operation first.
+// operation always fails, because it creates a node once more, so that none is made. The ensemble checks
+// the rights for each operation first.
 func (b *Backend) lacking(ctx context.Context) ([]string, error) {
 	l, err := b.controlLink(ctx)
 	if err != nil {
 		return nil, err
 	}
-	const never = 1 << 30 // the version of no node
+	create := func(path string) *zk.CreateRequest { return &zk.CreateRequest{Path: path, Acl: b.cfg.acl()} }
 	probe := func(parent string, more ...any) error {
-		ops := append([]any{&zk.CreateRequest{Path: parent + "/rights", Acl: b.cfg.acl()}}, more...)
-		_, err := call(ctx, l, func() ([]zk.MultiResponse, error) {
-			return l.conn.Multi(append(ops, &zk.CheckVersionRequest{Path: parent, Version: never})...)
-		})
+		ops := append([]any{create(parent + "/rights")}, more...)
+		_, err := call(ctx, l, func() ([]zk.MultiResponse, error) { return l.conn.Multi(append(ops, create(parent+"/rights"))...) })
 		return err
 	}
+	other := b.locksPath() + "/rights-too"
 	right := ""
-	switch err := probe(b.locksPath(), &zk.DeleteRequest{Path: b.locksPath() + "/rights", Version: -1}); err { //nolint:errorlint // the library does not wrap
-	case zk.ErrNoAuth:
+	err = probe(b.locksPath(), create(other), &zk.DeleteRequest{Path: other, Version: -1})
+	switch {
+	case errors.Is(err, zk.ErrNoAuth):
 		right = below + b.cfg.Path
-	case zk.ErrNoNode: // nothing was made yet
-		if probe(b.cfg.Path) == zk.ErrNoAuth { //nolint:errorlint // the library does not wrap
+	case errors.Is(err, zk.ErrNoNode): // nothing was made yet
+		if errors.Is(probe(b.cfg.Path), zk.ErrNoAuth) {
 			right = "to create nodes (c) below " + b.cfg.Path
 		}
-	case zk.ErrBadVersion:
+	case errors.Is(err, zk.ErrNodeExists):
 		_, err := call(ctx, l, func() ([]string, error) {
 			nodes, _, err := l.conn.Children(b.locksPath())
 			return nodes, err
 		})
-		if err != nil && err != zk.ErrNoAuth { //nolint:errorlint // the library does not wrap
-			return nil, err
-		}
-		if err != nil {
+		if errors.Is(err, zk.ErrNoAuth) {
 			right = below + b.cfg.Path
+		} else if err != nil {
+			return nil, err
 		}
 	default:
 		return nil, err

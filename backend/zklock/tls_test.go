@@ -37,19 +37,19 @@ func terminate(t *testing.T, certs *testserver.Certificates, to string) string {
 			if err != nil {
 				return
 			}
-			go relay(in, to)
+			go relay(context.WithoutCancel(t.Context()), in, to)
 		}
 	}()
 	return l.Addr().String()
 }
 
-func relay(in net.Conn, to string) {
-	defer in.Close() //nolint:errcheck // what matters was copied
-	out, err := net.Dial("tcp", to)
+func relay(ctx context.Context, in net.Conn, to string) {
+	defer in.Close()
+	out, err := new(net.Dialer).DialContext(ctx, "tcp", to)
 	if err != nil {
 		return
 	}
-	defer out.Close() //nolint:errcheck // what matters was copied
+	defer out.Close()
 	go func() {
 		_, _ = io.Copy(out, in)
 		_ = out.Close()
