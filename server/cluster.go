@@ -35,6 +35,8 @@ type Cluster interface {
 	Remove(ctx context.Context, name string) error
 	// Promote makes a learner a voting member.
 	Promote(ctx context.Context, name string) error
+	// Compact makes room on this node, and clears the alarm that its quota was reached.
+	Compact(ctx context.Context) error
 	// Snapshot writes all data of the cluster to w.
 	Snapshot(ctx context.Context, w io.Writer) error
 }
@@ -53,8 +55,12 @@ func clusterRoutes() []route {
 	}
 }
 
-// clusterTimeout bounds a change of the members, which needs a majority.
-const clusterTimeout = 30 * time.Second
+const (
+	// clusterTimeout bounds a change of the members, which needs a majority.
+	clusterTimeout = 30 * time.Second
+	// compactTimeout bounds the time to write all data of a node again.
+	compactTimeout = 10 * time.Minute
+)
 
 // clusterChange is the body of a change: the node that it is about.
 type clusterChange struct {
@@ -90,7 +96,11 @@ func (s *Server) changeCluster(w http.ResponseWriter, r *request) {
 			return
 		}
 	}
-	ctx, cancel := context.WithTimeout(r.Context(), clusterTimeout)
+	within := clusterTimeout
+	if r.actionName == "compact" {
+		within = compactTimeout
+	}
+	ctx, cancel := context.WithTimeout(r.Context(), within)
 	defer cancel()
 	var err error
 	switch r.actionName {
@@ -102,8 +112,10 @@ func (s *Server) changeCluster(w http.ResponseWriter, r *request) {
 		err = c.Remove(ctx, change.Name)
 	case "promote":
 		err = c.Promote(ctx, change.Name)
+	case "compact":
+		err = c.Compact(ctx)
 	default:
-		s.fail(w, r, invalid("action", short(r.actionName), "init, add, remove or promote"))
+		s.fail(w, r, invalid("action", short(r.actionName), "init, add, remove, promote or compact"))
 		return
 	}
 	s.audit.act(r, "cluster", slog.String("action", r.actionName), slog.String("node", change.Name), slog.Bool("done", err == nil))

@@ -48,6 +48,11 @@ func (n *nodes) Promote(_ context.Context, name string) error {
 	return n.err
 }
 
+func (n *nodes) Compact(context.Context) error {
+	n.asked = append(n.asked, "compact")
+	return n.err
+}
+
 func (n *nodes) Snapshot(_ context.Context, w io.Writer) error {
 	n.asked = append(n.asked, "snapshot")
 	if n.err != nil {
@@ -78,6 +83,7 @@ func TestCluster(t *testing.T) {
 		{"POST", "/v1/cluster/add", `{"name":"d","url":"u"}`, "add d u", 200},
 		{"POST", "/v1/cluster/remove", `{"name":"c"}`, "remove c", 200},
 		{"POST", "/v1/cluster/promote", `{"name":"c"}`, "promote c", 200},
+		{"POST", "/v1/cluster/compact", "", "compact", 200},
 		{"GET", "/v1/cluster/snapshot", "", "snapshot", 200},
 		{"POST", "/v1/cluster/forget", "", "", 400},
 		{"POST", "/v1/cluster/remove", `{"node":"c"}`, "", 400},
@@ -101,7 +107,7 @@ func TestCluster(t *testing.T) {
 		server.ErrClusterRefused: 409, errors.New("no majority"): 503, &backend.InvalidError{Field: "name"}: 400,
 	} {
 		n.err = err
-		for _, path := range []string{"/v1/cluster/init", "/v1/cluster/add", "/v1/cluster/remove", "/v1/cluster/promote"} {
+		for _, path := range []string{"/v1/cluster/init", "/v1/cluster/add", "/v1/cluster/remove", "/v1/cluster/promote", "/v1/cluster/compact"} {
 			if got := a.call("POST", path, ""); got.status != status {
 				t.Errorf("%s that fails with %v: status %d", path, err, got.status)
 			}

@@ -99,7 +99,7 @@ func (b *Backend) request(ctx context.Context, e *endpoint, c call) (*http.Reque
 	if c.in != nil {
 		req.Header.Set("Content-Type", "application/json")
 	}
-	bearer, err := b.token.get()
+	bearer, err := b.token.Get()
 	if bearer != "" {
 		req.Header.Set("Authorization", "Bearer "+bearer)
 	}

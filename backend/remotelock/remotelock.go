@@ -12,12 +12,12 @@ import (
 
 	"github.com/holdfast-io/holdfast/backend"
 	"github.com/holdfast-io/holdfast/internal/remoteprobe"
+	"github.com/holdfast-io/holdfast/internal/remoteurl"
 	"github.com/holdfast-io/holdfast/internal/wire"
 )
 
 const (
-	name        = "holdfast"
-	defaultPort = "7420"
+	name = "holdfast"
 	// poll is how long one request waits in the queue. keep is how long the server keeps its
 	// place afterwards. A waiter that dies silently delays the queue by at most the sum of
 	// both.
@@ -45,7 +45,7 @@ type Config struct {
 // for concurrent use.
 type Backend struct {
 	servers endpoints
-	token   *token
+	token   *remoteurl.Token
 	caps    backend.Capabilities
 	poll    time.Duration
 
@@ -117,31 +117,31 @@ func (b *Backend) ready(ctx context.Context, op string) (wire.Health, error) {
 // Errors: *InvalidError for a bad URL, for a token that would be sent in the clear, and for a file that
 // cannot be read.
 func New(rawURL string, o Config) (*Backend, error) {
-	t, err := parse(rawURL)
+	t, err := remoteurl.Parse(rawURL)
 	if err != nil {
 		return nil, err
 	}
 	if o.Token != "" {
-		t.token = &token{value: o.Token}
+		t.Token = remoteurl.NewToken(o.Token, "")
 	} else if o.TokenFile != "" {
-		t.token = &token{file: o.TokenFile}
+		t.Token = remoteurl.NewToken("", o.TokenFile)
 	}
 	if o.TLS != nil {
-		t.tls = o.TLS
+		t.TLS = o.TLS
 	}
-	if err := t.mayCarry(); err != nil {
+	if err := t.MayCarry(); err != nil {
 		return nil, err
 	}
-	if _, err := t.token.get(); err != nil {
+	if _, err := t.Token.Get(); err != nil {
 		return nil, err
 	}
-	b := &Backend{token: t.token, poll: poll, caps: capabilities(wire.Capabilities{
+	b := &Backend{token: t.Token, poll: poll, caps: capabilities(wire.Capabilities{
 		Shared: true, Permits: true, FIFO: true, Push: true, Watch: true, Durable: true, TokenKind: "revision",
 		MinTTL: wire.Duration(time.Second), MaxTTL: wire.Duration(24 * time.Hour), ExpiryLag: wire.Duration(time.Second),
 	})}
 	b.together = &together{b: b, late: lateTime, asking: make(map[string]int), crowded: make(map[string]struct{})}
-	for _, base := range t.bases {
-		b.servers.all = append(b.servers.all, newEndpoint(base, t.socket, t.tls))
+	for _, base := range t.Bases {
+		b.servers.all = append(b.servers.all, newEndpoint(base, t.Socket, t.TLS))
 	}
 	b.life, b.end = context.WithCancelCause(context.Background())
 	return b, nil

@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
-	neturl "net/url"
 	"os"
 	"os/signal"
 	"slices"
@@ -22,6 +21,7 @@ import (
 	"github.com/holdfast-io/holdfast"
 	"github.com/holdfast-io/holdfast/backend"
 	"github.com/holdfast-io/holdfast/backend/sqlitelock"
+	"github.com/holdfast-io/holdfast/internal/remoteurl"
 	"github.com/holdfast-io/holdfast/open"
 )
 
@@ -185,7 +185,7 @@ Exit status: 0; 75 the lock is held; 74 the backend is unavailable; 70 the lock 
 	root.AddCommand(
 		a.runCommand(), a.acquireCommand(), a.renewCommand(), a.releaseCommand(), a.lsCommand(), a.showCommand(),
 		a.breakCommand(), a.watchCommand(), a.topCommand(), a.serveCommand(), a.doctorCommand(), a.migrateCommand(),
-		a.electCommand(), a.clusterCommand(), a.policyCommand(), a.benchCommand(), a.benchWorkerCommand(), a.verifyCommand(), a.versionCommand(),
+		a.electCommand(), a.clusterCommand(), a.certsCommand(), a.policyCommand(), a.benchCommand(), a.benchWorkerCommand(), a.verifyCommand(), a.versionCommand(),
 	)
 	return root
 }
@@ -202,17 +202,9 @@ func (a *app) url() (string, error) {
 	return "sqlite://" + path, nil
 }
 
-// withToken adds the file that HOLDFAST_TOKEN_FILE names to the URL of a Holdfast server that has no token.
+// withToken adds the file that HOLDFAST_TOKEN_FILE names to the URL of Holdfast servers that has no token.
 func withToken(raw string) string {
-	file := os.Getenv("HOLDFAST_TOKEN_FILE")
-	u, err := neturl.Parse(raw)
-	if file == "" || err != nil || !strings.HasPrefix(u.Scheme, "holdfast") || u.User != nil || u.Query().Has("token_file") {
-		return raw
-	}
-	q := u.Query()
-	q.Set("token_file", file)
-	u.RawQuery = q.Encode()
-	return u.String()
+	return remoteurl.WithTokenFile(raw, os.Getenv("HOLDFAST_TOKEN_FILE"))
 }
 
 func (a *app) open(ctx context.Context) (backend.Backend, error) {

@@ -1,24 +1,17 @@
 package cli
 
 import (
-	"bytes"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
-	"net"
 	"net/http"
-	"net/url"
 	"os"
 	"strconv"
 	"strings"
-	"time"
 
 	"github.com/spf13/cobra"
 
-	"github.com/holdfast-io/holdfast/internal/conns"
-	"github.com/holdfast-io/holdfast/internal/wire"
 	"github.com/holdfast-io/holdfast/server/embedded"
 )
 
@@ -29,11 +22,13 @@ func (a *app) clusterCommand() *cobra.Command {
 		Long: `Manage the cluster that nodes of "holdfast serve --cluster" form.
 
 A node is reached through --backend holdfast://HOST:PORT (default: HOLDFAST_BACKEND if that
-is such a URL, else holdfast://127.0.0.1:7420); restore and reclaim work on the data folder
-of a stopped node. docs/operations.md explains when to use which command.
-A node that runs with --anonymous is managed from its own host only.`,
+is such a URL, else holdfast://127.0.0.1:7420), or holdfasts:// with ?ca=, cert= and key=,
+or holdfast+unix://. Of several nodes in the URL, the first that can be reached is used.
+restore and reclaim work on the data folder of a stopped node. docs/operations.md explains
+when to use which command. A node that runs with --anonymous is managed from its own host
+only.`,
 		Example: `  holdfast cluster init --backend holdfast://a:7420
-  holdfast cluster status --backend holdfast://b:7420
+  holdfast cluster status --backend "holdfasts://a,b,c?ca=ca.pem&cert=oncall.pem&key=oncall.key"
   holdfast cluster remove c`,
 	}
 	cmd.AddCommand(
@@ -55,7 +50,7 @@ reachable are not a majority: see reclaim.`),
 		a.clusterChangeCommand("promote NAME", "promote", "Give its vote to a node that has caught up",
 			`Give a node that has joined its vote. This happens by itself when the node has caught up;
 the command reports why it has not happened.`),
-		a.clusterSnapshotCommand(), a.clusterRestoreCommand(), a.clusterReclaimCommand(),
+		a.clusterCompactCommand(), a.clusterSnapshotCommand(), a.clusterRestoreCommand(), a.clusterReclaimCommand(),
 	)
 	return cmd
 }
@@ -64,14 +59,15 @@ func (a *app) clusterStatusCommand() *cobra.Command {
 	return &cobra.Command{
 		Use:   "status",
 		Short: "Show the members, the leader, and the members that are down",
-		Long: `Show the cluster as one of its nodes sees it. The node needs no majority for that.
+		Long: `Show the cluster as one of its nodes sees it. The node needs no majority for that. Of several
+nodes in the URL, the first that grants locks is asked, else the first that answers.
 
 Exit status: 0 all members are running; 1 locks are granted, but a member is down or has no
-vote yet; 74 the node is waiting and grants nothing.`,
+vote yet; 74 the node is waiting and grants nothing, or an alarm of the cluster is set.`,
 		Example: `  holdfast cluster status --backend holdfast://a:7420 --json`,
 		Args:    cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			s, err := a.askCluster(cmd.Context(), http.MethodGet, "", nil)
+			s, err := a.clusterStatus(cmd.Context())
 			if err != nil {
 				return err
 			}
@@ -99,7 +95,11 @@ func (a *app) clusterChangeCommand(use, action, short, long string) *cobra.Comma
 				}
 				change["name"], change["url"] = name, url
 			}
-			s, err := a.askCluster(cmd.Context(), http.MethodPost, "/"+action, change)
+			n, err := a.nodes()
+			if err != nil {
+				return err
+			}
+			s, err := n.change(cmd.Context(), "/"+action, change)
 			if err != nil {
 				return err
 			}
@@ -134,7 +134,11 @@ The file contains lease IDs, with which locks can be released: only its owner ca
 }
 
 func (a *app) saveSnapshot(ctx context.Context, path string) (int64, error) {
-	res, err := a.sendCluster(ctx, http.MethodGet, "/snapshot", nil)
+	nodes, err := a.nodes()
+	if err != nil {
+		return 0, err
+	}
+	res, err := nodes.send(ctx, http.MethodGet, "/snapshot", nil)
 	if err != nil {
 		return 0, err
 	}
@@ -182,16 +186,14 @@ func (a *app) printCluster(s *embedded.Status) error {
 		if err := a.table([]string{"NODE", "STATE", "ROLE", "PEER URL", ""}, rows); err != nil {
 			return err
 		}
-		line := "granting locks; majority " + strconv.Itoa(s.Majority)
-		if !s.Ready {
-			line = s.Name + ": " + s.Waiting
-		}
-		if _, err := fmt.Fprintln(a.stdout, line); err != nil {
-			return fmt.Errorf("write the answer: %w", err)
+		for _, line := range clusterLines(s) {
+			if err := a.line(a.stdout, "%s", line); err != nil {
+				return fmt.Errorf("write the answer: %w", err)
+			}
 		}
 	}
 	switch {
-	case !s.Ready:
+	case !s.Ready, len(s.Alarms) > 0:
 		return exitError(exitAway)
 	case !whole:
 		return exitError(exitError1)
@@ -199,21 +201,31 @@ func (a *app) printCluster(s *embedded.Status) error {
 	return nil
 }
 
-// askCluster requests the status of a node, or a change and then the status.
-func (a *app) askCluster(ctx context.Context, method, path string, in any) (*embedded.Status, error) {
-	res, err := a.sendCluster(ctx, method, path, in)
-	if err != nil {
-		return nil, err
+// clusterLines returns what is said below the table.
+func clusterLines(s *embedded.Status) []string {
+	if !s.Ready {
+		return []string{s.Name + ": " + s.Waiting}
 	}
-	defer func() { _ = res.Body.Close() }()
-	if res.StatusCode != http.StatusOK {
-		return nil, clusterProblem(res)
+	size := fmt.Sprintf("data on %s: %s of %s", s.Name, mebibytes(s.Size), mebibytes(s.Quota))
+	if alarms := alarmLines(s); len(alarms) > 0 {
+		return append([]string{size}, alarms...)
 	}
-	var s embedded.Status
-	if err := json.NewDecoder(io.LimitReader(res.Body, 1<<20)).Decode(&s); err != nil {
-		return nil, fmt.Errorf("decode the answer: %w", err)
+	return []string{size, "granting locks; majority " + strconv.Itoa(s.Majority)}
+}
+
+func mebibytes(n int64) string { return fmt.Sprintf("%.1f MiB", float64(n)/(1<<20)) }
+
+// alarmLines returns a sentence for each alarm.
+func alarmLines(s *embedded.Status) []string {
+	var lines []string
+	for _, m := range s.Alarms {
+		if m.Kind == embedded.AlarmNoSpace {
+			lines = append(lines, fmt.Sprintf("nothing is granted: the data on %s has reached its quota; run \"holdfast cluster compact\" on every node", m.Node))
+			continue
+		}
+		lines = append(lines, fmt.Sprintf("nothing is granted: the data on %s is %s; replace the node", m.Node, m.Kind))
 	}
-	return &s, nil
+	return lines
 }
 
 // membersDown returns a sentence for each node behind a Holdfast server that does not run. It
@@ -223,7 +235,7 @@ func (a *app) membersDown(ctx context.Context) []string {
 	if to, err := a.url(); err != nil || !strings.HasPrefix(to, "holdfast") {
 		return nil
 	}
-	s, err := a.askCluster(ctx, http.MethodGet, "", nil)
+	s, err := a.clusterStatus(ctx)
 	if err != nil {
 		return nil
 	}
@@ -236,83 +248,5 @@ func (a *app) membersDown(ctx context.Context) []string {
 			down = append(down, fmt.Sprintf("the node %s of the cluster has no vote yet", m.Name))
 		}
 	}
-	return down
-}
-
-func (a *app) sendCluster(ctx context.Context, method, path string, in any) (*http.Response, error) {
-	base, token, err := a.nodeURL()
-	if err != nil {
-		return nil, err
-	}
-	var body io.Reader
-	if in != nil {
-		data, err := json.Marshal(in)
-		if err != nil {
-			return nil, fmt.Errorf("encode the request: %w", err)
-		}
-		body = bytes.NewReader(data)
-	}
-	req, err := http.NewRequestWithContext(ctx, method, base+"/v1/cluster"+path, body)
-	if err != nil {
-		return nil, fmt.Errorf("make the request: %w", err)
-	}
-	if token != "" {
-		req.Header.Set("Authorization", "Bearer "+token)
-	}
-	transport := conns.NewHTTP(&net.Dialer{Timeout: 10 * time.Second})
-	transport.ResponseHeaderTimeout, transport.DisableKeepAlives = time.Minute, true
-	client := &http.Client{Transport: transport, CheckRedirect: conns.Stay}
-	res, err := client.Do(req)
-	if err != nil {
-		if why := context.Cause(ctx); why != nil {
-			return nil, why
-		}
-		if bad, ok := errors.AsType[*url.Error](err); ok {
-			err = bad.Err // the URL contains no secret, and the operator knows it
-		}
-		return nil, &statusError{exitAway, fmt.Errorf("%s does not answer: %w", base, err)}
-	}
-	return res, nil
-}
-
-// nodeURL returns the HTTP URL of the node, and the bearer token.
-func (a *app) nodeURL() (string, string, error) {
-	raw := a.backend
-	if raw == "" {
-		if raw = os.Getenv("HOLDFAST_BACKEND"); !strings.HasPrefix(raw, "holdfast") {
-			raw = "holdfast://127.0.0.1:7420"
-		}
-	}
-	u, err := url.Parse(raw)
-	if err != nil || u.Scheme != "holdfast" && u.Scheme != "holdfasts" || u.Hostname() == "" || u.RawQuery != "" {
-		return "", "", usageError("backend", "must be holdfast://HOST:PORT, a node of the cluster")
-	}
-	token, _ := u.User.Password()
-	port := u.Port()
-	if port == "" {
-		port = "7420"
-	}
-	scheme := "http"
-	if u.Scheme == "holdfasts" {
-		scheme = "https"
-	}
-	return scheme + "://" + net.JoinHostPort(u.Hostname(), port) + strings.TrimRight(u.Path, "/"), token, nil
-}
-
-// clusterProblem converts a refusal of the node to an error.
-func clusterProblem(res *http.Response) error {
-	var p wire.Problem
-	if err := json.NewDecoder(io.LimitReader(res.Body, 1<<20)).Decode(&p); err != nil || p.Detail == "" {
-		p.Detail = "status " + strconv.Itoa(res.StatusCode)
-	}
-	status := exitError1
-	switch res.StatusCode {
-	case http.StatusBadRequest:
-		status = exitUsage
-	case http.StatusServiceUnavailable:
-		status = exitAway
-	case http.StatusNotFound:
-		p.Detail = "this server's locks are on another store, or it is of an earlier version: there is no cluster to manage"
-	}
-	return &statusError{status, errors.New(p.Detail)}
+	return append(down, alarmLines(s)...)
 }

@@ -32,6 +32,9 @@ func (n clusterNode) Promote(ctx context.Context, name string) error {
 	return refusedAs(n.Etcd.Promote(ctx, name))
 }
 
+// Compact makes room on this node.
+func (n clusterNode) Compact(ctx context.Context) error { return refusedAs(n.Etcd.Compact(ctx)) }
+
 // refusedAs converts the node's refusal to the server's.
 func refusedAs(err error) error {
 	if errors.Is(err, embedded.ErrRefused) {

@@ -27,36 +27,57 @@ type trio struct {
 	peers []string
 	addrs []string
 	nodes []*testserver.Process
+
+	nodeFlags  []string // of serve, and of the commands for a stopped node
+	serveFlags []string
+	scheme     string // of clients; "" means holdfast
+	params     string // of the URL of a client that may do everything
 }
 
 func startTrio(t *testing.T) *trio {
 	t.Helper()
-	c := &trio{t: t, dir: testserver.Dir(t), nodes: make([]*testserver.Process, 3)}
-	for _, name := range []string{"a", "b", "c"} {
-		c.peers = append(c.peers, fmt.Sprintf("%s=http://127.0.0.1:%d", name, testserver.FreePort(t)))
-		c.addrs = append(c.addrs, fmt.Sprintf("127.0.0.1:%d", testserver.FreePort(t)))
-	}
+	c := newTrio(t, "http")
 	for i := range c.nodes {
 		c.start(i)
 	}
 	return c
 }
 
+// newTrio returns the nodes before they are started.
+func newTrio(t *testing.T, peerScheme string) *trio {
+	t.Helper()
+	c := &trio{t: t, dir: testserver.Dir(t), nodes: make([]*testserver.Process, 3), scheme: "holdfast"}
+	for _, name := range []string{"a", "b", "c"} {
+		c.peers = append(c.peers, fmt.Sprintf("%s=%s://127.0.0.1:%d", name, peerScheme, testserver.FreePort(t)))
+		c.addrs = append(c.addrs, fmt.Sprintf("127.0.0.1:%d", testserver.FreePort(t)))
+	}
+	return c
+}
+
+// url returns the URL of nodes.
+func (c *trio) url(nodes ...int) string {
+	hosts := make([]string, len(nodes))
+	for i, n := range nodes {
+		hosts[i] = c.addrs[n]
+	}
+	return c.scheme + "://" + strings.Join(hosts, ",") + c.params
+}
+
 func (c *trio) folder(i int) string { return filepath.Join(c.dir, c.peers[i][:1]) }
 
 func (c *trio) flags(i int) []string {
-	return []string{"--data-dir", c.folder(i), "--name", c.peers[i][:1], "--cluster", strings.Join(c.peers, ",")}
+	return append([]string{"--data-dir", c.folder(i), "--name", c.peers[i][:1], "--cluster", strings.Join(c.peers, ",")}, c.nodeFlags...)
 }
 
 func (c *trio) start(i int) {
 	c.nodes[i] = testserver.Start(c.t, testserver.Command{
-		Path: binary, Args: append([]string{"serve", "--listen", c.addrs[i]}, c.flags(i)...), Env: []string{"XDG_STATE_HOME=" + c.dir},
+		Path: binary, Args: slices.Concat([]string{"serve", "--listen", c.addrs[i]}, c.flags(i), c.serveFlags), Env: []string{"XDG_STATE_HOME=" + c.dir},
 	})
 }
 
 // cluster runs a subcommand on a node.
 func (c *trio) cluster(i int, args ...string) result {
-	return run(c.t, command(c.t, "holdfast://"+c.addrs[i], append([]string{"cluster"}, args...)...))
+	return run(c.t, command(c.t, c.url(i), append([]string{"cluster"}, args...)...))
 }
 
 func (c *trio) status(i int) embedded.Status {
@@ -107,6 +128,13 @@ func TestClusterCommands(t *testing.T) {
 	t.Parallel()
 	c := startTrio(t)
 	c.form()
+	c.everyCommand()
+}
+
+// everyCommand runs every command on a cluster that was formed. It ends with the node c alone.
+func (c *trio) everyCommand() {
+	t := c.t
+	t.Helper()
 	want := func(r result, status int, says string) {
 		t.Helper()
 		if r.status != status || !strings.Contains(r.out+r.stderr, says) {
@@ -115,12 +143,13 @@ func TestClusterCommands(t *testing.T) {
 	}
 	holds := func(i int) {
 		t.Helper()
-		want(run(t, command(t, "holdfast://"+c.addrs[i], "acquire", "kept", "--ttl", "1h", "--wait", "0s")), 75, "kept")
+		want(run(t, command(t, c.url(i), "acquire", "kept", "--ttl", "1h", "--wait", "0s")), 75, "kept")
 	}
-	want(run(t, command(t, "holdfast://"+c.addrs[0], "acquire", "kept", "--ttl", "1h")), 0, "")
+	want(run(t, command(t, c.url(0), "acquire", "kept", "--ttl", "1h")), 0, "")
 	want(c.cluster(0, "promote", "b"), 0, "majority 2") // it has its vote
 	want(c.cluster(0, "add", "d"), 64, "NAME=PEER-URL")
-	want(c.cluster(0, "add", fmt.Sprintf("d=http://127.0.0.1:%d", testserver.FreePort(t))), 0, "learner")
+	scheme, _, _ := strings.Cut(c.peers[0][2:], ":")
+	want(c.cluster(0, "add", fmt.Sprintf("d=%s://127.0.0.1:%d", scheme, testserver.FreePort(t))), 0, "learner")
 	want(c.cluster(1, "promote", "d"), 74, "has not started")
 	want(c.cluster(1, "remove", "d"), 0, "majority 2")
 	want(c.cluster(1, "remove", "d"), 1, "d")

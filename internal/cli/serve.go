@@ -31,6 +31,7 @@ type serveOptions struct {
 	cluster     []string
 	listenPeers string
 	peerTLS     embedded.TLS
+	quotaMiB    uint32
 	drainDelay  time.Duration
 	logFormat   string
 	logLevel    string
@@ -101,6 +102,7 @@ that shows the locks as they change.`,
 	f.StringVar(&o.peerTLS.Cert, "peer-cert", "", "certificate that this node presents to the other nodes; needed if the URLs in --cluster are https (PEM file)")
 	f.StringVar(&o.peerTLS.Key, "peer-key", "", "key of --peer-cert (PEM file)")
 	f.StringVar(&o.peerTLS.CA, "peer-ca", "", "certificate authority that issued the certificates of all nodes (PEM file)")
+	f.Uint32Var(&o.quotaMiB, "quota-mib", embedded.DefaultQuota>>20, "size of the data at which new locks are refused, in MiB: see docs/operations.md")
 	f.StringVar(&o.logFormat, "log-format", "text", "format of the log: text or json")
 	f.StringVar(&o.logLevel, "log-level", "warn", "least level that is logged: debug, info, warn or error (-v: debug)")
 	f.DurationVar(&o.drainDelay, "drain-delay", 0, "how long to keep serving after SIGTERM while /readyz returns 503, so that a load balancer stops sending clients")
@@ -247,8 +249,8 @@ func (a *app) store(ctx context.Context, o serveOptions) (store, error) {
 		return store{}, err
 	}
 	if a.backend != "" {
-		if len(peers) > 0 || o.dataDir != "" || o.name != "" || o.listenPeers != "" || o.peerTLS != (embedded.TLS{}) {
-			return store{}, usageError("backend", "cannot be combined with --data-dir, --name, --cluster, --listen-peers, --peer-cert, --peer-key or --peer-ca, which configure the embedded etcd")
+		if len(peers) > 0 || o.dataDir != "" || o.name != "" || o.listenPeers != "" || o.peerTLS != (embedded.TLS{}) || o.quotaMiB != embedded.DefaultQuota>>20 {
+			return store{}, usageError("backend", "cannot be combined with --data-dir, --name, --cluster, --listen-peers, --peer-cert, --peer-key, --peer-ca or --quota-mib, which configure the embedded etcd")
 		}
 		b, err := a.open(ctx)
 		return store{Backend: b}, err
@@ -275,7 +277,7 @@ func (a *app) store(ctx context.Context, o serveOptions) (store, error) {
 
 // nodeConfig returns the configuration of the node from the flags.
 func (a *app) nodeConfig(o serveOptions, peers []embedded.Peer) (embedded.Config, error) {
-	conf := embedded.Config{DataDir: o.dataDir, Name: o.name, Cluster: peers, ListenPeers: o.listenPeers, Logger: a.logger()}
+	conf := embedded.Config{DataDir: o.dataDir, Name: o.name, Cluster: peers, ListenPeers: o.listenPeers, Quota: int64(o.quotaMiB) << 20, Logger: a.logger()}
 	var err error
 	if conf.DataDir == "" {
 		if conf.DataDir, err = stateDir("serve"); err != nil {

@@ -36,7 +36,7 @@ func TestServeWithPolicy(t *testing.T) {
 		t.Fatal(err)
 	}
 	issue := func(name string, hosts ...string) {
-		p, err := authority.Issue("", hosts...)
+		p, err := authority.Issue(certs.Node, "", hosts...)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -11,6 +11,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/holdfast-io/holdfast/backend"
@@ -111,7 +112,8 @@ func Roots(ca string) (*x509.CertPool, error) {
 func TLSParams() []string { return []string{"ca", "cert", "key", "server_name"} }
 
 // TLS returns the configuration that the parameters of a URL ask for, or nil if its scheme is not one
-// for TLS. scheme is the one that is, for the error.
+// for TLS. scheme is the one that is, for the error. The files of cert and key are read again for each
+// connection.
 func TLS(params url.Values, on bool, scheme string) (*tls.Config, error) {
 	if !on {
 		for _, name := range TLSParams() {
@@ -136,7 +138,23 @@ func TLS(params url.Values, on bool, scheme string) (*tls.Config, error) {
 		if err != nil {
 			return nil, ParamError("cert", cert, "a readable certificate in PEM that fits the key")
 		}
-		conf.Certificates = []tls.Certificate{pair}
+		conf.GetClientCertificate = current(cert, params.Get("key"), pair)
 	}
 	return conf, nil
+}
+
+// current returns the certificate of a client as its files are now: it is replaced while the client
+// runs. While the files cannot be used, because only one of them was replaced so far, the former
+// certificate stays.
+func current(cert, key string, pair tls.Certificate) func(*tls.CertificateRequestInfo) (*tls.Certificate, error) {
+	var mu sync.Mutex
+	return func(*tls.CertificateRequestInfo) (*tls.Certificate, error) {
+		mu.Lock()
+		defer mu.Unlock()
+		if now, err := tls.LoadX509KeyPair(cert, key); err == nil {
+			pair = now
+		}
+		found := pair
+		return &found, nil
+	}
 }

@@ -1,6 +1,8 @@
 package storeurl_test
 
 import (
+	"bytes"
+	"encoding/pem"
 	"errors"
 	"net/url"
 	"os"
@@ -10,6 +12,7 @@ import (
 	"time"
 
 	"github.com/holdfast-io/holdfast/backend"
+	"github.com/holdfast-io/holdfast/internal/certs"
 	"github.com/holdfast-io/holdfast/internal/storeurl"
 )
 
@@ -66,6 +69,44 @@ func TestLoopback(t *testing.T) {
 			t.Errorf("%q: %t", host, got)
 		}
 	}
+}
+
+// A certificate that was replaced is used for the next connection; one half of a replacement is not.
+func TestTLSReplaced(t *testing.T) {
+	t.Parallel()
+	first, err := certs.Loopback(t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	next, err := certs.Loopback(t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	conf, err := storeurl.TLS(url.Values{"cert": {first.ClientCert}, "key": {first.ClientKey}}, true, "etcds")
+	if err != nil {
+		t.Fatal(err)
+	}
+	uses := func(what, file string) {
+		t.Helper()
+		want, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		got, err := conf.GetClientCertificate(nil)
+		if err != nil || !bytes.Equal(want, pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: got.Certificate[0]})) {
+			t.Errorf("%s: another certificate, %v", what, err)
+		}
+	}
+	uses("at first", first.ClientCert)
+	kept := filepath.Join(t.TempDir(), "kept")
+	if err := errors.Join(os.Link(first.ClientCert, kept), os.Rename(next.ClientKey, first.ClientKey)); err != nil {
+		t.Fatal(err)
+	}
+	uses("half replaced", kept)
+	if err := os.Rename(next.ClientCert, first.ClientCert); err != nil {
+		t.Fatal(err)
+	}
+	uses("replaced", first.ClientCert)
 }
 
 func TestTLS(t *testing.T) {

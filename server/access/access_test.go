@@ -145,7 +145,7 @@ func TestCertificate(t *testing.T) {
 	roots := x509.NewCertPool()
 	roots.AppendCertsFromPEM(authority.PEM())
 	pair := func(hosts ...string) tls.Certificate {
-		p, err := authority.Issue("", hosts...)
+		p, err := authority.Issue(certs.Node, "", hosts...)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -23,8 +23,8 @@ type Peer struct {
 	URL string
 }
 
-// TLS is how the nodes of a cluster authenticate each other: files in PEM. They are read for
-// each new connection, so that they can be replaced.
+// TLS is how the nodes of a cluster authenticate each other: files in PEM. Cert and Key are read for
+// each new connection, so that they can be replaced. CA is read at the start.
 type TLS struct {
 	// Cert and Key of this node, for both ends of a connection: the certificate must be for a
 	// server and for a client (extended key usage), and name the host of the node's URL.

@@ -30,11 +30,12 @@
 // # When the disk quota is reached
 //
 // At Config.Quota (2 GiB by default; a held lock takes less than 1 KiB) etcd raises an alarm and
-// refuses every write. Nothing is granted; leases are still renewed, and still end. Requests fail
-// as unavailable, with "database space exceeded". Reclaim compacts, defragments and clears the
-// alarm. Space that was in use at a peak counts for the quota too. A start returns it to the file
-// system if it is a tenth of the quota or more. A full disk is worse: etcd logs the error to
-// Config.Logger and ends the whole process.
+// refuses every write. Nothing is granted. Leases of sessions, and timed ones that were renewed at
+// least once, are still renewed, until the leader changes; all still end. Requests fail as
+// unavailable, with "database space exceeded". Status has the alarms. Compact, on each node, drops
+// the history, defragments, and clears the alarm of the node. Space that was in use at a peak counts
+// for the quota too. A start returns it to the file system if it is a tenth of the quota or more. A
+// full disk is worse: etcd logs the error to Config.Logger and ends the whole process.
 //
 // # A cluster
 //

@@ -186,27 +186,6 @@ func (e *Etcd) Client() *clientv3.Client {
 // Err receives the error that ended the node. Close closes it.
 func (e *Etcd) Err() <-chan error { return e.errs }
 
-// Reclaim makes room after the quota was reached. It drops all history, returns the space to
-// the file system, and clears the alarm. The node answers no request while it defragments. In a
-// cluster, call it on each node.
-//
-// Errors: those of etcd.
-func (e *Etcd) Reclaim(ctx context.Context) error {
-	status, err := e.client.Status(ctx, "")
-	if err != nil {
-		return fmt.Errorf("embedded: status: %w", err)
-	}
-	// History that is compacted already yields an error here, which does not matter.
-	_, _ = e.client.Compact(ctx, status.Header.Revision, clientv3.WithCompactPhysical())
-	if err := e.node.Server.Backend().Defrag(); err != nil {
-		return fmt.Errorf("embedded: defragment: %w", err)
-	}
-	if _, err := e.client.AlarmDisarm(ctx, &clientv3.AlarmMember{}); err != nil {
-		return fmt.Errorf("embedded: clear the alarm: %w", err)
-	}
-	return nil
-}
-
 // Close ends the node and waits until it has ended. Every change that was answered is on the
 // disk. A second Close waits as well.
 func (e *Etcd) Close() error {

@@ -357,8 +357,14 @@ func TestQuota(t *testing.T) {
 	if res, err := b.Renew(t.Context(), backend.RenewRequest{Session: s}); err != nil || res.SessionLost || len(res.Lost) > 0 {
 		t.Errorf("Renew over the quota: %+v, %v", res, err)
 	}
-	if err := e.Reclaim(t.Context()); err != nil {
+	if s := e.Status(t.Context()); len(s.Alarms) != 1 || s.Alarms[0] != (embedded.Alarm{Node: embedded.DefaultName, Kind: embedded.AlarmNoSpace}) || s.Size < s.Quota {
+		t.Errorf("over the quota: %+v", s)
+	}
+	if err := e.Compact(t.Context()); err != nil {
 		t.Fatal(err)
+	}
+	if s := e.Status(t.Context()); len(s.Alarms) != 0 || s.Size > s.Quota/2 || s.InUse > s.Size {
+		t.Errorf("with room again: %+v", s)
 	}
 	acquire(t, b, backend.AcquireRequest{Name: "new", Lease: backend.NewLeaseID(), Session: s})
 	if _, err := e.Client().Delete(t.Context(), "blob", clientv3.WithPrefix()); err != nil {
@@ -366,6 +372,32 @@ func TestQuota(t *testing.T) {
 	}
 	if err := b.Release(t.Context(), backend.ReleaseRequest{Name: held.Name, Lease: held.Lease, Session: s}); err != nil {
 		t.Error(err)
+	}
+}
+
+// Data that is in use is not compacted away: the alarm stays, and the refusal says why.
+func TestCompactRefuses(t *testing.T) {
+	t.Parallel()
+	e := start(t, embedded.Config{DataDir: testserver.Dir(t), Quota: 16 << 20})
+	blob := strings.Repeat("x", 1<<20)
+	var err error
+	for i := 0; err == nil; i++ {
+		_, err = e.Client().Put(t.Context(), fmt.Sprint("blob", i), blob)
+	}
+	if err := e.Compact(t.Context()); !errors.Is(err, embedded.ErrRefused) {
+		t.Errorf("Compact: %v", err)
+	}
+	if s := e.Status(t.Context()); len(s.Alarms) != 1 {
+		t.Errorf("%+v", s)
+	}
+	if _, err := e.Client().Delete(t.Context(), "blob", clientv3.WithPrefix()); err != nil {
+		t.Fatal(err)
+	}
+	if err := e.Compact(t.Context()); err != nil {
+		t.Error(err)
+	}
+	if s := e.Status(t.Context()); len(s.Alarms) != 0 {
+		t.Errorf("%+v", s)
 	}
 }
 

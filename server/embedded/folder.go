@@ -6,6 +6,8 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+
+	"github.com/holdfast-io/holdfast/internal/ownfile"
 )
 
 // etcdParts returns the folders of etcd that are checked for being copies.
@@ -20,7 +22,7 @@ func makeDir(dir string) error {
 	if err := os.MkdirAll(dir, dirMode); err != nil {
 		return err //nolint:wrapcheck // it names the folder
 	}
-	if err := checkOwn(dir); err != nil {
+	if err := ownfile.Check(dir); err != nil {
 		return err
 	}
 	entries, err := os.ReadDir(dir)
@@ -41,7 +43,7 @@ func makeDir(dir string) error {
 		default:
 			continue
 		}
-		if err := checkOwn(filepath.Join(dir, e.Name())); err != nil {
+		if err := ownfile.Check(filepath.Join(dir, e.Name())); err != nil {
 			return err
 		}
 	}
@@ -50,24 +52,11 @@ func makeDir(dir string) error {
 		return fmt.Errorf("%s: must be empty, or have the data of a node in it", dir)
 	}
 	for _, part := range etcdParts() {
-		if err := checkOwn(filepath.Join(dir, part)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		if err := ownfile.Check(filepath.Join(dir, part)); err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return err
 		}
 	}
 	return os.Chmod(dir, dirMode) //nolint:wrapcheck // it names the folder
-}
-
-// checkOwn refuses a symbolic link, because anyone who can write its folder can point it
-// elsewhere. It refuses a file of another user, who could change it while the node runs.
-func checkOwn(path string) error {
-	info, err := os.Lstat(path)
-	if err != nil {
-		return err //nolint:wrapcheck // it names the file
-	}
-	if info.Mode()&os.ModeSymlink != 0 {
-		return fmt.Errorf("%s: is a symbolic link; name the folder itself", path)
-	}
-	return checkOwner(path, info)
 }
 
 // hasData reports whether etcd has run in the folder.

@@ -18,6 +18,7 @@ import (
 //	holdfast_cluster_database_bytes             size of the data on this node
 //	holdfast_cluster_database_in_use_bytes      of that, what is not free for reuse
 //	holdfast_cluster_database_quota_bytes       the size at which etcd refuses every write
+//	holdfast_cluster_alarms                     alarms of the cluster: while there is one, nothing is granted
 //	holdfast_cluster_fsync_seconds              time to sync the log of this node to its disk
 //
 // etcd keeps the changes of the leader and the times of the disk for the process: two nodes in
@@ -34,7 +35,7 @@ const (
 type collector struct {
 	e *Etcd
 
-	waiting, hasLeader, isLeader, changes, members, unreachable, quorum, size, used, quota, fsync *prometheus.Desc
+	waiting, hasLeader, isLeader, changes, members, unreachable, quorum, size, used, quota, alarms, fsync *prometheus.Desc
 }
 
 func newCollector(e *Etcd) *collector {
@@ -53,6 +54,7 @@ func newCollector(e *Etcd) *collector {
 		size:        desc("database_bytes", "Size of the data on this node."),
 		used:        desc("database_in_use_bytes", "Size of the data on this node without the space that is free for reuse."),
 		quota:       desc("database_quota_bytes", "Size of the data at which every write is refused."),
+		alarms:      desc("alarms", "Alarms of the cluster, such as that the quota was reached on a node. While there is one, nothing is granted."),
 		fsync:       desc("fsync_seconds", "Time to sync the log of this node to its disk."),
 	}
 }
@@ -60,7 +62,7 @@ func newCollector(e *Etcd) *collector {
 // Describe sends the descriptions.
 func (c *collector) Describe(ch chan<- *prometheus.Desc) {
 	for _, d := range []*prometheus.Desc{
-		c.waiting, c.hasLeader, c.isLeader, c.changes, c.members, c.unreachable, c.quorum, c.size, c.used, c.quota, c.fsync,
+		c.waiting, c.hasLeader, c.isLeader, c.changes, c.members, c.unreachable, c.quorum, c.size, c.used, c.quota, c.alarms, c.fsync,
 	} {
 		ch <- d
 	}
@@ -72,12 +74,13 @@ type nodeMetrics struct {
 	voters, learners    int
 	quorum              int
 	size, used          int64
+	alarms              int
 }
 
 func readNode(s *etcdserver.EtcdServer) nodeMetrics {
 	m := nodeMetrics{
 		hasLeader: s.Lead() != 0, isLeader: s.Lead() == uint64(s.MemberID()),
-		size: s.Backend().Size(), used: s.Backend().SizeInUse(),
+		size: s.Backend().Size(), used: s.Backend().SizeInUse(), alarms: len(s.Alarms()),
 	}
 	for _, member := range s.Cluster().Members() {
 		if member.IsLearner {
@@ -112,6 +115,7 @@ func (c *collector) Collect(ch chan<- prometheus.Metric) {
 	gauge(c.size, float64(m.size))
 	gauge(c.used, float64(m.used))
 	gauge(c.quota, float64(c.e.cfg.Quota))
+	gauge(c.alarms, float64(m.alarms))
 	c.collectProcess(ch)
 }
 

@@ -58,7 +58,7 @@ func TestMetricsOfANode(t *testing.T) {
 	for name, want := range map[string]float64{
 		"holdfast_cluster_waiting": 0, "holdfast_cluster_has_leader": 1, "holdfast_cluster_is_leader": 1,
 		"holdfast_cluster_members voter": 1, "holdfast_cluster_members learner": 0,
-		"holdfast_cluster_unreachable_members": 0, "holdfast_cluster_quorum": 1, "holdfast_cluster_database_quota_bytes": 16 << 20,
+		"holdfast_cluster_unreachable_members": 0, "holdfast_cluster_quorum": 1, "holdfast_cluster_database_quota_bytes": 16 << 20, "holdfast_cluster_alarms": 0,
 	} {
 		if v, ok := got[name]; !ok || v != want {
 			t.Errorf("%s is %v (%v), want %v", name, v, ok, want)
@@ -95,7 +95,7 @@ func TestMetricsOfAWaitingNode(t *testing.T) {
 		"holdfast_cluster_waiting": 1, "holdfast_cluster_has_leader": 0, "holdfast_cluster_is_leader": 0,
 		"holdfast_cluster_members voter": 0, "holdfast_cluster_members learner": 0, "holdfast_cluster_unreachable_members": 0,
 		"holdfast_cluster_quorum": 0, "holdfast_cluster_database_bytes": 0, "holdfast_cluster_database_in_use_bytes": 0,
-		"holdfast_cluster_database_quota_bytes": embedded.DefaultQuota,
+		"holdfast_cluster_database_quota_bytes": embedded.DefaultQuota, "holdfast_cluster_alarms": 0,
 	} {
 		if v, ok := got[name]; !ok || v != want {
 			t.Errorf("%s is %v (%v), want %v", name, v, ok, want)

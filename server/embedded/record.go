@@ -10,6 +10,8 @@ import (
 	"os"
 	"path/filepath"
 	"strconv"
+
+	"github.com/holdfast-io/holdfast/internal/ownfile"
 )
 
 // recordFile is in the data folder, beside etcd's data.
@@ -87,32 +89,7 @@ func (r *record) write(dir string) error {
 	if err != nil {
 		return fmt.Errorf("encode %s: %w", recordFile, err)
 	}
-	return writeFile(filepath.Join(dir, recordFile), append(data, '\n'))
-}
-
-// writeFile replaces a file as a whole, and syncs it and its folder.
-func writeFile(path string, data []byte) error {
-	tmp := path + ".tmp"
-	f, err := os.OpenFile(tmp, os.O_CREATE|os.O_WRONLY|os.O_TRUNC, 0o600) //nolint:gosec // the folder is the operator's choice
-	if err != nil {
-		return err //nolint:wrapcheck // it names the file
-	}
-	_, err = f.Write(data)
-	if err := errors.Join(err, f.Sync(), f.Close()); err != nil {
-		return fmt.Errorf("write %s: %w", tmp, err)
-	}
-	if err := os.Rename(tmp, path); err != nil {
-		return err //nolint:wrapcheck // it names the file
-	}
-	return syncDir(filepath.Dir(path))
-}
-
-func syncDir(dir string) error {
-	d, err := os.Open(dir) //nolint:gosec // the folder is the operator's choice
-	if err != nil {
-		return err //nolint:wrapcheck // it names the folder
-	}
-	return errors.Join(d.Sync(), d.Close())
+	return ownfile.Replace(filepath.Join(dir, recordFile), append(data, '\n'))
 }
 
 // alone reports whether the cluster consists of this node only, as far as it knows.

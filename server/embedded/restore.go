@@ -19,6 +19,7 @@ import (
 	"go.etcd.io/etcd/server/v3/etcdserver/api/v3client"
 
 	"github.com/holdfast-io/holdfast/backend"
+	"github.com/holdfast-io/holdfast/internal/ownfile"
 )
 
 // revisionBump is by how much a restore raises the revision at least. Tokens are revisions.
@@ -102,7 +103,7 @@ func restore(cfg Config, file, dir string, ofFolder bool) error {
 	if err := rec.write(cfg.DataDir); err != nil {
 		return err
 	}
-	return errors.Join(os.Rename(fresh, dir), syncDir(cfg.DataDir))
+	return errors.Join(os.Rename(fresh, dir), ownfile.SyncDir(cfg.DataDir))
 }
 
 var errNotWhole = errors.New("not a whole snapshot: it does not end with its SHA-256")
@@ -231,7 +232,7 @@ func save(ctx context.Context, ec *embed.Config, file string) error {
 		return fmt.Errorf("snapshot: %w", err)
 	}
 	defer func() { _ = r.Close() }()
-	f, err := os.OpenFile(file, os.O_CREATE|os.O_WRONLY|os.O_TRUNC, keyMode) //nolint:gosec // in the data folder
+	f, err := os.OpenFile(file, os.O_CREATE|os.O_WRONLY|os.O_TRUNC, 0o600) //nolint:gosec // in the data folder
 	if err != nil {
 		return err //nolint:wrapcheck // it names the file
 	}

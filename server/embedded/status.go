@@ -20,9 +20,14 @@ type Status struct {
 	Leader string `json:"leader,omitempty"`
 	// Majority is how many of the voters must be up.
 	Majority int `json:"majority,omitempty"`
-	// Revision and Size are those of the data on this node. Size is in bytes.
+	// Revision and Size are those of the data on this node, of which InUse is not free for reuse. At
+	// Quota every new lock is refused. Sizes are in bytes.
 	Revision int64 `json:"revision,omitempty"`
 	Size     int64 `json:"size,omitempty"`
+	InUse    int64 `json:"in_use,omitempty"`
+	Quota    int64 `json:"quota,omitempty"`
+	// Alarms of the cluster; while there is one, nothing is granted.
+	Alarms []Alarm `json:"alarms,omitempty"`
 	// Members of the cluster by name, or the nodes on the list if there is no cluster yet.
 	Members []MemberStatus `json:"members"`
 }
@@ -51,7 +56,8 @@ func (e *Etcd) Status(ctx context.Context) Status {
 	peers := e.others()
 	if node != nil {
 		peers = e.members()
-		s.Revision, s.Size = node.Server.KV().Rev(), node.Server.Backend().Size()
+		s.Revision, s.Size, s.InUse = node.Server.KV().Rev(), node.Server.Backend().Size(), node.Server.Backend().SizeInUse()
+		s.Quota, s.Alarms = e.cfg.Quota, e.alarms(node)
 		if lead := node.Server.Lead(); lead != 0 {
 			s.Leader = e.nameOf(lead)
 		}

@@ -130,7 +130,7 @@ func TestChartRuns(t *testing.T) {
 		}
 	}
 	for _, folder := range []string{"tls", "peers"} {
-		pair, err := authority.Issue("", "127.0.0.1", "x-holdfast.locks.svc")
+		pair, err := authority.Issue(certs.Node, "", "127.0.0.1", "x-holdfast.locks.svc")
 		if err != nil {
 			t.Fatal(err)
 		}

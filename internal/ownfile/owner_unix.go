@@ -1,6 +1,6 @@
 //go:build unix
 
-package embedded
+package ownfile
 
 import (
 	"fmt"
@@ -21,3 +21,6 @@ func checkOwner(path string, info os.FileInfo) error {
 
 // isOpen reports whether users other than the owner may use the file.
 func isOpen(m os.FileMode) bool { return m.Perm()&0o077 != 0 }
+
+// CanOthersWrite reports whether users other than the owner may write to the file or folder.
+func CanOthersWrite(m os.FileMode) bool { return m.Perm()&0o022 != 0 }

@@ -1,4 +1,6 @@
-package remotelock
+// Package remoteurl reads the URL of Holdfast servers, for the client of the locks and for the commands
+// that manage a cluster.
+package remoteurl
 
 import (
 	"crypto/tls"
@@ -10,19 +12,25 @@ import (
 	"sync"
 	"time"
 
+	"github.com/holdfast-io/holdfast/backend"
 	"github.com/holdfast-io/holdfast/internal/storeurl"
 )
 
-// target is what a URL names.
-type target struct {
-	bases  []*url.URL // of the servers
-	socket string     // the path of a Unix socket; empty: none
-	token  *token
-	tls    *tls.Config
+// DefaultPort is the port of a server whose URL has none.
+const DefaultPort = "7420"
+
+// Target is what a URL names.
+type Target struct {
+	Bases  []*url.URL // of the servers: http or https, and a port
+	Socket string     // the path of a Unix socket; empty: none
+	Token  *Token
+	TLS    *tls.Config // nil: without TLS
 }
 
-// parse parses and checks the URL. An error never contains the token.
-func parse(rawURL string) (*target, error) {
+// Parse parses and checks the URL: see docs/backends/holdfast.md.
+//
+// Errors: *backend.InvalidError, which never contains the token.
+func Parse(rawURL string) (*Target, error) {
 	// In a malformed URL the token can be anywhere.
 	const shown = "not shown, for there may be a token in it"
 	first, others := servers(rawURL)
@@ -30,14 +38,14 @@ func parse(rawURL string) (*target, error) {
 	if err != nil {
 		return nil, invalid("url", shown, "a URL like holdfast://host:7420")
 	}
-	t := &target{token: new(token)}
+	t := &Target{Token: new(Token)}
 	base := url.URL{Scheme: "http", Host: u.Host, Path: strings.TrimSuffix(u.Path, "/")}
 	switch u.Scheme {
 	case "holdfast":
 	case "holdfasts":
 		base.Scheme = "https"
 	case "holdfast+unix":
-		t.socket, base.Host, base.Path = u.Path, "localhost", ""
+		t.Socket, base.Host, base.Path = u.Path, "localhost", ""
 	default:
 		return nil, invalid("url", shown, "holdfast://, holdfasts:// or holdfast+unix://")
 	}
@@ -51,12 +59,12 @@ func parse(rawURL string) (*target, error) {
 	case len(others) >= maxServers:
 		return nil, invalid("url", shown, "with at most "+strconv.Itoa(maxServers)+" servers")
 	}
-	if t.socket != "" {
-		t.bases = []*url.URL{&base}
+	if t.Socket != "" {
+		t.Bases = []*url.URL{&base}
 	} else if err := t.add(base, append([]string{u.Host}, others...)); err != nil {
 		return nil, err
 	}
-	t.token.value, _ = u.User.Password()
+	t.Token.value, _ = u.User.Password()
 	return t, t.parameters(u.RawQuery)
 }
 
@@ -80,7 +88,7 @@ func servers(rawURL string) (string, []string) {
 }
 
 // add adds the servers, which differ from base in the host.
-func (t *target) add(base url.URL, hosts []string) error {
+func (t *Target) add(base url.URL, hosts []string) error {
 	const shown = "not shown, for there may be a token in it"
 	for _, host := range hosts {
 		u, err := url.Parse("http://" + host)
@@ -90,34 +98,51 @@ func (t *target) add(base url.URL, hosts []string) error {
 		case u.Port() != "" && !isPort(u.Port()):
 			return invalid("url", shown, "with a port of 1 to 65535")
 		case u.Port() == "":
-			host = net.JoinHostPort(u.Hostname(), defaultPort)
+			host = net.JoinHostPort(u.Hostname(), DefaultPort)
 		}
 		at := base
 		at.Host = host
-		t.bases = append(t.bases, &at)
+		t.Bases = append(t.Bases, &at)
 	}
 	return nil
 }
 
 // parameters reads the parameters of a URL.
-func (t *target) parameters(query string) error {
+func (t *Target) parameters(query string) error {
 	params, err := storeurl.Params(query, append(storeurl.TLSParams(), tokenFileParam)...)
 	if err != nil {
 		return err
 	}
-	t.token.file = params.Get(tokenFileParam)
-	t.tls, err = storeurl.TLS(params, t.bases[0].Scheme == "https", "holdfasts")
+	t.Token.file = params.Get(tokenFileParam)
+	t.TLS, err = storeurl.TLS(params, t.Bases[0].Scheme == "https", "holdfasts")
 	return err
 }
 
 const tokenFileParam = "token_file"
 
-// mayCarry refuses a token that would be sent in the clear to another host.
-func (t *target) mayCarry() error {
-	if t.token.none() || t.socket != "" {
+// WithTokenFile adds the file of a token to the URL of Holdfast servers that has no token. Any other URL is
+// returned as it is, and so is every URL if file is empty.
+func WithTokenFile(rawURL, file string) string {
+	first, _ := servers(rawURL)
+	u, err := url.Parse(first)
+	if file == "" || err != nil || !strings.HasPrefix(u.Scheme, "holdfast") || u.User != nil || u.Query().Has(tokenFileParam) || u.ForceQuery || u.Fragment != "" {
+		return rawURL
+	}
+	separator := "?"
+	if u.RawQuery != "" {
+		separator = "&"
+	}
+	return rawURL + separator + tokenFileParam + "=" + url.QueryEscape(file)
+}
+
+// MayCarry refuses a token that would be sent in the clear to another host.
+//
+// Errors: *backend.InvalidError.
+func (t *Target) MayCarry() error {
+	if t.Token.none() || t.Socket != "" {
 		return nil
 	}
-	for _, base := range t.bases {
+	for _, base := range t.Bases {
 		if base.Scheme != "https" && !storeurl.Loopback(base.Hostname()) {
 			return invalid("url", strconv.Quote(base.Redacted()), "holdfasts://: a token is not sent over plain HTTP, except to this host")
 		}
@@ -130,8 +155,9 @@ func isPort(s string) bool {
 	return err == nil && n > 0
 }
 
-// token is a bearer token. One in a file is read again, so that it can be replaced while the program runs.
-type token struct {
+// Token is a bearer token. One in a file is read again when it is older than a second, so that it
+// can be replaced while the program runs. Its methods are safe for concurrent use.
+type Token struct {
 	file string // empty: none
 
 	mu    sync.Mutex
@@ -139,10 +165,16 @@ type token struct {
 	read  time.Time
 }
 
-func (t *token) none() bool { return t.file == "" && t.value == "" }
+// NewToken returns the token, or the one in the file.
+func NewToken(value, file string) *Token { return &Token{value: value, file: file} }
 
-// get returns the token. When the file cannot be read any more, the token that it had stays.
-func (t *token) get() (string, error) {
+func (t *Token) none() bool { return t.file == "" && t.value == "" }
+
+// Get returns the token, or "" if there is none. When the file cannot be read any more, the token that
+// it had stays.
+//
+// Errors: *backend.InvalidError if the file could never be read.
+func (t *Token) Get() (string, error) {
 	const fresh = time.Second
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -159,4 +191,8 @@ func (t *token) get() (string, error) {
 	}
 	t.read = time.Now()
 	return t.value, nil
+}
+
+func invalid(field, value, bound string) error {
+	return &backend.InvalidError{Field: field, Value: value, Bound: bound}
 }

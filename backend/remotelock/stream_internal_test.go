@@ -4,29 +4,10 @@ import (
 	"bytes"
 	"context"
 	"errors"
-	"fmt"
-	"strings"
 	"testing"
 
 	"github.com/holdfast-io/holdfast/backend"
-	"github.com/holdfast-io/holdfast/internal/leasetest"
 )
-
-func FuzzURL(f *testing.F) {
-	leasetest.FuzzURL(f, func(raw string) error {
-		t, err := parse(raw)
-		if err != nil {
-			return err
-		}
-		for _, u := range t.bases {
-			if u.Host == "" || t.socket == "" && u.Port() == "" || strings.Contains(u.String(), leasetest.Canary) || strings.Contains(raw, leasetest.Canary) && t.token.value != leasetest.Canary {
-				err = fmt.Errorf("parsed as %s", u)
-			}
-		}
-		return err
-	},
-		"holdfast://h", "holdfasts://:token@h:7420/path/", "holdfast://[::1]:1", "holdfast://u@h", "holdfast://h:99999", "http://h", "holdfast://h?x=1", "holdfast://%zz", "holdfast+unix:///run/h.sock", "holdfast://h?token_file=x", "holdfasts://:token@a,b:1,[::1]/path")
-}
 
 // FuzzStream reads server-sent events that our server never sends: a delivered event is of a
 // known kind, and the end is an error of the right kind.

@@ -1,6 +1,6 @@
 //go:build !unix
 
-package embedded
+package ownfile
 
 import "os"
 
@@ -9,3 +9,6 @@ func checkOwner(string, os.FileInfo) error { return nil }
 
 // isOpen relies on the permissions of the folder.
 func isOpen(os.FileMode) bool { return false }
+
+// CanOthersWrite relies on the permissions of the folder.
+func CanOthersWrite(os.FileMode) bool { return false }

@@ -1,0 +1,51 @@
+package remoteurl_test
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/holdfast-io/holdfast/internal/leasetest"
+	"github.com/holdfast-io/holdfast/internal/remoteurl"
+)
+
+// The file of a token is added to each URL of Holdfast servers that has no token, also of several servers.
+func TestWithTokenFile(t *testing.T) {
+	t.Parallel()
+	for raw, want := range map[string]string{
+		"holdfast://h":                        "holdfast://h?token_file=%2Fa%26b",
+		"holdfasts://a:7420,b:7421,[::1]:1/p": "holdfasts://a:7420,b:7421,[::1]:1/p?token_file=%2Fa%26b",
+		"holdfasts://a:7420,b?ca=x":           "holdfasts://a:7420,b?ca=x&token_file=%2Fa%26b",
+		"holdfast+unix:///s":                  "holdfast+unix:///s?token_file=%2Fa%26b",
+		"holdfasts://:secret@a,b:1":           "holdfasts://:secret@a,b:1",
+		"holdfasts://a,b?token_file=x":        "holdfasts://a,b?token_file=x",
+		"holdfast://a?":                       "holdfast://a?",
+		"redis://a":                           "redis://a",
+		"":                                    "",
+	} {
+		if got := remoteurl.WithTokenFile(raw, "/a&b"); got != want {
+			t.Errorf("%s: %s, want %s", raw, got, want)
+		}
+		if got := remoteurl.WithTokenFile(raw, ""); got != raw {
+			t.Errorf("%s without a file: %s", raw, got)
+		}
+	}
+}
+
+// No URL makes Parse panic or return a server without a port, and its errors never have the token.
+func FuzzURL(f *testing.F) {
+	leasetest.FuzzURL(f, func(raw string) error {
+		t, err := remoteurl.Parse(raw)
+		if err != nil {
+			return err
+		}
+		token, err := t.Token.Get()
+		for _, u := range t.Bases {
+			if u.Host == "" || t.Socket == "" && u.Port() == "" || strings.Contains(u.String(), leasetest.Canary) || strings.Contains(raw, leasetest.Canary) && token != leasetest.Canary {
+				err = fmt.Errorf("parsed as %s", u)
+			}
+		}
+		return err
+	},
+		"holdfast://h", "holdfasts://:token@h:7420/path/", "holdfast://[::1]:1", "holdfast://u@h", "holdfast://h:99999", "http://h", "holdfast://h?x=1", "holdfast://%zz", "holdfast+unix:///run/h.sock", "holdfast://h?token_file=x", "holdfasts://:token@a,b:1,[::1]/path")
+}
