@@ -1,45 +1,43 @@
 // Package dashboard serves the page that shows the holders and the waiters of every lock, live.
-// The page reads the HTTP API of the server that serves it (/v1/locks and /v1/events) from the
-// browser. It changes nothing, and loads nothing from any other host.
+// The page uses the HTTP API of the server that serves it, from the browser: it reads, and it can
+// break a lock. It loads nothing from any other host.
 //
 // The names of locks, owners and notes are chosen by any client that can acquire a lock. The page
-// shows them as text only (textContent), never as markup, and its Content Security Policy lets
-// no script run but its own file.
+// shows them as text only (textContent), never as markup, with direction marks made visible, and its
+// Content Security Policy lets no script run but its own files.
 package dashboard
 
 import (
 	"bytes"
 	"embed"
 	"net/http"
+	"path"
+	"strings"
 	"time"
 )
 
-//go:embed dashboard.html dashboard.css dashboard.js
+//go:embed page.html page.css *.js
 var files embed.FS
 
 // Policy is the Content-Security-Policy of the page.
 const Policy = "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self'; " +
 	"base-uri 'none'; form-action 'none'; frame-ancestors 'none'; require-trusted-types-for 'script'"
 
-// Serve answers GET requests for /, /dashboard.css and /dashboard.js. Any other path is
-// answered with 404.
+// Serve answers GET requests for /, and for the style sheet and the scripts of the page below
+// /dashboard/. Any other path is answered with 404.
 func Serve(w http.ResponseWriter, r *http.Request) {
-	var file, kind string
-	switch r.URL.Path {
-	case "/":
-		file, kind = "dashboard.html", "text/html; charset=utf-8"
-	case "/dashboard.css":
-		file, kind = "dashboard.css", "text/css; charset=utf-8"
-	case "/dashboard.js":
-		file, kind = "dashboard.js", "text/javascript; charset=utf-8"
+	kinds := map[string]string{".html": "text/html; charset=utf-8", ".css": "text/css; charset=utf-8", ".js": "text/javascript; charset=utf-8"}
+	file, below := strings.CutPrefix(r.URL.Path, "/dashboard/")
+	if r.URL.Path == "/" {
+		file = "page.html"
 	}
 	body, err := files.ReadFile(file)
-	if err != nil {
+	if err != nil || below == (file == "page.html") {
 		http.NotFound(w, r)
 		return
 	}
 	h := w.Header()
-	h.Set("Content-Type", kind)
+	h.Set("Content-Type", kinds[path.Ext(file)])
 	h.Set("Content-Security-Policy", Policy)
 	h.Set("X-Content-Type-Options", "nosniff")
 	h.Set("X-Frame-Options", "DENY")

@@ -1,10 +1,14 @@
 package dashboard_test
 
 import (
+	"bufio"
 	"io"
 	"maps"
 	"net/http"
 	"net/http/httptest"
+	"os"
+	"os/exec"
+	"path/filepath"
 	"regexp"
 	"strings"
 	"testing"
@@ -25,10 +29,28 @@ func get(t *testing.T, path string) (*http.Response, string) {
 	return res, string(b)
 }
 
+// scripts returns the scripts by their paths.
+func scripts(t *testing.T) map[string]string {
+	t.Helper()
+	names, err := filepath.Glob("*.js")
+	if err != nil || len(names) < 5 {
+		t.Fatalf("%v, %v", names, err)
+	}
+	all := make(map[string]string)
+	for _, name := range names {
+		res, text := get(t, "/dashboard/"+name)
+		if res.StatusCode != http.StatusOK {
+			t.Errorf("%s: status %d", name, res.StatusCode)
+		}
+		all["/dashboard/"+name] = text
+	}
+	return all
+}
+
 func TestFiles(t *testing.T) {
 	t.Parallel()
 	for path, kind := range map[string]string{
-		"/": "text/html; charset=utf-8", "/dashboard.css": "text/css; charset=utf-8", "/dashboard.js": "text/javascript; charset=utf-8",
+		"/": "text/html; charset=utf-8", "/dashboard/page.css": "text/css; charset=utf-8", "/dashboard/main.js": "text/javascript; charset=utf-8",
 	} {
 		res, body := get(t, path)
 		if res.StatusCode != http.StatusOK || body == "" {
@@ -41,23 +63,32 @@ func TestFiles(t *testing.T) {
 			t.Errorf("GET %s: Content-Security-Policy %q", path, got)
 		}
 	}
-	if res, _ := get(t, "/dashboard.go"); res.StatusCode != http.StatusNotFound {
-		t.Errorf("GET /dashboard.go: status %d, want 404", res.StatusCode)
+	for _, path := range []string{"/dashboard/dashboard.go", "/dashboard/page.html", "/dashboard/", "/page.css", "/dashboard/testdata/cases.js", "/dashboard/../page.css"} {
+		if res, _ := get(t, path); res.StatusCode != http.StatusNotFound {
+			t.Errorf("GET %s: status %d, want 404", path, res.StatusCode)
+		}
 	}
 }
 
 // Any client that can take a lock chooses its name: the page must never take it for markup.
 func TestNoMarkupFromData(t *testing.T) {
 	t.Parallel()
-	_, js := get(t, "/dashboard.js")
-	for _, bad := range []string{"innerHTML", "outerHTML", "insertAdjacentHTML", "document.write", "eval(", "Function(", "srcdoc", "javascript:", "createContextualFragment"} {
-		if strings.Contains(js, bad) {
-			t.Errorf("dashboard.js has %s: use textContent, so that no name or owner is ever markup", bad)
+	for path, js := range scripts(t) {
+		for _, bad := range []string{
+			"innerHTML", "outerHTML", "insertAdjacentHTML", "document.write", "eval(", "Function(", "srcdoc", "javascript:", "createContextualFragment",
+			"XMLHttpRequest", "sendBeacon", "WebSocket", "Storage", "document.cookie", "import(", "Worker(",
+		} {
+			if strings.Contains(js, bad) {
+				t.Errorf("%s has %s", path, bad)
+			}
+		}
+		if lines := strings.Count(js, "\n"); lines >= 500 {
+			t.Errorf("%s has %d lines", path, lines)
 		}
 	}
 	_, html := get(t, "/")
-	if inline := regexp.MustCompile(`(?i)<script(?:\s[^>]*)?>[^<]|\son[a-z]+=|<style|\sstyle=`).FindString(html); inline != "" {
-		t.Errorf("dashboard.html has %q: the policy lets no inline script or style run", inline)
+	if inline := regexp.MustCompile(`(?i)<script(?:\s[^>]*)?>[^<]|\son[a-z]+=|<style|\sstyle=|<(iframe|object|embed|base)\b`).FindString(html); inline != "" {
+		t.Errorf("page.html has %q: the policy lets no inline script or style run", inline)
 	}
 }
 
@@ -87,49 +118,46 @@ func TestPolicy(t *testing.T) {
 	}
 }
 
-// The page only reads: two addresses, and no way to send anything.
-func TestReadsOnly(t *testing.T) {
+// All requests are in one file, and three of them change something: the break, and the two ends of a session.
+func TestRequests(t *testing.T) {
 	t.Parallel()
-	_, js := get(t, "/dashboard.js")
-	for _, bad := range []string{"method:", "XMLHttpRequest", "sendBeacon", "WebSocket", "localStorage", "cookie", "import(", "Worker("} {
-		if strings.Contains(js, bad) {
-			t.Errorf("dashboard.js has %s: the page only reads", bad)
+	all := scripts(t)
+	api := all["/dashboard/api.js"]
+	delete(all, "/dashboard/api.js")
+	for path, js := range all {
+		if found := regexp.MustCompile(`fetch\(|EventSource|/v1/|method:`).FindString(js); found != "" {
+			t.Errorf("%s has %s: requests belong into api.js", path, found)
 		}
 	}
-	asked := regexp.MustCompile(`(?:fetch|EventSource)\("([^"?]*)`).FindAllStringSubmatch(js, -1)
-	if len(asked) != 2 || asked[0][1] != "/v1/locks" || asked[1][1] != "/v1/events" {
-		t.Errorf("dashboard.js asks %v", asked)
-	}
-	_, html := get(t, "/")
-	if form := regexp.MustCompile(`(?i)<(form|button|iframe|object|embed|base)\b`).FindString(html); form != "" {
-		t.Errorf("dashboard.html has %s", form)
+	if n := strings.Count(api, "changing(\""); n != 3 {
+		t.Errorf("%d requests change something", n)
 	}
 }
 
-// Every element that the script looks up is on the page, and every file that the page loads is
+// Every element that a script looks up is on the page, and every file that the page or a script loads is
 // served.
 func TestPartsFitTogether(t *testing.T) {
 	t.Parallel()
 	_, html := get(t, "/")
-	_, js := get(t, "/dashboard.js")
-	_, css := get(t, "/dashboard.css")
-	ids := regexp.MustCompile(`byId\("([^"]+)"\)`).FindAllStringSubmatch(js, -1)
-	if len(ids) < 8 {
-		t.Fatalf("only %d elements are looked up", len(ids))
-	}
-	for _, id := range ids {
-		if !strings.Contains(html, `id="`+id[1]+`"`) {
-			t.Errorf("there is no element %s", id[1])
+	refs := regexp.MustCompile(`(?:src|href)="(/[^"]+)"`).FindAllStringSubmatch(html, -1)
+	ids := 0
+	for _, js := range scripts(t) {
+		for _, id := range regexp.MustCompile(`byId\("([^"]+)"\)`).FindAllStringSubmatch(js, -1) {
+			ids++
+			if !strings.Contains(html, `id="`+id[1]+`"`) {
+				t.Errorf("there is no element %s", id[1])
+			}
+		}
+		for _, from := range regexp.MustCompile(`from "\.(/[^"]+)"`).FindAllStringSubmatch(js, -1) {
+			refs = append(refs, []string{"", "/dashboard" + from[1]})
 		}
 	}
-	for _, ref := range regexp.MustCompile(`(?:src|href)="([^"]+)"`).FindAllStringSubmatch(html, -1) {
+	if ids < 40 || len(refs) < 15 {
+		t.Fatalf("only %d elements and %d files are looked up", ids, len(refs))
+	}
+	for _, ref := range refs {
 		if res, _ := get(t, ref[1]); res.StatusCode != http.StatusOK {
 			t.Errorf("%s: status %d", ref[1], res.StatusCode)
-		}
-	}
-	for _, class := range regexp.MustCompile(`"(who|owner|note|nobody|name|tag|num|first|soon|over|more)"`).FindAllStringSubmatch(js, -1) {
-		if !strings.Contains(css, "."+class[1]) {
-			t.Errorf("there is no style for %s", class[1])
 		}
 	}
 }
@@ -137,10 +165,69 @@ func TestPartsFitTogether(t *testing.T) {
 // The page must work without access to other hosts.
 func TestNoOtherHosts(t *testing.T) {
 	t.Parallel()
-	for _, path := range []string{"/", "/dashboard.css", "/dashboard.js"} {
-		_, body := get(t, path)
+	all := scripts(t)
+	for _, path := range []string{"/", "/dashboard/page.css"} {
+		_, all[path] = get(t, path)
+	}
+	for path, body := range all {
+		body = strings.ReplaceAll(body, "http://www.w3.org/2000/svg", "") // a name, which is never fetched
 		if other := regexp.MustCompile(`(?i)(https?:)?//[a-z0-9-]+\.[a-z]+|@import|url\(`).FindString(body); other != "" {
 			t.Errorf("%s refers to %q: the page takes nothing from other hosts", path, other)
 		}
+	}
+}
+
+// The text colours of both themes have the contrast of WCAG AA, 4.5 to 1, on every ground.
+func TestContrast(t *testing.T) {
+	t.Parallel()
+	_, css := get(t, "/dashboard/page.css")
+	colours := make(map[string][2]string)
+	for _, m := range regexp.MustCompile(`--([a-z]+): light-dark\((#[0-9a-f]{6}), (#[0-9a-f]{6})\)`).FindAllStringSubmatch(css, -1) {
+		colours[m[1]] = [2]string{m[2], m[3]}
+	}
+	for theme := range 2 {
+		for _, ground := range []string{"ground", "raised", "faint", "mark"} {
+			for _, text := range []string{"ink", "quiet", "accent", "good", "warn", "bad"} {
+				a, b := luminance(t, colours[text][theme]), luminance(t, colours[ground][theme])
+				if ratio := (max(a, b) + 0.05) / (min(a, b) + 0.05); ratio < 4.5 {
+					t.Errorf("theme %d: %s on %s: %.2f", theme, text, ground, ratio)
+				}
+			}
+		}
+	}
+}
+
+// The pure functions of the page, where Node is there. Chromium runs the same cases in internal/e2e/page.
+func TestStateInNode(t *testing.T) {
+	t.Parallel()
+	node, err := exec.LookPath("node")
+	if err != nil {
+		t.Log("there is no node")
+		return
+	}
+	dir := t.TempDir()
+	for name, from := range map[string]string{"state.js": "state.js", "cases.js": "testdata/cases.js", "state.test.js": "testdata/state.test.js"} {
+		text, err := os.ReadFile(from)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(filepath.Join(dir, name), text, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := os.WriteFile(filepath.Join(dir, "package.json"), []byte(`{"type":"module"}`), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	cmd := exec.CommandContext(t.Context(), node, "--test", "--test-reporter=tap")
+	cmd.Dir = dir
+	out, err := cmd.CombinedOutput()
+	passed := 0
+	for lines := bufio.NewScanner(strings.NewReader(string(out))); lines.Scan(); {
+		if strings.HasPrefix(strings.TrimSpace(lines.Text()), "ok ") {
+			passed++
+		}
+	}
+	if err != nil || passed < 30 {
+		t.Errorf("%d passed, %v\n%s", passed, err, out)
 	}
 }

@@ -31,7 +31,7 @@ grants:
 	}
 	a := start(t, server.Config{Authorize: policy.Authorize, Principal: func(r *http.Request) string { name, _ := policy.Identify(r); return name }})
 	as := func(token string) []string { return []string{"Authorization", "Bearer " + token} }
-	open := []string{"/healthz", "/readyz", "/openapi.json", "/", "/dashboard.css", "/dashboard.js"}
+	open := []string{"/healthz", "/readyz", "/openapi.json", "/", "/dashboard/{file}"}
 	for _, r := range server.Routes() {
 		isOpen := slices.Contains(open, r.Pattern)
 		for _, headers := range [][]string{nil, as("unknown"), as(hash("app")), {"Authorization", "Basic YXBwOg=="}} {
@@ -39,7 +39,7 @@ grants:
 				t.Errorf("%s %s with %q: %d %s", r.Method, r.Pattern, headers, got.status, got.body)
 			}
 		}
-		if got := a.call(r.Method, somePath(r.Pattern), "", as("idle")...); (got.status == 403) == (isOpen || r.Pattern == "/metrics") {
+		if got := a.call(r.Method, somePath(r.Pattern), "", as("idle")...); (got.status == 403) == (isOpen || r.Pattern == "/metrics" || r.Verb == server.Session) {
 			t.Errorf("%s %s without a grant: %d %s", r.Method, r.Pattern, got.status, got.body)
 		}
 	}

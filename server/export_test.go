@@ -1,6 +1,7 @@
 package server
 
 import (
+	"crypto/sha256"
 	"log/slog"
 	"net/http"
 	"net/netip"
@@ -110,3 +111,20 @@ func Refusals(log *slog.Logger) func() {
 	a := newAuditor(log)
 	return func() { a.refuse(&request{Request: new(http.Request)}, Action{}, ErrUnauthenticated) }
 }
+
+// Sessions are sessions without a server.
+type Sessions struct{ all sessions }
+
+// Open opens a session and returns its cookie.
+func (s *Sessions) Open(principal string, life time.Duration) string {
+	return s.all.open(session{principal: principal, ends: time.Now().Add(life)})
+}
+
+// Has reports whether the cookie identifies a client.
+func (s *Sessions) Has(cookie string) bool {
+	_, ok := s.all.find(sha256.Sum256([]byte(cookie)))
+	return ok
+}
+
+// Len returns the number of sessions.
+func (s *Sessions) Len() int { return len(s.all.all) }

@@ -1,6 +1,7 @@
 package server
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -51,8 +52,9 @@ func (s *Server) guard(w http.ResponseWriter, r *request) {
 		s.fail(w, r, &tooBigError{what: "headers", limit: int64(s.cfg.Limits.Headers), status: http.StatusRequestHeaderFieldsTooLarge})
 		return
 	}
+	forged := s.resume(r)
 	s.identify(r)
-	if err := s.checkSite(r.Request); err != nil {
+	if err := cmp.Or(s.checkSite(r.Request), forged); err != nil {
 		s.fail(w, r, s.refused(r, Action{}, http.StatusForbidden, err))
 		return
 	}
@@ -152,7 +154,7 @@ func (s *Server) authorize(r *request, a Action) error {
 	var err error
 	switch {
 	case s.cfg.Authorize != nil:
-		err = s.cfg.Authorize(r.Request, a)
+		err = s.decide(r, a)
 	case a.Verb == Manage && r.route.pattern != clusterPath && !fromHere(r.Request):
 		err = errNotHere
 	}
@@ -164,6 +166,20 @@ func (s *Server) authorize(r *request, a Action) error {
 		status = http.StatusUnauthorized
 	}
 	return s.refused(r, a, status, err)
+}
+
+// decide calls Config.Authorize for what the session of the request, if it has one, may ask for. A stream may
+// outlive its session.
+func (s *Server) decide(r *request, a Action) error {
+	if r.session != nil {
+		if _, open := s.browsers.find(r.session.key); !open {
+			return ErrUnauthenticated
+		}
+		if !r.session.allows(a) {
+			return errReadsOnly
+		}
+	}
+	return s.cfg.Authorize(r.Request, a)
 }
 
 // refused counts a request, or a part of one, that was refused, and returns the error for its client.
@@ -193,7 +209,7 @@ func fromHere(r *http.Request) bool {
 // allowed reports whether the caller may see the lock. It does not count a refusal: lists and
 // streams leave the lock out.
 func (s *Server) allowed(r *request, name string) bool {
-	return s.cfg.Authorize == nil || s.cfg.Authorize(r.Request, Action{Verb: Read, Name: name}) == nil
+	return s.cfg.Authorize == nil || s.decide(r, Action{Verb: Read, Name: name}) == nil
 }
 
 // checkSite refuses what a web page of another site may make a user's browser send.

@@ -54,7 +54,7 @@ func TestEveryRouteIsAuthorized(t *testing.T) {
 		}
 		mu.Lock()
 		defer mu.Unlock()
-		if len(asked) != 10 {
+		if len(asked) != 11 {
 			t.Errorf("asked about %v", asked)
 		}
 	}
@@ -63,7 +63,7 @@ func TestEveryRouteIsAuthorized(t *testing.T) {
 // teamA may do everything below team-a/ and nothing else.
 func teamA(_ *http.Request, act server.Action) error {
 	switch act.Verb {
-	case server.List, server.Watch, server.RenewMany, server.Batch, server.Status:
+	case server.List, server.Watch, server.RenewMany, server.Batch, server.Session, server.Status:
 		return nil
 	case server.Acquire, server.Renew, server.Release, server.Read, server.Break, server.Manage:
 	}

@@ -132,7 +132,9 @@ func (s *Server) inspect(w http.ResponseWriter, r *request) {
 		return
 	}
 	info.Name = r.name
-	s.write(w, r, http.StatusOK, s.told(r, info, time.Now()))
+	lock := s.told(r, info, time.Now())
+	lock.MayBreak = s.viewOf(r, r.name).all
+	s.write(w, r, http.StatusOK, lock)
 }
 
 // breakLock serves DELETE /v1/locks/{name}: an operator's act. The call to the backend is never
@@ -146,6 +148,10 @@ func (s *Server) breakLock(w http.ResponseWriter, r *request) {
 		actor = claimed + " via " + actor
 	}
 	req := backend.BreakRequest{Name: r.name, Reason: r.params.Get("reason"), Actor: actor}
+	if r.session != nil && strings.TrimSpace(req.Reason) == "" {
+		s.fail(w, r, invalid("reason", "empty", "given in a session of the page"))
+		return
+	}
 	if err := req.Validate(); err != nil {
 		s.fail(w, r, err)
 		return

@@ -324,6 +324,8 @@ func TestOpenAPI(t *testing.T) {
 	refused(t, note)
 	away(t, note)
 	unsupported(t, note)
+	named := start(t, server.Config{Authorize: operatorsBreak, Principal: caller})
+	note("POST", sessionPath, named.call("POST", sessionPath, `{"break":true}`, "Authorization", "op"))
 	slow(t, note)
 	crowded(t, note)
 	for _, op := range slices.Sorted(maps.Keys(seen)) {
@@ -340,6 +342,7 @@ const (
 	leasePattern = "/v1/locks/{name}/leases/{lease}"
 	renewPattern = "/v1/leases/renew"
 	batchPattern = "/v1/leases/batch"
+	sessionPath  = "/v1/session"
 )
 
 func good(a *api, note noter) {
@@ -349,9 +352,14 @@ func good(a *api, note noter) {
 		note(method, pattern, a.call(method, path+query, body, "Holdfast-Waiter-Leases", "true"))
 	}
 	note("GET", "/openapi.json", a.call("GET", "/openapi.json", ""))
-	for _, p := range []string{"/", "/dashboard.css", "/dashboard.js", "/healthz", "/readyz", "/metrics"} {
+	for _, p := range []string{"/", "/healthz", "/readyz", "/metrics", sessionPath} {
 		try("GET", p, "", "")
 	}
+	for _, name := range []string{"page.css", "main.js", "none"} {
+		note("GET", "/dashboard/{file}", a.call("GET", "/dashboard/"+name, ""))
+	}
+	try("POST", sessionPath, "", "") // unsupported without a policy
+	try("DELETE", sessionPath, "", "")
 	try("POST", lockPattern, "", `{"owner":"o","note":"n","lease":"`+lease+`"}`)
 	wait := a.send("POST", lockPath("x"), `{"wait":"60s"}`)
 	a.waiters("x", 1)

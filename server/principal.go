@@ -75,7 +75,7 @@ type view struct {
 }
 
 func (s *Server) viewOf(r *request, name string) view {
-	return view{s, r, name, s.cfg.Authorize == nil || s.cfg.Authorize(r.Request, Action{Verb: Break, Name: name}) == nil}
+	return view{s, r, name, s.cfg.Authorize == nil || s.decide(r, Action{Verb: Break, Name: name}) == nil}
 }
 
 // lease returns the ID of a lease in the store, as the client may see it.

@@ -25,15 +25,16 @@ const (
 	Watch     Verb = "watch"
 	RenewMany Verb = "renew_many"
 	Batch     Verb = "batch"
-	Manage    Verb = "manage" // the cluster of the server's own store: its members and its data
-	Status    Verb = "status" // health, readiness, metrics, the document, the page
+	Session   Verb = "session" // who the client is; a session of the page at / for its token
+	Manage    Verb = "manage"  // the cluster of the server's own store: its members and its data
+	Status    Verb = "status"  // health, readiness, metrics, the document, the page
 )
 
 // Action is the input of Config.Authorize.
 type Action struct {
 	Verb Verb
 	// Name of the lock: decoded once, valid, and exactly what the backend will receive. Empty
-	// for List, Watch, RenewMany, Batch, Manage and Status.
+	// for List, Watch, RenewMany, Batch, Session, Manage and Status.
 	Name string
 	// Prefix of the names of a List or a Watch.
 	Prefix string
@@ -65,13 +66,15 @@ func routes() []route {
 		{"GET", "/v1/locks/{name}", Read, reading, nil, (*Server).inspect},
 		{"DELETE", "/v1/locks/{name}", Break, reading, []string{"reason"}, (*Server).breakLock},
 		{"GET", "/v1/events", Watch, streaming, []string{"prefix"}, (*Server).events},
+		{"GET", "/v1/session", Session, nil, nil, (*Server).whoAmI},
+		{"POST", "/v1/session", Session, nil, nil, (*Server).openSession},
+		{"DELETE", "/v1/session", Session, nil, nil, (*Server).endSession},
 		{"GET", "/healthz", Status, nil, nil, (*Server).healthz},
 		{"GET", "/readyz", Status, nil, nil, (*Server).readyz},
 		{"GET", "/metrics", Status, nil, nil, (*Server).metricsPage},
 		{"GET", "/openapi.json", Status, nil, nil, (*Server).openapi},
 		{"GET", "/", Status, nil, nil, (*Server).page},
-		{"GET", "/dashboard.css", Status, nil, nil, (*Server).page},
-		{"GET", "/dashboard.js", Status, nil, nil, (*Server).page},
+		{"GET", "/dashboard/{file}", Status, nil, nil, (*Server).page},
 	}
 }
 
@@ -84,6 +87,7 @@ type request struct {
 	named     backend.LeaseID // the lease in the path
 	lease     backend.LeaseID // in the store
 	principal string          // who sent the request
+	session   *session        // whose cookie identified the sender; nil: none
 	mark      string          // of the leases of the principal; none unless they belong to it
 	// actionName is the last segment of the path of a cluster change.
 	actionName string

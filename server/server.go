@@ -27,6 +27,7 @@ type Server struct {
 	table       []route
 	limiters    *limiters
 	clients     clients
+	browsers    sessions
 	audit       *auditor
 	crossOrigin *http.CrossOriginProtection
 	metrics     *observe.Metrics

@@ -198,6 +198,8 @@ type Lock struct {
 	Limit   int      `json:"limit"`
 	Holders []Holder `json:"holders"`
 	Waiters []Waiter `json:"waiters"`
+	// MayBreak: the caller may break the lock. Set by GET /v1/locks/{name} only.
+	MayBreak bool `json:"may_break,omitempty"`
 }
 
 // Holder is a lease that is held.
@@ -264,6 +266,28 @@ type Health struct {
 	Capabilities *Capabilities `json:"capabilities,omitempty"`
 }
 
+// SessionRequest is the body of POST /v1/session.
+type SessionRequest struct {
+	// Break: the session may break locks, if the token may. Default: it only reads.
+	Break bool `json:"break,omitempty"`
+}
+
+// Session is the answer to GET and POST /v1/session: who the client is, on which server.
+type Session struct {
+	// Principal is empty if the server does not identify clients.
+	Principal string `json:"principal"`
+	// Policy: the server decides who may do what. Otherwise there are no sessions.
+	Policy bool `json:"policy"`
+	// Cookie: a session's cookie identified the client, until EndsAt. Break: the session may break locks.
+	Cookie bool `json:"cookie"`
+	Break  bool `json:"break"`
+	EndsAt Time `json:"ends_at,omitzero"`
+	// Backend and Version of the server. Cluster: the store is its own, see /v1/cluster.
+	Backend string `json:"backend"`
+	Version string `json:"version"`
+	Cluster bool   `json:"cluster"`
+}
+
 // Capabilities is what the server's backend can do.
 type Capabilities struct {
 	Shared    bool     `json:"shared"`
@@ -294,6 +318,9 @@ const (
 	// HeaderRequestID names the request in the answer and in the server's log. A client or a
 	// proxy may choose it: 1 to 64 letters, digits and . _ : -.
 	HeaderRequestID = "X-Request-Id"
+	// HeaderPage is set by the page at / on each request that changes something. A request that another
+	// site makes a browser send cannot have it.
+	HeaderPage = "Holdfast-Page"
 	// HeaderActor names the actor that breaks a lock, as claimed by the client.
 	HeaderActor = "Holdfast-Actor"
 )

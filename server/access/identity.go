@@ -93,6 +93,8 @@ func verbOf(a server.Action) (Verb, bool) {
 		return Break, false
 	case server.Status:
 		return "", a.Path != "/metrics"
+	case server.Session:
+		return "", false
 	case server.Manage:
 		return Admin, false
 	}

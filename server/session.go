@@ -1,0 +1,233 @@
+package server
+
+import (
+	"crypto/rand"
+	"crypto/sha256"
+	"errors"
+	"log/slog"
+	"net/http"
+	"net/url"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/holdfast-io/holdfast/backend"
+	"github.com/holdfast-io/holdfast/internal/wire"
+)
+
+// A session is a token that a browser does not keep: POST /v1/session exchanges it for a cookie that scripts
+// cannot read. A request with the cookie is served as if it carried the token, so a token that was revoked
+// ends its sessions. A session can do less than its token: it reads, and breaks locks if that was requested
+// for the session. It lives on this server only.
+
+const (
+	// sessionLife is the life of a session that only reads, and breakLife that of one that may break locks.
+	sessionLife = 8 * time.Hour
+	breakLife   = time.Hour
+	// maxSessions bounds the sessions of all clients, and maxOwnSessions those of one principal. Beyond
+	// that, the session that ends first gives way.
+	maxSessions    = 4096
+	maxOwnSessions = 16
+	// cookiePlain is for plain HTTP on the loopback. A browser accepts the prefix of the other name only
+	// with Secure, Path=/ and no Domain, so that no other host can have set the cookie.
+	cookiePlain  = "holdfast"
+	cookieSecure = "__Host-holdfast"
+)
+
+var (
+	errNoToken   = errors.New("a session is opened with a token in the Authorization header")
+	errForged    = errors.New("a session changes something only with the header " + wire.HeaderPage + " and an Origin that is this server")
+	errReadsOnly = errors.New("a session of the page may only read, unless it was opened to break locks")
+)
+
+// cookieHash is the SHA-256 of a cookie.
+type cookieHash [sha256.Size]byte
+
+type session struct {
+	key           cookieHash
+	authorization string // the header that the cookie stands for
+	principal     string
+	ends          time.Time
+	breaks        bool
+}
+
+// allows reports whether a request with the cookie may ask for the action. Whether the token may is decided
+// by Config.Authorize, as for every request.
+func (o *session) allows(a Action) bool {
+	switch a.Verb { //nolint:exhaustive // the others are not for the page
+	case Read, List, Watch, Status, Session:
+		return true
+	case Break:
+		return o.breaks
+	case Manage:
+		return a.Path == clusterPath // the status
+	}
+	return false
+}
+
+// sessions are found by the hash of the cookie, so the time of a search says nothing about a cookie.
+type sessions struct {
+	mu  sync.Mutex
+	all map[cookieHash]session
+}
+
+func (a *sessions) find(key cookieHash) (session, bool) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	o, ok := a.all[key]
+	return o, ok && time.Now().Before(o.ends)
+}
+
+func (a *sessions) end(key cookieHash) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	delete(a.all, key)
+}
+
+// open adds a session and returns its cookie.
+func (a *sessions) open(o session) string {
+	cookie := rand.Text()
+	o.key = sha256.Sum256([]byte(cookie))
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.makeRoomLocked(o.principal)
+	if a.all == nil {
+		a.all = make(map[cookieHash]session)
+	}
+	a.all[o.key] = o
+	return cookie
+}
+
+// makeRoomLocked removes the sessions that have ended, and one more if there are too many.
+func (a *sessions) makeRoomLocked(principal string) {
+	now, own := time.Now(), 0
+	var first, firstOwn cookieHash
+	for key, o := range a.all {
+		if !now.Before(o.ends) {
+			delete(a.all, key)
+			continue
+		}
+		if f, ok := a.all[first]; !ok || o.ends.Before(f.ends) {
+			first = key
+		}
+		if o.principal != principal {
+			continue
+		}
+		own++
+		if f, ok := a.all[firstOwn]; !ok || o.ends.Before(f.ends) {
+			firstOwn = key
+		}
+	}
+	switch {
+	case own >= maxOwnSessions:
+		delete(a.all, firstOwn)
+	case len(a.all) >= maxSessions:
+		delete(a.all, first)
+	}
+}
+
+// secure reports whether the cookie of the request is Secure: everywhere, except for plain HTTP that a browser
+// sends to its own host.
+func secure(r *http.Request) bool { return r.TLS != nil || !isLoopbackName(hostOnly(r.Host)) }
+
+func cookieOf(r *http.Request) string {
+	name := cookiePlain
+	if secure(r) {
+		name = cookieSecure
+	}
+	c, err := r.Cookie(name)
+	if err != nil {
+		return ""
+	}
+	return c.Value
+}
+
+// resume makes the request of a session one with the session's token. A cookie that is unknown or has ended is
+// ignored: it gives no rights, and takes none that the client has without it. A cookie alone changes
+// nothing, because browsers add it to requests that other sites make them send.
+func (s *Server) resume(r *request) error {
+	if _, ok := r.Header["Authorization"]; ok || s.cfg.Authorize == nil {
+		return nil
+	}
+	o, ok := s.browsers.find(sha256.Sum256([]byte(cookieOf(r.Request))))
+	if !ok {
+		return nil
+	}
+	req := r.WithContext(r.Context())
+	req.Header = r.Header.Clone()
+	req.Header.Set("Authorization", o.authorization)
+	r.Request, r.session = req, &o
+	if safe := r.Method == http.MethodGet || r.Method == http.MethodHead; !safe && !fromPage(r.Request) {
+		return errForged
+	}
+	return nil
+}
+
+// fromPage reports whether a script of the page sent the request.
+func fromPage(r *http.Request) bool {
+	origin, err := url.Parse(r.Header.Get("Origin"))
+	return err == nil && r.Header.Get(wire.HeaderPage) != "" && origin.Host != "" && strings.EqualFold(origin.Host, r.Host) &&
+		(r.TLS == nil || origin.Scheme == "https")
+}
+
+// whoAmI serves GET /v1/session.
+func (s *Server) whoAmI(w http.ResponseWriter, r *request) {
+	s.write(w, r, http.StatusOK, s.describe(r))
+}
+
+func (s *Server) describe(r *request) wire.Session {
+	out := wire.Session{Policy: s.cfg.Authorize != nil, Backend: s.caps.Name, Version: s.cfg.Version, Cluster: s.cfg.Cluster != nil}
+	if s.cfg.Principal != nil {
+		out.Principal = r.principal
+	}
+	if r.session != nil {
+		out.Cookie, out.Break, out.EndsAt = true, r.session.breaks, wire.Time{Time: r.session.ends}
+	}
+	return out
+}
+
+// openSession serves POST /v1/session. The guard has identified the owner of the token.
+func (s *Server) openSession(w http.ResponseWriter, r *request) {
+	var req wire.SessionRequest
+	if err := wire.Decode(r.body, &req); err != nil {
+		s.fail(w, r, err)
+		return
+	}
+	header := r.Header.Get("Authorization")
+	switch {
+	case s.cfg.Authorize == nil:
+		s.fail(w, r, backend.ErrUnsupported)
+		return
+	case header == "" || r.session != nil:
+		s.fail(w, r, s.refused(r, r.action(), http.StatusForbidden, errNoToken))
+		return
+	}
+	life := sessionLife
+	if req.Break {
+		life = breakLife
+	}
+	o := session{authorization: header, principal: r.principal, ends: time.Now().Add(life), breaks: req.Break}
+	s.setCookie(w, r, s.browsers.open(o), int(life/time.Second))
+	s.audit.act(r, "session", slog.String("action", "open"), slog.Bool("break", o.breaks))
+	r.session = &o
+	s.write(w, r, http.StatusOK, s.describe(r))
+}
+
+// endSession serves DELETE /v1/session.
+func (s *Server) endSession(w http.ResponseWriter, r *request) {
+	if r.session != nil {
+		s.browsers.end(r.session.key)
+		s.audit.act(r, "session", slog.String("action", "end"))
+	}
+	s.setCookie(w, r, "", -1)
+	w.WriteHeader(http.StatusNoContent)
+}
+
+// setCookie sets the cookie for a time in seconds; below 0 removes it.
+func (s *Server) setCookie(w http.ResponseWriter, r *request, value string, age int) {
+	c := &http.Cookie{Name: cookiePlain, Value: value, Path: "/", MaxAge: age, HttpOnly: true, SameSite: http.SameSiteStrictMode}
+	if secure(r.Request) {
+		c.Name, c.Secure = cookieSecure, true
+	}
+	http.SetCookie(w, c)
+}
