@@ -42,7 +42,14 @@ build: ## build bin/holdfast
 	$(GO) build -trimpath -o bin/holdfast ./cmd/holdfast
 
 .PHONY: check
-check: fmt-check vet lint policy test ## everything that must pass before a commit: format, vet, lint, policy, tests
+check: fmt-check vet lint cross policy test ## everything that must pass before a commit: format, vet, lint, policy, tests
+
+.PHONY: cross
+cross: ## compile and vet the command for macOS and the BSDs, and vet what they use on Linux
+	for os in darwin freebsd openbsd netbsd; do \
+		GOOS=$$os $(GO) build -o /dev/null ./cmd/holdfast && GOOS=$$os $(GO) vet ./cmd/holdfast ./internal/cli || exit; \
+	done
+	$(GO) vet -tags holdfast_posix ./internal/cli
 
 .PHONY: deps
 deps: ## install what the tests need, if it is missing (apt, as root or with sudo; some is built once, outside of this folder)

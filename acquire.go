@@ -27,6 +27,10 @@ import (
 // After Wait the error has a *HeldError that names the holders. The cause of ctx comes with one only if
 // the backend refused the lock as ctx ended: a waiter is not told who holds the lock, and after the end
 // of ctx it is too late to ask. To learn it, give Wait a little less time than ctx has.
+//
+// A caller that holds the lock and does not pass on its context waits for itself. This is not
+// ErrDeadlock, because another goroutine may release the lock. But when the wait ends, the error says that
+// this client holds the lock.
 func (c *Client) Acquire(ctx context.Context, name string, opts ...AcquireOption) (*Lock, error) {
 	s, err := c.settings(ctx, opts)
 	if err != nil {
@@ -165,7 +169,7 @@ func (ls Locks) lost() error {
 }
 
 // Resume takes over a timed lease that another process acquired with NoRenew and handed over. From
-// now on it is renewed for TTL, by default Config.TTL.
+// now on it is renewed for TTL, by default the TTL that the lease has.
 //
 // Errors: ErrLost when it has ended; ErrInvalid, ErrUnavailable, ErrClosed, the cause of ctx.
 func (c *Client) Resume(ctx context.Context, lease Lease, opts ...ResumeOption) (*Lock, error) {
@@ -178,10 +182,10 @@ func (c *Client) Resume(ctx context.Context, lease Lease, opts ...ResumeOption) 
 		}
 		err = errors.Join(err, o.resume(&s))
 	}
-	if s.ttl == 0 {
-		s.ttl = c.cfg.TTL
+	if s.ttl != 0 {
+		err = errors.Join(err, c.caps.ValidateTTL(s.ttl))
 	}
-	if err = errors.Join(err, c.caps.ValidateTTL(s.ttl)); err != nil {
+	if err != nil {
 		return nil, c.opErr("resume", lease.Name, err)
 	}
 	done, err := c.agent.Begin()
@@ -190,10 +194,7 @@ func (c *Client) Resume(ctx context.Context, lease Lease, opts ...ResumeOption) 
 	}
 	defer done()
 	h := &hold{c: c, owner: s.owner, most: s.atMost, unread: true}
-	h.live = liveness.Lease{Holder: h, Name: lease.Name, ID: lease.ID, Timed: true, Life: s.ttl}
-	if !s.noRenew {
-		h.live.TTL = s.ttl
-	}
+	h.live = liveness.Lease{Holder: h, Name: lease.Name, ID: lease.ID, Timed: true}
 	req := backend.RenewRequest{Leases: []backend.TimedRenewal{{Name: lease.Name, Lease: lease.ID, TTL: s.ttl}}}
 	var sent clock.Instant
 	var got backend.Renewal
@@ -207,6 +208,13 @@ func (c *Client) Resume(ctx context.Context, lease Lease, opts ...ResumeOption) 
 	})
 	if err != nil {
 		return nil, c.opErr("resume", lease.Name, err)
+	}
+	h.live.Life = s.ttl
+	if s.ttl == 0 {
+		h.live.Life = got.Left
+	}
+	if !s.noRenew {
+		h.live.TTL = h.live.Life
 	}
 	c.mu.Lock()
 	err = h.Accept(ctx, backend.Grant{Token: got.Token, Left: got.Left}, sent)
@@ -281,9 +289,24 @@ func (c *Client) takeOrJoin(ctx context.Context, x *call) (*Lock, error) {
 	defer c.hooks.waiting(ctx, -1)
 	got, err := c.agent.Acquire(ctx, &x.req)
 	if err != nil {
-		return nil, err
+		return nil, c.heldHere(ctx, x, err)
 	}
 	return &got.(*hold).first, nil
+}
+
+// heldHere adds to the error of a wait that has ended that this client itself holds the lock. That may be right, between
+// two goroutines. Or the caller waited for itself, because it did not pass on the context of its lock.
+func (c *Client) heldHere(ctx context.Context, x *call, err error) error {
+	if x.req.Patience == 0 || ctx.Err() == nil && !errors.Is(err, ErrHeld) {
+		return err
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	l := c.live.Held(c.sess.Current(), x.req.Name)
+	if l == nil {
+		return err
+	}
+	return fmt.Errorf("%w (this client holds it with token %d: to acquire it again, pass on the context of that lock)", err, l.Holder.(*hold).token)
 }
 
 // Candidate implements acquire.Maker.

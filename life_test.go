@@ -56,6 +56,37 @@ func TestAtLeastAtMostNoRenew(t *testing.T) {
 	})
 }
 
+// A resumed lease keeps its own TTL, unless another is asked for: what was reserved for two hours does not
+// fall after the 30 s of a client that takes it over.
+func TestResumeKeepsTheTTL(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		store := memlock.NewStore()
+		a, b := newClient(t, openStore(t, store), holdfast.Config{}), newClient(t, openStore(t, store), holdfast.Config{})
+		const ttl = 2 * time.Hour
+		lease, err := mustAcquire(t, a, "n", holdfast.NoRenew(), holdfast.TTL(ttl)).Detach()
+		if err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(time.Hour)
+		left := func() time.Duration {
+			info, err := a.Inspect(t.Context(), "n")
+			if err != nil || len(info.Holders) != 1 {
+				t.Fatalf("%+v, %v", info, err)
+			}
+			return info.Holders[0].Left
+		}
+		lock, err := b.Resume(t.Context(), lease)
+		if err != nil || left() != ttl {
+			t.Fatalf("resumed: %v, with %s left of %s", err, left(), ttl)
+		}
+		time.Sleep(3 * ttl)
+		if err := lock.Err(); err != nil || left() < ttl/2 {
+			t.Errorf("renewed for %s: %v, with %s left", ttl, err, left())
+		}
+	})
+}
+
 // A reservation outlives its client; another process takes it over.
 func TestDetachAndResume(t *testing.T) {
 	t.Parallel()

@@ -3,6 +3,7 @@ package holdfast_test
 import (
 	"context"
 	"errors"
+	"strings"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -10,6 +11,7 @@ import (
 
 	"github.com/holdfast-io/holdfast"
 	"github.com/holdfast-io/holdfast/backend"
+	"github.com/holdfast-io/holdfast/backend/memlock"
 )
 
 // Limit(1) is a mutex, also together with Shared: a limit may come from a configuration.
@@ -157,4 +159,49 @@ func TestReentryAroundSeveral(t *testing.T) {
 	if err != nil {
 		t.Error(err)
 	}
+}
+
+// A caller that does not pass on the context of its lock waits for itself. The error says so; ErrDeadlock would be
+// wrong, because another goroutine may release the lock.
+func TestErrorOfAWaitForOneself(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		store := memlock.NewStore()
+		c, other := newClient(t, openStore(t, store), holdfast.Config{}), newClient(t, openStore(t, store), holdfast.Config{})
+		for what, opts := range map[string][]holdfast.AcquireOption{"of the session": nil, "timed": {holdfast.TTL(time.Minute)}} {
+			held := mustAcquire(t, c, "n", opts...)
+			mine := "this client holds it with token " + held.Token().String()
+			for how, wait := range map[string]func(*holdfast.Client) error{
+				"Wait": func(c *holdfast.Client) error {
+					_, err := c.Acquire(t.Context(), "n", holdfast.Wait(time.Second))
+					return err
+				},
+				"context": func(c *holdfast.Client) error {
+					ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+					defer cancel()
+					_, err := c.Acquire(ctx, "n")
+					return err
+				},
+			} {
+				if err := wait(c); err == nil || !strings.Contains(err.Error(), mine) || errors.Is(err, holdfast.ErrDeadlock) {
+					t.Errorf("%s, %s: %v; want %q, and no ErrDeadlock", what, how, err, mine)
+				}
+				if err := wait(other); err == nil || strings.Contains(err.Error(), "this client") {
+					t.Errorf("%s, %s, of another client: %v", what, how, err)
+				}
+			}
+			got := make(chan error)
+			go func() { // legal: another goroutine releases it
+				lock, err := c.Acquire(t.Context(), "n")
+				if err == nil {
+					err = lock.Release(t.Context())
+				}
+				got <- err
+			}()
+			synctest.Wait()
+			if err := errors.Join(held.Release(t.Context()), <-got); err != nil {
+				t.Error(err)
+			}
+		}
+	})
 }

@@ -239,7 +239,9 @@ type RenewRequest struct {
 type TimedRenewal struct {
 	Name  string
 	Lease LeaseID
-	TTL   time.Duration
+	// TTL from now, and of later renewals without one. 0: the TTL that the lease has, from its
+	// grant or from the newest renewal with a TTL.
+	TTL time.Duration
 }
 
 // RenewResult is the result of Backend.Renew.

@@ -190,6 +190,9 @@ func (r RenewRequest) Validate(c Capabilities) error {
 		if err := ValidateLeaseID(l.Lease); err != nil {
 			return err
 		}
+		if l.TTL == 0 { // its own
+			continue
+		}
 		if err := c.ValidateTTL(l.TTL); err != nil {
 			return err
 		}

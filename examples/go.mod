@@ -9,7 +9,7 @@ require (
 	github.com/holdfast-io/holdfast/backend/k8slock v0.0.0 // indirect
 	github.com/holdfast-io/holdfast/backend/mysqllock v0.0.0 // indirect
 	github.com/holdfast-io/holdfast/backend/pglock v0.0.0 // indirect
-	github.com/holdfast-io/holdfast/backend/redislock v0.0.0 // indirect
+	github.com/holdfast-io/holdfast/backend/redislock v0.0.0
 	github.com/holdfast-io/holdfast/backend/redlock v0.0.0
 	github.com/holdfast-io/holdfast/backend/sqlitelock v0.0.0 // indirect
 	github.com/holdfast-io/holdfast/backend/zklock v0.0.0 // indirect

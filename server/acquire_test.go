@@ -447,3 +447,32 @@ func (u untimed) Capabilities() backend.Capabilities {
 	c.Timed = false
 	return c
 }
+
+// A renewal without a TTL keeps that of the lease, one by one and many at once: on the server that granted it, on
+// another one, and after another TTL.
+func TestRenewalKeepsTheTTL(t *testing.T) {
+	t.Parallel()
+	store := memlock.NewStore()
+	a, other := startOn(t, store, server.Config{}), startOn(t, store, server.Config{})
+	g := a.take("x", `{"ttl":"2h"}`)
+	check := func(what string, ttl time.Duration, r wire.RenewResult) {
+		t.Helper()
+		if left := time.Until(r.ExpiresAt.Time); r.Error != nil || time.Duration(r.TTL) != ttl || left < ttl/2 || left > ttl {
+			t.Errorf("%s: %+v, want %s", what, r, ttl)
+		}
+	}
+	one := func(a *api, body string) wire.RenewResult {
+		return want[wire.RenewResult](a, 200, "PUT", lockPath("x")+"/leases/"+g.Lease, body)
+	}
+	many := func(a *api) wire.RenewResult {
+		got := want[wire.RenewManyResponse](a, 200, "POST", "/v1/leases/renew", `{"leases":[{"name":"x","lease":"`+g.Lease+`"}]}`)
+		return got.Leases[0]
+	}
+	for what, a := range map[string]*api{"the server that granted it": a, "another server": other} {
+		check(what+", one", 2*time.Hour, one(a, `{}`))
+		check(what+", without a body", 2*time.Hour, one(a, ``))
+		check(what+", many", 2*time.Hour, many(a))
+	}
+	check("a new TTL", time.Hour, one(a, `{"ttl":"1h"}`))
+	check("after a new TTL", time.Hour, one(other, `{}`))
+}

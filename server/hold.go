@@ -18,12 +18,12 @@ import (
 
 // renew serves PUT /v1/locks/{name}/leases/{lease}.
 func (s *Server) renew(w http.ResponseWriter, r *request) {
-	req := wire.RenewRequest{TTL: wire.Duration(s.cfg.DefaultTTL)}
-	if err := wire.Decode(r.body, &req); err != nil {
-		s.fail(w, r, err)
-		return
+	var req wire.RenewRequest
+	err := wire.Decode(r.body, &req)
+	if err == nil && req.TTL != 0 { // otherwise the lease keeps its own
+		err = s.checkTTL(time.Duration(req.TTL))
 	}
-	if err := s.checkTTL(time.Duration(req.TTL)); err != nil {
+	if err != nil {
 		s.fail(w, r, err)
 		return
 	}
@@ -116,13 +116,14 @@ func (s *Server) renewerOf(known bool) *renewer {
 
 func (s *Server) parseRef(r *request, ref wire.LeaseRef) (backend.TimedRenewal, error) {
 	lease := backend.TimedRenewal{Name: ref.Name, Lease: backend.LeaseID(ref.Lease), TTL: time.Duration(ref.TTL)}
-	if ref.TTL == 0 {
-		lease.TTL = s.cfg.DefaultTTL
+	err := errors.Join(backend.ValidateName(lease.Name), backend.ValidateLeaseID(lease.Lease))
+	if err == nil && lease.TTL != 0 { // as in renew
+		err = s.checkTTL(lease.TTL)
 	}
-	if err := errors.Join(backend.ValidateName(lease.Name), backend.ValidateLeaseID(lease.Lease), s.checkTTL(lease.TTL)); err != nil {
+	if err != nil {
 		return lease, err
 	}
-	err := s.authorize(r, Action{Verb: Renew, Name: lease.Name, Lease: lease.Lease})
+	err = s.authorize(r, Action{Verb: Renew, Name: lease.Name, Lease: lease.Lease})
 	lease.Lease = r.stored(lease.Lease)
 	return lease, err
 }
@@ -136,7 +137,10 @@ func failed(ref wire.LeaseRef, err error) wire.RenewResult {
 // sent the request; the time left that the backend reported counts from a later moment.
 func (s *Server) renewed(named backend.LeaseID, lease backend.TimedRenewal, got renewal) wire.RenewResult {
 	s.countRenewal(lease, got)
-	left := min(got.Left, lease.TTL)
+	left := got.Left
+	if lease.TTL > 0 {
+		left = min(left, lease.TTL)
+	}
 	return wire.RenewResult{
 		Name: lease.Name, Lease: string(named), Token: got.Token,
 		TTL:       wire.Duration(left.Truncate(time.Millisecond)),

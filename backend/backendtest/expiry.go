@@ -19,6 +19,7 @@ func expiryCases() []Case {
 		{ID: "C4", Name: "renewal-counts-from-its-receipt", Rule: "a renewal extends from the moment the backend received it", Needs: needsTimed, run: renewalCounts},
 		{ID: "C4", Name: "session-renewal-keeps-all", Rule: "one renewal of the session keeps all its leases and its places in the queue", Needs: needsSessions, run: sessionRenewal},
 		{ID: "C4", Name: "renewal-shortens", Rule: "a TTL shorter than what is left shortens a timed lease", Needs: needsTimed, run: renewalShortens},
+		{ID: "C4", Name: "renewal-keeps-the-ttl", Rule: "a renewal without a TTL is for the TTL that the lease has", Needs: needsTimed, run: renewalKeeps},
 		{ID: "C4", Name: "opening-again-extends", Rule: "a session ends TTL after the newest OpenSession or Renew of it", Needs: needsSessions, run: openingExtends},
 		{ID: "C4", Name: "timed-lease-outlives-its-session", Rule: "a timed lease outlives the session and the process that took it", Needs: func(c caps) bool { return c.Sessions && c.Timed }, run: timedOutlives},
 		{ID: "C4", Name: "a-grant-to-a-dead-waiter-ends", Rule: c4, Needs: func(c caps) bool { return c.FIFO && c.Timed }, run: unseenGrant},
@@ -176,6 +177,46 @@ func renewalShortens(e *env) {
 		e.Fatalf("Renew of %s for %s returned %+v", describe(l.AcquireRequest), e.ttl(), r)
 	}
 	w.freed(span{from, time.Now()}, e.ttl())
+}
+
+// renewalKeeps renews without a TTL: leases that were granted in every way, and one that was renewed with
+// another TTL in between.
+func renewalKeeps(e *env) {
+	a, b := e.client(), e.client()
+	whole := func(how string, l lease) {
+		const coarse = 2 * time.Second
+		if r := b.renewLease(l.AcquireRequest, 0); r.Err != nil || r.Token != l.Token || r.Left > e.long() || r.Left < e.long()-coarse-time.Since(l.asked.from) {
+			e.Fatalf("%s: Renew without a TTL of %s, which has token %d, returned %+v", how, describe(l.AcquireRequest), l.Token, r)
+		}
+	}
+	name := e.name()
+	l := a.take(a.ask(name, e.timed(e.long())))
+	whole("granted", l)
+	if e.caps.FIFO {
+		w := b.join(b.ask(name, e.timed(e.long())))
+		whole("granted, and waited for", l)
+		a.give(l)
+		l = w.granted()
+		whole("granted from the queue", l)
+	}
+	if e.caps.Shared {
+		name := e.name()
+		a.take(a.ask(name, shared))
+		whole("shared", b.take(b.ask(name, shared, e.timed(e.long()))))
+	}
+	from := time.Now()
+	if r := b.renewLease(l.AcquireRequest, e.ttl()); r.Err != nil {
+		e.Fatalf("Renew of %s for %s returned %+v", describe(l.AcquireRequest), e.ttl(), r)
+	}
+	again := time.Now()
+	r := b.renewLease(l.AcquireRequest, 0)
+	if r.Err != nil {
+		b.excuse(l.AcquireRequest, from, r.Err)
+	}
+	if r.Err != nil || r.Left > e.ttl() {
+		e.Fatalf("Renew without a TTL, after one for %s, returned %+v", e.ttl(), r)
+	}
+	a.start(a.ask(name)).freed(span{again, time.Now()}, e.ttl())
 }
 
 func openingExtends(e *env) {

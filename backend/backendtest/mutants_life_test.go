@@ -1,6 +1,7 @@
 package backendtest_test
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"slices"
@@ -103,6 +104,30 @@ func lifeMutants() []mutant {
 						if err == nil && len(info.Holders) == 1 && info.Holders[0].Lease == l.Lease {
 							r.Leases[i].TTL = max(l.TTL, info.Holders[0].Left)
 						}
+					}
+				}
+				return b.Renew(ctx, r)
+			}}
+		}},
+		{"renews for a default where there is no TTL", []string{"C4"}, func() *hooks {
+			return &hooks{renew: func(ctx context.Context, b backend.Backend, r backend.RenewRequest) (backend.RenewResult, error) {
+				r.Leases = slices.Clone(r.Leases)
+				for i := range r.Leases {
+					r.Leases[i].TTL = cmp.Or(r.Leases[i].TTL, time.Second)
+				}
+				return b.Renew(ctx, r)
+			}}
+		}},
+		{"renews for the TTL of the grant where there is no TTL", []string{"C4"}, func() *hooks {
+			var granted sync.Map
+			return &hooks{acquire: func(ctx context.Context, b backend.Backend, r backend.AcquireRequest) (backend.Grant, error) {
+				granted.Store(r.Lease, r.TTL)
+				return b.Acquire(ctx, r)
+			}, renew: func(ctx context.Context, b backend.Backend, r backend.RenewRequest) (backend.RenewResult, error) {
+				r.Leases = slices.Clone(r.Leases)
+				for i, l := range r.Leases {
+					if ttl, ok := granted.Load(l.Lease); ok && l.TTL == 0 {
+						r.Leases[i].TTL = ttl.(time.Duration)
 					}
 				}
 				return b.Renew(ctx, r)

@@ -36,8 +36,12 @@ func (b *Backend) renewTimed(ctx context.Context, reqs []backend.TimedRenewal) (
 		}
 		found = append(found, es...)
 	}
+	reqs = slices.Clone(reqs)
 	var ids []clientv3.LeaseID
 	for i, e := range found {
+		if e != nil && reqs[i].TTL == 0 {
+			reqs[i].TTL = ttlOf(e)
+		}
 		if e != nil && !b.moves(e, reqs[i].TTL) {
 			ids = append(ids, e.lease)
 		}

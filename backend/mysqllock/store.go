@@ -46,8 +46,10 @@ const (
 	renewSession = `UPDATE @sessions SET ends = $NOW + ttl WHERE id = ? AND cause = '' AND ends > $NOW`
 	sessionLives = `SELECT $READONLY FROM @sessions WHERE id = ? AND cause = '' AND ends > $NOW`
 	readLosses   = `SELECT session, lease, cause, reason FROM @losses WHERE session = ? AND expires > $NOW`
-	renewLease   = `UPDATE @leases SET ttl = ?, ends = $NOW + ? WHERE name = ? AND lease = ? AND held AND timed AND ends > $NOW`
-	renewThin    = `UPDATE @locks SET ttl = ?, ends = $NOW + ? WHERE name = ? AND lease = ? AND fat = 0 AND timed AND ends > $NOW`
+	// renewSet is right in every order in which a server assigns: a TTL of 0 is the one that the row has.
+	renewSet     = ` SET ttl = COALESCE(NULLIF(?, 0), ttl), ends = $NOW + COALESCE(NULLIF(?, 0), ttl) WHERE`
+	renewLease   = `UPDATE @leases` + renewSet + ` name = ? AND lease = ? AND held AND timed AND ends > $NOW`
+	renewThin    = `UPDATE @locks` + renewSet + ` name = ? AND lease = ? AND fat = 0 AND timed AND ends > $NOW`
 	renewedLease = `SELECT token, ends - $NOW, $READONLY FROM @leases WHERE name = ? AND lease = ? AND held AND timed AND ends > $NOW
 		UNION ALL SELECT token, ends - $NOW, $READONLY FROM @locks WHERE name = ? AND lease = ? AND fat = 0 AND timed AND ends > $NOW`
 	locksOfSession = `SELECT DISTINCT name FROM @leases WHERE session = ? AND NOT (held AND timed) LIMIT 2000`

@@ -70,7 +70,7 @@ const (
 	readLosses             = `SELECT session, lease, cause, reason FROM @losses WHERE session = $1 AND until > clock_timestamp()`
 	renewLeases, renewThin = renewIn + `@leases` + renewWhere + `l.held` + renewSet + `@leases` + renewed, renewIn + `@locks` + renewWhere + `l.fat = 0` + renewSet + `@locks` + renewed
 
-	renewIn    = `WITH mine AS (SELECT l.name, l.lease, x.ttl, x.n FROM `
+	renewIn    = `WITH mine AS (SELECT l.name, l.lease, coalesce(nullif(x.ttl, 0), l.ttl) AS ttl, x.n FROM `
 	renewWhere = ` l JOIN unnest($1::text[], $2::text[], $3::bigint[]) WITH ORDINALITY AS x (name, lease, ttl, n)
 				ON l.name = x.name AND l.lease = x.lease
 			WHERE l.timed AND `

@@ -194,6 +194,11 @@ func (b *Backend) renew(ctx context.Context, req backend.RenewRequest) (backend.
 	if err != nil {
 		return backend.RenewResult{}, toKind(op, err)
 	}
+	for i, l := range result.Leases {
+		if req.Leases[i].TTL == 0 && l.Err == nil {
+			b.uses(l.Left) // its own TTL, which is known only now
+		}
+	}
 	b.renewed(req.Session, result, acks, asked)
 	return result, nil
 }

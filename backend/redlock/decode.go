@@ -94,7 +94,7 @@ func (d *decoder) votes(now int64) []vote {
 }
 
 func (d *decoder) vote(now int64) vote {
-	const fields = 10
+	const fields = 11
 	v := vote{lease: backend.LeaseID(d.text())}
 	f := strings.SplitN(d.text(), "\n", fields)
 	if len(f) != fields {
@@ -113,7 +113,7 @@ func (d *decoder) vote(now int64) vote {
 	v.final = f[5] == "1"
 	v.left = micros(d.parse(f[6]) - now)
 	v.since = time.UnixMicro(d.parse(f[7]))
-	v.claim.Owner, v.note = f[8], f[9]
+	v.claim.Owner, v.note = f[9], f[10]
 	return v
 }
 

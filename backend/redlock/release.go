@@ -87,6 +87,7 @@ type renewal struct {
 	n      int // nodes that have it
 	quorum int
 	tokens []vote
+	ttls   []time.Duration // for how long each of them renewed it
 }
 
 // open reports whether the nodes that have not answered make a difference.
@@ -96,6 +97,13 @@ func (r *renewal) open(silent, majority int) bool {
 		return !sure
 	}
 	return r.n+silent >= r.quorum
+}
+
+// left returns for how long a quorum has it. Without a TTL of the request each node renews a vote for the TTL that it has on
+// record, and a node may have missed the newest.
+func (r *renewal) left() time.Duration {
+	slices.Sort(r.ttls)
+	return r.ttls[len(r.ttls)-r.quorum]
 }
 
 func (b *Backend) renew(ctx context.Context, leases []backend.TimedRenewal) ([]backend.Renewal, error) {
@@ -125,7 +133,7 @@ func (b *Backend) renew(ctx context.Context, leases []backend.TimedRenewal) ([]b
 		switch {
 		case r.n >= r.quorum:
 			token, _ := settled(r.tokens, b.majority)
-			out[i] = backend.Renewal{Token: token, Left: leases[i].TTL}
+			out[i] = backend.Renewal{Token: token, Left: r.left()}
 		case r.n+p.silent() < r.quorum:
 			out[i].Err = backend.ErrLost
 		default:
@@ -150,11 +158,12 @@ func note(d *decoder, b *Backend, all []renewal) error {
 			v.claim.Mode = backend.Shared
 		}
 		v.claim.Limit = int(one.number())
+		ttl := time.Duration(one.number()) * time.Millisecond
 		if one.err != nil {
 			return one.err
 		}
 		all[i].n++
-		all[i].tokens = append(all[i].tokens, v)
+		all[i].tokens, all[i].ttls = append(all[i].tokens, v), append(all[i].ttls, ttl)
 		all[i].quorum = max(all[i].quorum, b.quorum(v.claim))
 	}
 	return nil

@@ -207,10 +207,18 @@ func (b *Backend) renewChunk(ctx context.Context, leases []backend.TimedRenewal)
 		case r.Lease != string(leases[i].Lease) || r.Name != leases[i].Name || !r.Token.Valid():
 			out[i].Err = b.unavailable("renew", true, errAnswer)
 		default:
-			out[i] = backend.Renewal{Token: r.Token, Left: min(time.Duration(r.TTL), leases[i].TTL)}
+			out[i] = backend.Renewal{Token: r.Token, Left: atMost(time.Duration(r.TTL), leases[i].TTL)}
 		}
 	}
 	return out, nil
+}
+
+// atMost bounds the time left by the TTL that was requested, if there was one.
+func atMost(left, ttl time.Duration) time.Duration {
+	if ttl == 0 {
+		return left
+	}
+	return min(left, ttl)
 }
 
 // Release releases a lease, or its place in the queue. The server remembers the release of a

@@ -211,7 +211,10 @@ func (b *Backend) renew(ctx context.Context, req backend.TimedRenewal) backend.R
 	var h holder
 	err := b.visit(ctx, "renew", req.Name, false, func(r *record, now instant) {
 		if r.Holder != nil && r.Holder.Lease == req.Lease {
-			r.Holder.TTL, r.Holder.End, r.changed = req.TTL, now+instant(req.TTL), true
+			if req.TTL > 0 {
+				r.Holder.TTL = req.TTL
+			}
+			r.Holder.End, r.changed = now+instant(r.Holder.TTL), true
 			h = *r.Holder
 		}
 	})

@@ -25,7 +25,15 @@ func NewAPI(shop *Shop, log *slog.Logger) http.Handler {
 		"POST /inventory/{id}/reserve": func(w http.ResponseWriter, r *http.Request) error { return reserve(shop, w, r) },
 		"GET /orders/{id}":             func(w http.ResponseWriter, r *http.Request) error { return order(shop, w, r) },
 		"GET /inventory/{id}":          func(w http.ResponseWriter, r *http.Request) error { return stock(shop, w, r) },
-	}, explain)
+	}, explain, web.Portuguese{Texts: map[string]web.Text{
+		"insufficient-stock": {Title: "Estoque insuficiente", Detail: "não há o bastante em estoque; nada foi cobrado"},
+		"busy":               {Title: "O pedido está sendo processado", Detail: "outra requisição trabalha neste pedido"},
+		"stock-busy":         {Title: "O estoque está ocupado", Detail: "outros trabalham neste produto; nada foi gravado, tente de novo"},
+		"already-processed":  {Title: "O pedido já foi processado", Detail: "o pedido já foi processado: order traz o resultado"},
+		"other-request":      {Title: "A Idempotency-Key já foi usada", Detail: "a chave foi usada para outra quantidade"},
+		"not-found":          {Title: "Não encontrado", Detail: "não existe esse pedido ou produto"},
+		"lock-lost":          {Title: "O lock foi perdido", Detail: "outra requisição assumiu, ou pode ter assumido; tente de novo"},
+	}})
 }
 
 func process(shop *Shop, w http.ResponseWriter, r *http.Request) error {
@@ -51,24 +59,35 @@ func reserve(shop *Shop, w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	var body struct {
-		Quantity int `json:"quantity"`
-	}
-	if err := web.Decode(w, r, &body); err != nil {
+	quantity, err := quantityOf(w, r)
+	if err != nil {
 		return err
-	}
-	if body.Quantity < 1 || body.Quantity > maxQuantity {
-		return web.Invalid("quantity", "must be 1 to "+strconv.Itoa(maxQuantity))
 	}
 	request := r.Header.Get("Idempotency-Key")
 	if len(request) > maxRequest || !utf8.ValidString(request) {
 		return web.Invalid("Idempotency-Key", "must be UTF-8 of at most "+strconv.Itoa(maxRequest)+" bytes")
 	}
-	done, err := shop.Reserve(r.Context(), product, body.Quantity, request)
+	done, err := shop.Reserve(r.Context(), product, quantity, request)
 	if err != nil {
 		return err
 	}
 	return web.JSON(w, http.StatusOK, done)
+}
+
+// quantityOf reads the quantity from the body, or, as the document has it, from the query.
+func quantityOf(w http.ResponseWriter, r *http.Request) (int, error) {
+	var body struct {
+		Quantity int `json:"quantity"`
+	}
+	if text := r.URL.Query().Get("quantity"); text != "" {
+		body.Quantity, _ = strconv.Atoi(text) // 0 for what is no number
+	} else if err := web.Decode(w, r, &body); err != nil {
+		return 0, err
+	}
+	if body.Quantity < 1 || body.Quantity > maxQuantity {
+		return 0, web.Invalid("quantity", "must be 1 to "+strconv.Itoa(maxQuantity))
+	}
+	return body.Quantity, nil
 }
 
 func order(shop *Shop, w http.ResponseWriter, r *http.Request) error {

@@ -183,6 +183,14 @@ func testToken(f *fixture, written bool) {
 	if _, err := f.store.Reserve(t.Context(), 1, 1, "", late.Token()); !errors.Is(err, fence.ErrStale) {
 		t.Errorf("a late reservation: %v", err)
 	}
+	f.Exec("INSERT INTO orders (id, product, quantity) VALUES (6, 1, 1)")
+	third := f.lock(locks, "order:6")
+	if o, err = f.store.Pending(t.Context(), 6, third.Token()); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := f.store.Complete(t.Context(), o, third.Token(), late.Token()); !errors.Is(err, fence.ErrStale) {
+		t.Errorf("an order with a late token of the stock: %v", err)
+	}
 }
 
 func (f *fixture) lock(locks *holdfast.Client, name string) *holdfast.Lock {

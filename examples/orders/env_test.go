@@ -169,6 +169,7 @@ func try(ctx context.Context, method, url, key, body string) (answer, error) {
 	if err != nil {
 		return answer{}, err
 	}
+	r.Header.Set("Accept-Language", "pt-BR, en;q=0.5") // every problem has its text in Portuguese
 	if key != "" {
 		r.Header.Set("Idempotency-Key", key)
 	}
@@ -190,6 +191,9 @@ func do(t *testing.T, method, url, key, body string) answer {
 	a, err := try(t.Context(), method, url, key, body)
 	if err != nil {
 		t.Error(err)
+	}
+	if lang := a.header.Get("Content-Language"); a.Type != "" && lang != "pt" {
+		t.Errorf("%s %s: a problem in the language %q: %s", method, url, lang, a.text)
 	}
 	return a
 }

@@ -14,6 +14,7 @@ import (
 	"log/slog"
 	"os"
 	"os/signal"
+	"sync"
 	"syscall"
 	"time"
 
@@ -32,8 +33,8 @@ func main() {
 	}
 }
 
-// Run is the command: it serves until ctx ends. authorize asks the payment provider; see
-// NewShop. out receives the address, diag is the log. Errors: of the command line, and of the
+// Run is the command: it serves until ctx ends. authorize asks the payment provider unless --payments
+// names one; see NewShop. out receives the address, diag is the log. Errors: of the command line, and of the
 // stores.
 func Run(ctx context.Context, args []string, authorize Authorize, out, diag io.Writer) error {
 	flags := flag.NewFlagSet("orders", flag.ContinueOnError)
@@ -42,6 +43,8 @@ func Run(ctx context.Context, args []string, authorize Authorize, out, diag io.W
 	url := flags.String("locks", "", "URL of the store of the locks: any that package open knows; empty: the database")
 	ttl := flags.Duration("ttl", 10*time.Second, "how long the locks of an instance that died keep the others out")
 	name := flags.String("name", "", "who this instance is, for people; empty: host and process")
+	payments := flags.String("payments", "", "URL of the payment provider, which is sent each order; empty: every order can be charged")
+	mail := flags.String("mail", "", "URL of the mail service, which is sent the confirmations; empty: they stay in the database")
 	demo := flags.Bool("demo", false, "fill an empty database with three products and nine orders")
 	if ok, err := web.Parse(flags, args, diag); !ok {
 		return err
@@ -71,6 +74,16 @@ func Run(ctx context.Context, args []string, authorize Authorize, out, diag io.W
 	locks, err := holdfast.New(b, holdfast.Config{TTL: *ttl, Owner: *name, Logger: log})
 	if err != nil {
 		return errors.Join(err, b.Close())
+	}
+	if *payments != "" {
+		authorize = Payments(*payments)
+	}
+	var mailing sync.WaitGroup
+	defer mailing.Wait()
+	mailCtx, stopMail := context.WithCancel(ctx)
+	defer stopMail() // also if the service does not listen
+	if *mail != "" {
+		mailing.Go(func() { Mail(mailCtx, store, *mail, log) })
 	}
 	err = web.Serve(ctx, *listen, NewAPI(NewShop(store, locks, authorize, log), log), out)
 	done, cancel := context.WithTimeout(context.WithoutCancel(ctx), 10*time.Second)

@@ -4,7 +4,9 @@ import (
 	"context"
 	"errors"
 	"io"
+	"maps"
 	"net/http"
+	"net/http/httptest"
 	"strings"
 	"testing"
 	"time"
@@ -20,7 +22,7 @@ func TestOrders(t *testing.T) {
 		"Fleet": testFleet, "WithoutLock": testWithoutLock, "TwoLocksForOneRow": testTwoLocksForOneRow, "LockIsNotEnough": testLockIsNotEnough,
 		"TokenAfterRead":  func(f *fixture) { testToken(f, false) },
 		"TokenAfterWrite": func(f *fixture) { testToken(f, true) },
-		"Order":           testOrder, "OrderBusy": testOrderBusy, "Reserve": testReserve, "StockBusy": testStockBusy,
+		"Order":           testOrder, "Outside": testOutside, "OrderBusy": testOrderBusy, "Reserve": testReserve, "StockBusy": testStockBusy,
 		"BadRequests": testBadRequests, "Start": testStart,
 	})
 }
@@ -77,6 +79,61 @@ func testOrderBusy(f *fixture) {
 	expect(t, processOrder(t, there, 1), http.StatusOK)
 }
 
+// testOutside: the command asks a payment provider over HTTP, and sends a confirmation for each order that was completed,
+// from the database: also one whose first answer was lost. Keys of requests that are sent again stay the same.
+func testOutside(f *fixture) {
+	t := f.t
+	f.Exec("INSERT INTO product VALUES (1, 3)", "INSERT INTO orders (id, product, quantity) VALUES (1, 1, 2), (2, 1, 2), (3, 1, 1)")
+	type request struct{ path, key, body string }
+	requests := make(chan request, 100)
+	fail := make(chan bool, 1)
+	fail <- true
+	outside := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		body, _ := io.ReadAll(r.Body)
+		requests <- request{r.URL.Path, r.Header.Get("Idempotency-Key"), string(body)}
+		switch {
+		case strings.Contains(string(body), `"id":3`):
+			w.WriteHeader(http.StatusPaymentRequired)
+		case r.URL.Path == "/mail" && len(fail) > 0:
+			<-fail
+			w.WriteHeader(http.StatusInternalServerError)
+		}
+	}))
+	t.Cleanup(outside.Close)
+	p := start(t, "shop", "--database", f.URL(), "--payments", outside.URL+"/charge", "--mail", outside.URL+"/mail")
+	expect(t, processOrder(t, p.url, 1), http.StatusOK)
+	expect(t, processOrder(t, p.url, 2), http.StatusBadRequest) // rejected: there is not enough
+	expect(t, processOrder(t, p.url, 3), http.StatusServiceUnavailable)
+	got := make(map[request]int)
+	mail := request{"/mail", "order-1-confirmation", `{"order":1}`}
+	for deadline := time.After(time.Minute); got[mail] < 2; {
+		select {
+		case r := <-requests:
+			got[r]++
+		case <-deadline:
+			t.Fatalf("requests %v", got)
+		}
+	}
+	want := map[request]int{
+		{"/charge", "order-1", `{"id":1,"product":1,"quantity":2,"status":"pending"}`}: 1,
+		{"/charge", "order-2", `{"id":2,"product":1,"quantity":2,"status":"pending"}`}: 1,
+		{"/charge", "order-3", `{"id":3,"product":1,"quantity":1,"status":"pending"}`}: 1,
+		mail: 2,
+	}
+	if !maps.Equal(got, want) {
+		t.Errorf("requests %v, want %v", got, want)
+	}
+	for deadline := time.Now().Add(time.Minute); f.Int("SELECT count(*) FROM mail WHERE NOT sent") != 0; time.Sleep(20 * time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatal("a confirmation is not marked as sent")
+		}
+	}
+	p.Terminate()
+	if err := p.Wait(time.Minute); err != nil {
+		t.Errorf("%v: %s", err, p.Log())
+	}
+}
+
 // testReserve: a named request is done once.
 func testReserve(f *fixture) {
 	t := f.t
@@ -95,7 +152,10 @@ func testReserve(f *fixture) {
 	expect(t, reserveStock(t, url, 1, "", 1), http.StatusOK) // without a name each is another
 	expect(t, reserveStock(t, url, 1, "", 1), http.StatusOK)
 	expect(t, reserveStock(t, url, 2, "", 1), http.StatusNotFound)
-	if n := f.Int("SELECT stock FROM product"); n != 1 {
+	if a := expect(t, do(t, http.MethodPost, url+"/inventory/1/reserve?quantity=1", "", ""), http.StatusOK); a.Remaining != 0 {
+		t.Errorf("the quantity in the query: %s", a.text)
+	}
+	if n := f.Int("SELECT stock FROM product"); n != 0 {
 		t.Errorf("%d are left", n)
 	}
 }
@@ -146,6 +206,8 @@ func testBadRequests(f *fixture) {
 		{"POST", "/inventory/1/reserve", "", `{"quantity":0}`, 400, "quantity"},
 		{"POST", "/inventory/1/reserve", "", `{"quantity":1000001}`, 400, "quantity"},
 		{"POST", "/inventory/1/reserve", "", `{"quantity":1.5}`, 400, "quantity"},
+		{"POST", "/inventory/1/reserve?quantity=0", "", ``, 400, "quantity"},
+		{"POST", "/inventory/1/reserve?quantity=x", "", ``, 400, "quantity"},
 		{"POST", "/inventory/1/reserve", "", `{"quantity":1,"price":0}`, 400, "body"},
 		{"POST", "/inventory/1/reserve", strings.Repeat("k", 65), `{"quantity":1}`, 400, "Idempotency-Key"},
 		{"POST", "/inventory/1/reserve", "", `{"quantity":1` + strings.Repeat(" ", 5000) + `}`, 413, ""},

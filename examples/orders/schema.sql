@@ -27,3 +27,11 @@ CREATE TABLE IF NOT EXISTS reservation (
 );
 
 CREATE INDEX IF NOT EXISTS reservation_request ON reservation (product, request);
+
+-- The confirmations to send: see Mail.
+CREATE TABLE IF NOT EXISTS mail (
+    order_id bigint PRIMARY KEY REFERENCES orders,
+    sent     boolean NOT NULL DEFAULT false
+);
+
+CREATE INDEX IF NOT EXISTS mail_unsent ON mail (order_id) WHERE NOT sent;

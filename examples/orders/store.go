@@ -178,6 +178,9 @@ func (s *Store) Complete(ctx context.Context, o Order, order, stock fence.Token)
 			if err := exec(ctx, tx, "INSERT INTO charge (order_id, token) VALUES ($1, $2)", o.ID, order); err != nil {
 				return err
 			}
+			if err := exec(ctx, tx, "INSERT INTO mail (order_id) VALUES ($1) ON CONFLICT DO NOTHING", o.ID); err != nil {
+				return err
+			}
 		}
 		return exec(ctx, tx, "UPDATE orders SET status = $2 WHERE id = $1", o.ID, o.Status)
 	})

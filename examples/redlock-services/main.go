@@ -17,6 +17,7 @@ import (
 	"path/filepath"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -32,9 +33,9 @@ import (
 func main() {
 	url := flag.String("backend", "", "redlock://host,host,host (default: three redis-server of its own)")
 	instances := flag.Int("instances", 3, "how many instances")
-	listen := flag.String("listen", "", "serve /healthz and /metrics on this address until interrupted")
+	listen := flag.String("listen", "", "serve /healthz and /metrics on this address until SIGINT or SIGTERM")
 	flag.Parse()
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	err := run(ctx, os.Stdout, *url, *instances, *listen)
 	stop()
 	if err != nil {

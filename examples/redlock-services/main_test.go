@@ -3,14 +3,60 @@ package main
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"io"
+	"net"
 	"net/http"
+	"os"
+	"regexp"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/holdfast-io/holdfast/internal/testserver"
 )
+
+// programEnv makes this binary the program, with the arguments of the test.
+const programEnv = "HOLDFAST_EXAMPLE_PROGRAM"
+
+func TestMain(m *testing.M) {
+	if os.Getenv(programEnv) != "" {
+		main()
+		os.Exit(0)
+	}
+	os.Exit(m.Run())
+}
+
+// SIGTERM ends the program, and the Redis servers that it has started.
+func TestTerminated(t *testing.T) {
+	t.Parallel()
+	exe, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	p := testserver.Start(t, testserver.Command{Path: exe, Args: []string{"-listen", "127.0.0.1:0"}, Env: []string{programEnv + "=1"}})
+	line := regexp.MustCompile(`redlock://([0-9.:,]+)`)
+	p.Await(time.Minute, func(context.Context) error {
+		if !strings.Contains(p.Log(), "/healthz") {
+			return errors.New("it does not listen")
+		}
+		return nil
+	})
+	nodes := strings.Split(line.FindStringSubmatch(p.Log())[1], ",")
+	p.Terminate()
+	if err := p.Wait(time.Minute); err != nil {
+		t.Errorf("%v: %s", err, p.Log())
+	}
+	if len(nodes) != 3 {
+		t.Errorf("nodes %q", nodes)
+	}
+	for _, addr := range nodes {
+		if conn, err := new(net.Dialer).DialContext(t.Context(), "tcp", addr); err == nil {
+			_ = conn.Close()
+			t.Errorf("the server at %s was left behind", addr)
+		}
+	}
+}
 
 // The command runs as the README has it.
 func TestRun(t *testing.T) {

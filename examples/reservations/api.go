@@ -34,7 +34,12 @@ func NewAPI(book *Book, log *slog.Logger) http.Handler {
 		"POST /lock":    func(w http.ResponseWriter, r *http.Request) error { return lock(book, w, r) },
 		"POST /release": func(w http.ResponseWriter, r *http.Request) error { return release(book, w, r) },
 		"GET /reservas": func(w http.ResponseWriter, r *http.Request) error { return list(book, w, r) },
-	}, explain)
+	}, explain, web.Portuguese{First: true, Texts: map[string]web.Text{
+		"reserved":     {Title: "Imóvel reservado", Detail: "outro corretor reservou o imóvel: idUsuario diz quem, ate diz até quando"},
+		"unsettled":    {Title: "Um pedido anterior ainda não terminou", Detail: "um pedido anterior deste corretor está sendo concluído; tente de novo"},
+		"not-reserved": {Title: "O imóvel não está reservado", Detail: "nenhum corretor o reservou: não há o que liberar"},
+		"other-number": {Title: "Outra reserva está em vigor", Detail: "a reserva com esse número terminou; o corretor reservou o imóvel de novo depois dela"},
+	}})
 }
 
 func lock(book *Book, w http.ResponseWriter, r *http.Request) error {

@@ -103,12 +103,14 @@ func NewBook(locks *holdfast.Client, ttl time.Duration) (*Book, error) {
 func (b *Book) Reserve(ctx context.Context, property, broker string) (Reservation, bool, error) {
 	name, begun := prefix+property, time.Now()
 	for {
+		asked := time.Now()
 		lock, err := b.locks.TryAcquire(ctx, name, holdfast.Owner(broker), holdfast.NoRenew(), holdfast.TTL(b.provisional))
 		if err == nil {
+			asked = time.Now()
 			if err = lock.Extend(ctx, b.ttl); err == nil {
-				return leave(lock, broker), false, nil
+				return leave(lock, broker, asked.Add(b.ttl)), false, nil
 			}
-			leave(lock, broker) // it lasts for the short time or the full time, and the broker may ask again
+			_, _ = lock.Detach() // it lasts for the short time or the full time, and the broker may ask again
 			return Reservation{}, false, err
 		}
 		held, ok := errors.AsType[*holdfast.HeldError](err)
@@ -121,9 +123,10 @@ func (b *Book) Reserve(ctx context.Context, property, broker string) (Reservatio
 		case holder.Owner != broker:
 			return Reservation{}, false, &TakenError{told(name, holder)}
 		case holder.Left > b.confirmed:
+			asked = time.Now()
 			lock, err := b.resume(ctx, name, holder, b.ttl)
 			if err == nil {
-				return leave(lock, broker), true, nil
+				return leave(lock, broker, asked.Add(b.ttl)), true, nil
 			}
 			if !errors.Is(err, holdfast.ErrLost) {
 				return Reservation{}, false, err
@@ -142,11 +145,12 @@ func (b *Book) resume(ctx context.Context, name string, seen holdfast.Holder, tt
 	return b.locks.Resume(ctx, holdfast.Lease{Name: name, ID: seen.Lease}, holdfast.NoRenew(), holdfast.TTL(ttl))
 }
 
-// leave detaches from a lease, which stays on the backend until its end.
-func leave(lock *holdfast.Lock, broker string) Reservation {
+// leave detaches from a lease, which stays on the backend until its end. The lock's own deadline is earlier than that,
+// by the drift of clocks, so List would report another end.
+func leave(lock *holdfast.Lock, broker string, until time.Time) Reservation {
 	r := Reservation{
 		Property: strings.TrimPrefix(lock.Name(), prefix), Broker: broker, Number: lock.Token(),
-		Until: lock.Deadline().UTC().Round(time.Millisecond),
+		Until: until.UTC().Round(time.Millisecond),
 	}
 	_, _ = lock.Detach() // an error means that it has just expired
 	return r

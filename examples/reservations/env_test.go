@@ -118,6 +118,9 @@ func do(t *testing.T, method, url, body string) answer {
 	if err != nil {
 		t.Error(err)
 	}
+	if lang := a.header.Get("Content-Language"); a.Type != "" && lang != "pt" {
+		t.Errorf("%s %s: a problem in the language %q: %s", method, url, lang, a.text)
+	}
 	return a
 }
 

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net/http"
+	"strconv"
 	"strings"
 	"time"
 
@@ -42,8 +43,16 @@ func NewAPI(bar *Bar, log *slog.Logger) http.Handler {
 	return web.New(log, map[string]web.Handler{
 		"POST /mesas/{id}/reservas":          func(w http.ResponseWriter, r *http.Request) error { return reserve(bar, w, r) },
 		"GET /mesas/{id}/reservas/{reserva}": func(w http.ResponseWriter, r *http.Request) error { return reservation(bar, w, r) },
+		"GET /mesas/{id}/reservas":           func(w http.ResponseWriter, r *http.Request) error { return reservations(bar, w, r) },
 		"GET /mesas/{id}":                    func(w http.ResponseWriter, r *http.Request) error { return table(bar, w, r) },
-	}, explain)
+		"GET /mesas":                         func(w http.ResponseWriter, r *http.Request) error { return allTables(bar, w, r) },
+	}, explain, web.Portuguese{First: true, Texts: map[string]web.Text{
+		"not-found":     {Title: "Não encontrado", Detail: "não existe essa mesa, ou essa reserva da mesa"},
+		"unknown-guest": {Title: "Usuário desconhecido", Detail: "não existe esse usuário"},
+		"past":          {Title: "O horário já passou", Detail: "esse horário já passou"},
+		"taken":         {Title: "A mesa não está livre nesse horário", Detail: "a mesa está reservada nesse horário"},
+		"busy":          {Title: "Muitos querem esta mesa", Detail: "outros a estão reservando neste momento; nada foi gravado, tente de novo"},
+	}})
 }
 
 func reserve(bar *Bar, w http.ResponseWriter, r *http.Request) error {
@@ -100,6 +109,41 @@ func table(bar *Bar, w http.ResponseWriter, r *http.Request) error {
 	return web.JSON(w, http.StatusOK, t)
 }
 
+// allTables lists the tables: those with an ID above depois.
+func allTables(bar *Bar, w http.ResponseWriter, r *http.Request) error {
+	var after int64
+	if s := r.URL.Query().Get("depois"); s != "" {
+		var err error
+		if after, err = strconv.ParseInt(s, 10, 64); err != nil || after < 1 {
+			return web.Invalid("depois", "must be a whole number above 0")
+		}
+	}
+	all, err := bar.Tables(r.Context(), after)
+	if err != nil {
+		return err
+	}
+	return web.JSON(w, http.StatusOK, map[string][]Table{"mesas": all})
+}
+
+// reservations lists the reservations of a table: those that end after the time depois, which is now by default.
+func reservations(bar *Bar, w http.ResponseWriter, r *http.Request) error {
+	id, err := web.ID(r, "id")
+	if err != nil {
+		return err
+	}
+	after := Time{bar.now()}
+	if s := r.URL.Query().Get("depois"); s != "" {
+		if err := after.UnmarshalJSON([]byte(s)); err != nil {
+			return web.Invalid("depois", err.Error())
+		}
+	}
+	all, err := bar.Reservations(r.Context(), id, after.Time)
+	if err != nil {
+		return err
+	}
+	return web.JSON(w, http.StatusOK, map[string][]Reservation{"reservas": all})
+}
+
 // explain returns the problem that is sent for an error; an unknown error is 503.
 func explain(err error) *web.ProblemError {
 	switch {
@@ -107,6 +151,8 @@ func explain(err error) *web.ProblemError {
 		return &web.ProblemError{Status: http.StatusNotFound, Type: "not-found", Title: "Not found", Detail: err.Error()}
 	case errors.Is(err, ErrNoGuest):
 		return &web.ProblemError{Status: http.StatusUnprocessableEntity, Type: "unknown-guest", Title: "Guest is not known", Detail: err.Error()}
+	case errors.Is(err, ErrPast):
+		return &web.ProblemError{Status: http.StatusUnprocessableEntity, Type: "past", Title: "The time has passed", Detail: err.Error()}
 	case errors.Is(err, ErrTaken):
 		return &web.ProblemError{Status: http.StatusUnprocessableEntity, Type: "taken", Title: "Table is not free then", Detail: err.Error()}
 	case errors.Is(err, rowlock.ErrBusy), rowlock.Again(err):

@@ -43,6 +43,8 @@ var (
 	ErrNoGuest = errors.New("there is no such guest")
 	// ErrNoReservation: there is no such reservation of the table.
 	ErrNoReservation = errors.New("there is no such reservation of this table")
+	// ErrPast: the time has passed.
+	ErrPast = errors.New("that time has passed")
 	// ErrTaken: another guest has the table, for a part of the time at least.
 	ErrTaken = errors.New("the table is reserved then")
 )
@@ -53,6 +55,7 @@ type Bar struct {
 	tables *rowlock.Locker
 	stay   time.Duration
 	wait   time.Duration
+	now    func() time.Time // by the restaurant's clock
 }
 
 // Open connects to a PostgreSQL and creates the tables if there are none. Guests have a table
@@ -70,12 +73,19 @@ func Open(ctx context.Context, url string, stay, wait time.Duration) (*Bar, erro
 	if err != nil {
 		return nil, err
 	}
-	b := &Bar{db: stdlib.OpenDB(*cfg), tables: tables, stay: stay, wait: wait}
+	b := &Bar{db: stdlib.OpenDB(*cfg), tables: tables, stay: stay, wait: wait, now: wallClock}
 	b.db.SetMaxOpenConns(10)
 	if err := b.migrate(ctx); err != nil {
 		return nil, errors.Join(err, b.db.Close())
 	}
 	return b, nil
+}
+
+// wallClock is the time of this machine's zone, without the zone, as Time has it.
+func wallClock() time.Time {
+	now := time.Now()
+	_, offset := now.Zone()
+	return now.UTC().Add(time.Duration(offset) * time.Second)
 }
 
 // Close ends the connections.
@@ -107,10 +117,13 @@ func (b *Bar) Demo(ctx context.Context) error {
 
 // Reserve gives the table to the guest from that time on.
 //
-// Errors: ErrNoTable, ErrNoGuest, ErrTaken; rowlock.ErrBusy: others are reserving this table,
+// Errors: ErrPast, ErrNoTable, ErrNoGuest, ErrTaken; rowlock.ErrBusy: others are reserving this table,
 // and nothing was written; the database's, of which that of a commit may mean either.
 func (b *Bar) Reserve(ctx context.Context, table, guest int64, from time.Time) (Reservation, error) {
 	var r Reservation
+	if from.Before(b.now()) {
+		return r, ErrPast
+	}
 	for n := 1; ; n++ {
 		err := b.tx(ctx, func(tx *sql.Tx) error {
 			var err error
@@ -179,6 +192,47 @@ func (b *Bar) Table(ctx context.Context, id int64) (Table, error) {
 	t := Table{ID: id}
 	err := b.db.QueryRowContext(ctx, "SELECT lugares, reservas FROM mesa WHERE id = $1", id).Scan(&t.Seats, &t.Reservations)
 	return t, or(err, ErrNoTable)
+}
+
+// Page is how many tables or reservations a list has at most.
+const Page = 500
+
+// Tables reads the first tables with an ID above after, in the order of their IDs. Errors: the database's.
+func (b *Bar) Tables(ctx context.Context, after int64) ([]Table, error) {
+	return list(ctx, b.db, func(rows *sql.Rows, t *Table) error { return rows.Scan(&t.ID, &t.Seats, &t.Reservations) },
+		"SELECT id, lugares, reservas FROM mesa WHERE id > $1 ORDER BY id LIMIT $2", after, Page)
+}
+
+// Reservations reads the first reservations of a table that end after that time, in their order. Errors: ErrNoTable; the
+// database's.
+func (b *Bar) Reservations(ctx context.Context, table int64, after time.Time) ([]Reservation, error) {
+	if _, err := b.Table(ctx, table); err != nil {
+		return nil, err
+	}
+	return list(ctx, b.db, func(rows *sql.Rows, r *Reservation) error {
+		r.Table = table
+		return rows.Scan(&r.ID, &r.Guest, &r.From.Time, &r.To.Time)
+	}, "SELECT id, usuario_id, inicio, fim FROM reserva WHERE mesa_id = $1 AND fim > $2 ORDER BY inicio LIMIT $3", table, after, Page)
+}
+
+func list[T any](ctx context.Context, db *sql.DB, scan func(*sql.Rows, *T) error, query string, args ...any) ([]T, error) {
+	rows, err := db.QueryContext(ctx, query, args...)
+	if err != nil {
+		return nil, fmt.Errorf("list: %w", err)
+	}
+	defer rows.Close() //nolint:errcheck // Err reports it
+	all := []T{}
+	for rows.Next() {
+		var one T
+		if err := scan(rows, &one); err != nil {
+			return nil, fmt.Errorf("list: %w", err)
+		}
+		all = append(all, one)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, fmt.Errorf("list: %w", err)
+	}
+	return all, nil
 }
 
 // Reservation reads a reservation of a table. Errors: ErrNoReservation; the database's.

@@ -146,7 +146,27 @@ func do(t *testing.T, method, url, body string) answer {
 	if err = errors.Join(err, json.Unmarshal(text, &a)); err != nil {
 		t.Errorf("%s: %v", text, err)
 	}
+	if lang := a.header.Get("Content-Language"); a.Type != "" && lang != "pt" {
+		t.Errorf("%s %s: a problem in the language %q: %s", method, url, lang, a.text)
+	}
 	return a
+}
+
+// get reads what is listed there into v.
+func get(t *testing.T, url string, v any) {
+	t.Helper()
+	r, err := http.NewRequestWithContext(t.Context(), http.MethodGet, url, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	res, err := http.DefaultClient.Do(r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = res.Body.Close() }()
+	if err := json.NewDecoder(res.Body).Decode(v); err != nil || res.StatusCode != http.StatusOK {
+		t.Fatalf("GET %s: %d, %v", url, res.StatusCode, err)
+	}
 }
 
 // reserve is the document's call. It retries when it is told to.

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -14,13 +15,13 @@ import (
 	"github.com/holdfast-io/holdfast/fence"
 )
 
-const evening = "2026-12-24T20:00:00"
+const evening = "2926-12-24T20:00:00"
 
 // TestTables runs everything on one server.
 func TestTables(t *testing.T) {
 	t.Parallel()
 	each(t, map[string]func(*fixture){
-		"Reservation": testReservation, "OneTable": testOneTable, "Busy": testBusy, "BadRequests": testBadRequests, "Start": testStart,
+		"Reservation": testReservation, "Lists": testLists, "OneTable": testOneTable, "Busy": testBusy, "BadRequests": testBadRequests, "Start": testStart,
 		"LostUpdate": testLostUpdate, "ShareLetsBothWrite": testShareLetsBothWrite, "ShareDeadlocks": testShareDeadlocks,
 		"UpdateWaits": testUpdateWaits,
 	})
@@ -31,7 +32,7 @@ func testReservation(f *fixture) {
 	t := f.t
 	url := f.serve(patience)
 	made := expect(t, reserve(t, url, 1, 7, evening), http.StatusCreated)
-	if made.Table != 1 || made.Guest != 7 || made.From != evening || made.To != "2026-12-24T22:00:00" {
+	if made.Table != 1 || made.Guest != 7 || made.From != evening || made.To != "2926-12-24T22:00:00" {
 		t.Errorf("reserved: %s", made.text)
 	}
 	where := made.header.Get("Location")
@@ -42,21 +43,62 @@ func testReservation(f *fixture) {
 		t.Errorf("there is %s, and it was made as %s", again.text, made.text)
 	}
 	expect(t, reserve(t, url, 2, 7, evening), http.StatusNotFound)
-	if a := expect(t, reserve(t, url, 1, 101, "2026-12-25T20:00"), http.StatusUnprocessableEntity); !a.is("unknown-guest") {
+	if a := expect(t, reserve(t, url, 1, 101, "2926-12-25T20:00"), http.StatusUnprocessableEntity); !a.is("unknown-guest") {
 		t.Errorf("guest 101: %s", a.text)
 	}
-	for _, at := range []string{evening, "2026-12-24T21:59:59", "2026-12-24T18:00:01"} {
+	for _, at := range []string{evening, "2926-12-24T21:59:59", "2926-12-24T18:00:01"} {
 		if a := expect(t, reserve(t, url, 1, 8, at), http.StatusUnprocessableEntity); !a.is("taken") {
 			t.Errorf("at %s: %s", at, a.text)
 		}
 	}
-	expect(t, reserve(t, url, 1, 8, "2026-12-24T22:00"), http.StatusCreated)
-	expect(t, reserve(t, url, 1, 8, "2026-12-24T18:00"), http.StatusCreated)
+	expect(t, reserve(t, url, 1, 8, "2926-12-24T22:00"), http.StatusCreated)
+	expect(t, reserve(t, url, 1, 8, "2926-12-24T18:00"), http.StatusCreated)
 	if a := expect(t, do(t, http.MethodGet, url+"/mesas/1", ""), http.StatusOK); a.Count != 3 {
 		t.Errorf("three reservations: %s", a.text)
 	}
 	expect(t, do(t, http.MethodGet, url+"/mesas/1/reservas/77", ""), http.StatusNotFound)
 	expect(t, do(t, http.MethodGet, url+"/mesas/2", ""), http.StatusNotFound)
+}
+
+// testLists: tables and reservations in their order, and no reservation in the past.
+func testLists(f *fixture) {
+	t := f.t
+	f.Exec("INSERT INTO mesa (id, lugares) VALUES (2, 2)", "INSERT INTO reserva (mesa_id, usuario_id, inicio, fim) VALUES (1, 3, '2001-01-01 20:00', '2001-01-01 22:00')")
+	url := f.serve(patience)
+	if a := expect(t, reserve(t, url, 1, 7, "2001-01-01T20:00"), http.StatusUnprocessableEntity); !a.is("past") {
+		t.Errorf("in the past: %s", a.text)
+	}
+	late := time.Now().Add(-25 * time.Hour).Format("2006-01-02T15:04:05") // in every zone
+	if a := expect(t, reserve(t, url, 1, 7, late), http.StatusUnprocessableEntity); !a.is("past") {
+		t.Errorf("yesterday: %s", a.text)
+	}
+	expect(t, reserve(t, url, 1, 8, "2926-12-25T20:00"), http.StatusCreated)
+	expect(t, reserve(t, url, 1, 7, evening), http.StatusCreated)
+	guests := func(query string) (all []int64) {
+		var list struct {
+			Reservations []tables.Reservation `json:"reservas"`
+		}
+		get(t, url+"/mesas/1/reservas"+query, &list)
+		for _, r := range list.Reservations {
+			all = append(all, r.Guest)
+		}
+		return all
+	}
+	for query, want := range map[string][]int64{"": {7, 8}, "?depois=2000-01-01T00:00": {3, 7, 8}, "?depois=2926-12-25T00:00": {8}, "?depois=2927-01-01T00:00": nil} {
+		if got := guests(query); !slices.Equal(got, want) {
+			t.Errorf("reservations%s of the guests %d, want %d", query, got, want)
+		}
+	}
+	var all struct {
+		Tables []tables.Table `json:"mesas"`
+	}
+	if get(t, url+"/mesas", &all); !slices.Equal(all.Tables, []tables.Table{{ID: 1, Seats: 4, Reservations: 2}, {ID: 2, Seats: 2}}) {
+		t.Errorf("tables %+v", all.Tables)
+	}
+	if get(t, url+"/mesas?depois=1", &all); len(all.Tables) != 1 || all.Tables[0].ID != 2 {
+		t.Errorf("tables after the first: %+v", all.Tables)
+	}
+	expect(t, do(t, http.MethodGet, url+"/mesas/3/reservas", ""), http.StatusNotFound)
 }
 
 // testOneTable: of fifty guests at two instances one has the table; and of thirty who want it
@@ -70,7 +112,7 @@ func testOneTable(f *fixture) {
 		wg.Go(func() {
 			at := evening
 			if i >= 50 {
-				at = fmt.Sprintf("2027-01-%02dT20:00", i-49)
+				at = fmt.Sprintf("2927-01-%02dT20:00", i-49)
 			}
 			answers[i] = reserve(t, urls[i%2], 1, i+1, at)
 		})
@@ -139,7 +181,7 @@ func testBadRequests(f *fixture) {
 		{"POST", "/mesas/1/reservas", `{"dataReserva":"` + evening + `"}`, 400, "usuarioId"},
 		{"POST", "/mesas/1/reservas", `{"usuarioId":"1","dataReserva":"` + evening + `"}`, 400, "usuarioId"},
 		{"POST", "/mesas/1/reservas", `{"usuarioId":1,"dataReserva":"tonight"}`, 400, "body"},
-		{"POST", "/mesas/1/reservas", `{"usuarioId":1,"dataReserva":"2026-02-30T20:00:00"}`, 400, "body"},
+		{"POST", "/mesas/1/reservas", `{"usuarioId":1,"dataReserva":"2926-02-30T20:00:00"}`, 400, "body"},
 		{"POST", "/mesas/1/reservas", `{"usuarioId":1,"dataReserva":"9999-12-31T23:00:00"}`, 400, "body"},
 		{"POST", "/mesas/1/reservas", `{"usuarioId":1,"dataReserva":"` + evening + `.5"}`, 400, "body"},
 		{"POST", "/mesas/1/reservas", `{"usuarioId":1,"dataReserva":null}`, 400, "body"},
@@ -148,7 +190,9 @@ func testBadRequests(f *fixture) {
 		{"POST", "/mesas/0/reservas", `{"usuarioId":1,"dataReserva":"` + evening + `"}`, 400, "id"},
 		{"GET", "/mesas/1/reservas/x", ``, 400, "reserva"},
 		{"DELETE", "/mesas/1", ``, 405, ""},
-		{"GET", "/mesas", ``, 404, ""},
+		{"GET", "/mesas?depois=x", ``, 400, "depois"},
+		{"GET", "/mesas/1/reservas?depois=x", ``, 400, "depois"},
+		{"GET", "/", ``, 404, ""},
 	} {
 		a := do(t, c.method, url+c.path, c.body)
 		if a.status != c.status || a.Field != c.field || a.Detail == "" || a.header.Get("Content-Type") != "application/problem+json" {

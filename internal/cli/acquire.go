@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -106,8 +107,9 @@ func (a *app) renewCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "renew [NAME LEASE]",
 		Short: "Renew a lease that acquire obtained",
-		Long: `Renew a lease: it then expires after the TTL, counted from now. Without arguments,
-HOLDFAST_LOCK and HOLDFAST_LEASE name the lease. Exit status 70 means that the lease was lost.`,
+		Long: `Renew a lease: it then expires after the TTL, counted from now. Without --ttl it keeps the
+TTL that it has. Without arguments, HOLDFAST_LOCK and HOLDFAST_LEASE name the lease. Exit status
+70 means that the lease was lost.`,
 		Example: `  holdfast renew deploy 5LKRLBM5GCIZUJ3XQHEUVTTZVE --ttl 10m`,
 		Args:    none2("NAME LEASE"),
 		RunE: a.withLease(func(ctx context.Context, b backend.Backend, ref holdfast.Lease) error {
@@ -124,11 +126,11 @@ HOLDFAST_LOCK and HOLDFAST_LEASE name the lease. Exit status 70 means that the l
 			}
 			got := res.Leases[0]
 			return a.printLease(leaseOut{
-				Name: ref.Name, Lease: string(ref.ID), Token: uint64(got.Token), TTL: ttl.String(), ExpiresAt: stamp(asked.Add(got.Left)),
+				Name: ref.Name, Lease: string(ref.ID), Token: uint64(got.Token), TTL: cmp.Or(ttl, got.Left.Round(time.Millisecond)).String(), ExpiresAt: stamp(asked.Add(got.Left)),
 			})
 		}),
 	}
-	cmd.Flags().DurationVar(&ttl, "ttl", 30*time.Second, "how long the lease lasts from now")
+	cmd.Flags().DurationVar(&ttl, "ttl", 0, "how long the lease lasts from now (default: the TTL that it has)")
 	return cmd
 }
 

@@ -239,9 +239,18 @@ func TestLeaseFromTheShell(t *testing.T) {
 				Lease string
 				Token uint64
 			}
-			first := run(t, command(t, url, "acquire", "deploy", "--ttl", "1m", "--json"))
+			first := run(t, command(t, url, "acquire", "deploy", "--ttl", "2h", "--json"))
 			if err := json.Unmarshal([]byte(first.out), &lease); err != nil {
 				t.Fatalf("%v: %+v", err, first)
+			}
+			// Without --ttl the lease keeps its own.
+			renewed := run(t, command(t, url, "renew", "deploy", lease.Lease, "--json"))
+			var is struct {
+				Token     uint64
+				ExpiresAt time.Time `json:"expires_at"`
+			}
+			if err := json.Unmarshal([]byte(renewed.out), &is); err != nil || is.Token != lease.Token || time.Until(is.ExpiresAt) < time.Hour {
+				t.Fatalf("%v: %+v; want two hours from now", err, renewed)
 			}
 			broken := run(t, command(t, url, "break", "deploy", "--reason", "test", "--yes", "--json"))
 			var answer struct {

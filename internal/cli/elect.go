@@ -86,7 +86,7 @@ func (a *app) elect(ctx context.Context, name string, argv []string, o *lockOpti
 	signals, stop := mindSignals()
 	defer stop()
 	for {
-		err := a.runOnce(ctx, client, name, argv, opts, o.ttl, grace, signals)
+		err := a.runOnce(ctx, client, name, argv, opts, o, grace, signals)
 		if once || !errors.Is(err, holdfast.ErrLost) {
 			return err
 		}

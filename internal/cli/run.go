@@ -44,6 +44,9 @@ that are still running when the command exits are left alone, as by a shell, and
 is released. A child that starts its own session (setsid) cannot be killed and may
 outlive the lease: send the token with its writes.
 
+On Linux the kernel kills the command if holdfast is killed. On macOS and the BSDs the
+separate process does, so a command outlives its lease there if both are killed at once.
+
 Exit status: the command's own, or 128 plus the signal that ended it; 75 if the lock could
 not be acquired, 74 if the backend was unavailable, 70 if the lock was lost, 64 for bad
 usage, 126 and 127 if the command cannot be run or does not exist.`,
@@ -91,13 +94,13 @@ func addGrace(cmd *cobra.Command, grace, ttl *time.Duration) {
 // runOnce takes the lock, runs the command and releases the lock. The error is ErrLost when the
 // command was ended because of the lease.
 func (a *app) runOnce(ctx context.Context, client *holdfast.Client, name string, argv []string, opts []holdfast.AcquireOption,
-	ttl, grace time.Duration, signals <-chan os.Signal,
+	o *lockOptions, grace time.Duration, signals <-chan os.Signal,
 ) error {
 	lock, err := a.acquireOrSignal(ctx, client, name, opts, signals)
 	if err != nil {
 		return err
 	}
-	status, err := a.supervise(lock, argv, ttl, grace, signals)
+	status, err := a.supervise(lock, argv, o, grace, signals)
 	if err != nil {
 		_ = lock.Release(context.WithoutCancel(ctx))
 		return err
@@ -192,7 +195,7 @@ func ends(s syscall.Signal) bool {
 
 // supervise runs the command as long as the lease is kept. It returns an error for a command
 // that could not be started, or for a lock that was lost.
-func (a *app) supervise(lock *holdfast.Lock, argv []string, ttl, grace time.Duration, signals <-chan os.Signal) (int, error) {
+func (a *app) supervise(lock *holdfast.Lock, argv []string, o *lockOptions, grace time.Duration, signals <-chan os.Signal) (int, error) {
 	// The command dies with the thread that started it.
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
@@ -200,7 +203,7 @@ func (a *app) supervise(lock *holdfast.Lock, argv []string, ttl, grace time.Dura
 	if err != nil {
 		return 0, err
 	}
-	margin := killMargin(ttl)
+	margin := killMargin(o.ttl)
 	g.tell("until", int64(bootTime()+time.Until(lock.Deadline())-margin))
 	tty := a.controlTerminal()
 	c, start, err := startChild(argv, a.childEnv(lock), a.stdio(), tty)
@@ -213,7 +216,7 @@ func (a *app) supervise(lock *holdfast.Lock, argv []string, ttl, grace time.Dura
 	if err := start(); err != nil {
 		a.warn("start the command: %v", err) // the child ends by itself
 	}
-	w := &supervisor{app: a, lock: lock, child: c, watchdog: g, margin: margin, grace: grace, signals: signals, done: make(chan struct{})}
+	w := &supervisor{app: a, lock: lock, atMost: o.atMost > 0, child: c, watchdog: g, margin: margin, grace: grace, signals: signals, done: make(chan struct{})}
 	watched := make(chan struct{})
 	go func() { defer close(watched); w.watch() }()
 	status := w.await(tty)
@@ -224,7 +227,7 @@ func (a *app) supervise(lock *holdfast.Lock, argv []string, ttl, grace time.Dura
 		if err := lock.Err(); err != nil {
 			return status, fmt.Errorf("the command was ended: %w", err)
 		}
-		return status, fmt.Errorf("the command was ended because its lease could not be kept: %w", holdfast.ErrLost)
+		return status, fmt.Errorf("the command was ended because %s: %w", w.reason(), holdfast.ErrLost)
 	}
 	return status, nil
 }
@@ -260,6 +263,7 @@ func startError(name string, err error) error {
 type supervisor struct {
 	app       *app
 	lock      *holdfast.Lock
+	atMost    bool // --at-most is given
 	child     *child
 	watchdog  *watchdog
 	margin    time.Duration
@@ -304,7 +308,7 @@ func (w *supervisor) watch() {
 			if w.left() > w.grace {
 				continue
 			}
-			w.condemn("its lease could not be renewed")
+			w.condemn(w.reason())
 		case <-kill.C:
 			w.condemned.Store(true)
 			w.child.signal(syscall.SIGKILL)
@@ -322,6 +326,14 @@ func (w *supervisor) watch() {
 
 // left returns the time until the command has to be dead.
 func (w *supervisor) left() time.Duration { return time.Until(w.lock.Deadline()) - w.margin }
+
+// reason returns why the lock is about to end. If its renewals are acknowledged, it is not their fault.
+func (w *supervisor) reason() string {
+	if w.atMost && w.lock.State() == holdfast.StateHeld {
+		return "it held the lock for as long as --at-most allows"
+	}
+	return "its lease could not be renewed"
+}
 
 func (w *supervisor) condemn(why string) {
 	w.condemned.Store(true)

@@ -1,127 +1,30 @@
+//go:build !holdfast_posix
+
 package cli
 
 import (
 	"errors"
-	"fmt"
-	"io"
-	"io/fs"
 	"os"
-	"os/exec"
-	"runtime"
-	"strconv"
-	"sync"
 	"syscall"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
 
-// child is the command that runs under the lock, in a process group of its own.
-type child struct {
-	pid int
-
-	mu     sync.Mutex // prevents use of the process ID after it was reaped
-	reaped bool
-}
-
-// execCommand is the hidden subcommand that becomes the command: see gate.
-const execCommand = "internal-exec"
-
 // thisProgram is the file that this process runs, even if it was replaced or removed since.
-const thisProgram = "/proc/self/exe"
+func thisProgram() string { return "/proc/self/exe" }
 
-// startChild starts a process that will become the command, in a group of its own from the
-// start. It waits until the returned function releases it. By then the watchdog must know the
-// group, so that at no moment a command runs that nothing would kill. The kernel kills the
-// process when the thread that started it dies, so the caller's goroutine must be locked to its
-// thread and outlive the command. With a terminal, the command's group is put in its
-// foreground, if it is to be there from the start.
-func startChild(argv, env []string, stdio [3]*os.File, t control) (*child, func() error, error) {
-	path, err := exec.LookPath(argv[0])
-	if err != nil {
-		return nil, nil, err
-	}
-	gate, open, err := os.Pipe()
-	if err != nil {
-		return nil, nil, fmt.Errorf("make a pipe: %w", err)
-	}
-	defer gate.Close() //nolint:errcheck // the child has its own
-	attr := &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
-	if t.first {
-		attr.Foreground, attr.Ctty = true, t.tty
-	}
-	files, own := passedFiles(stdio)
-	pid, _, err := syscall.StartProcess( //nolint:gosec // this is what it is for
-		thisProgram, append([]string{"holdfast", execCommand, strconv.Itoa(own), path}, argv...),
-		&syscall.ProcAttr{Env: env, Files: append(files, gate.Fd()), Sys: attr},
-	)
-	runtime.KeepAlive(stdio)
-	if err != nil {
-		return nil, nil, errors.Join(fmt.Errorf("start: %w", err), open.Close())
-	}
-	return &child{pid: pid}, func() error {
-		_, err := open.Write([]byte{1})
-		return errors.Join(err, open.Close())
-	}, nil
-}
+// bootTime reads CLOCK_BOOTTIME, which is the same for all processes of the machine and
+// includes the time for which it was suspended.
+func bootTime() time.Duration { return readClock(unix.CLOCK_BOOTTIME) }
 
-// passedFiles returns the standard streams, and the descriptors above them that this process
-// was started with and that the command inherits as well, such as a listening socket. It ends
-// at the first number that is not in use, which it returns too.
-func passedFiles(stdio [3]*os.File) ([]uintptr, int) {
-	files := make([]uintptr, 0, len(stdio)+1)
-	for _, f := range stdio {
-		fd := ^uintptr(0) // closed
-		if f != nil {
-			fd = f.Fd()
-		}
-		files = append(files, fd)
-	}
-	for {
-		n := len(files)
-		flags, err := unix.FcntlInt(uintptr(n), unix.F_GETFD, 0)
-		if err != nil || flags&unix.FD_CLOEXEC != 0 { // exec closes all descriptors of this program
-			return files, n
-		}
-		files = append(files, uintptr(n))
-	}
-}
+// dieWithParent has the kernel kill a process when its parent dies.
+func dieWithParent(attr *syscall.SysProcAttr) { attr.Pdeathsig = syscall.SIGKILL }
 
-// gate is the main function of the process that becomes the command. Its arguments are the
-// descriptor of the pipe, the path, and the arguments with the command's own name first. It
-// executes the command when a byte arrives. When the pipe ends without one, the process that
-// holds the lock is gone.
-func gate(args []string, stderr io.Writer) int {
-	if len(args) < 3 {
-		return exitInternal
-	}
-	fd, err := strconv.Atoi(args[0])
-	if err != nil {
-		return exitInternal
-	}
-	args = args[1:]
-	pipe := os.NewFile(uintptr(fd), "gate")
-	if n, err := pipe.Read(make([]byte, 1)); n != 1 {
-		fmt.Fprintf(stderr, "holdfast: %s was not started: %v\n", args[1], err)
-		return exitInternal
-	}
-	_ = pipe.Close()
-	err = syscall.Exec(args[0], args[1:], os.Environ()) //nolint:gosec // this is what it is for
-	fmt.Fprintf(stderr, "holdfast: %s: %v\n", args[1], err)
-	if errors.Is(err, fs.ErrNotExist) {
-		return 127
-	}
-	return 126
-}
+// changes is what wait needs to see the changes of a child: nothing, the kernel waits.
+type changes struct{}
 
-// signal sends s to the whole group, unless the command was reaped: after that its ID may
-// belong to another process.
-func (c *child) signal(s syscall.Signal) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if !c.reaped {
-		_ = syscall.Kill(-c.pid, s)
-	}
-}
+func childChanges() changes { return changes{} }
 
 // wait waits until the command has stopped or ended. A command that ended is reaped.
 func (c *child) wait(killGroup func() bool) (syscall.WaitStatus, error) {
@@ -148,12 +51,3 @@ func (c *child) wait(killGroup func() bool) (syscall.WaitStatus, error) {
 
 // cldStopped is CLD_STOPPED of waitid(2).
 const cldStopped = 5
-
-// exitStatus returns the command's own status, or 128 plus the signal that ended it, as a shell
-// does.
-func exitStatus(ws syscall.WaitStatus) int {
-	if ws.Signaled() {
-		return 128 + int(ws.Signal())
-	}
-	return ws.ExitStatus()
-}

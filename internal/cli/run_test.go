@@ -164,6 +164,15 @@ func next(t *testing.T, url string) int64 {
 	return n
 }
 
+// The end of --at-most is not reported as a renewal that failed.
+func TestAtMostSaysSo(t *testing.T) {
+	t.Parallel()
+	got := run(t, command(t, sqliteURL(t), "run", "--at-most", "3s", "--grace", "1s", "n", "--", "sleep", "60"))
+	if got.status != 70 || !strings.Contains(got.stderr, "--at-most") || strings.Contains(got.stderr, "renewed") {
+		t.Errorf("%+v; want status 70 and a message that names --at-most", got)
+	}
+}
+
 // F2: kill -9 of the holder: its command dies with all its children, and the next waiter has
 // the lock within TTL + 1 s.
 func TestHolderKilled(t *testing.T) {

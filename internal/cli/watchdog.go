@@ -21,7 +21,7 @@ import (
 // lock is stopped, is killed with -9, or hangs. It does no I/O except on its pipe:
 //
 //	group N      the process group to kill
-//	until NS     kill at this reading of CLOCK_BOOTTIME, unless a later message arrives
+//	until NS     kill at this reading of the clock of bootTime, unless a later message arrives
 //	bye          the command has ended; kill nothing
 //
 // The end of the pipe without a bye means that the holder died.
@@ -29,11 +29,10 @@ import (
 // watchdogCommand is the hidden subcommand with which the program starts itself as the watchdog.
 const watchdogCommand = "internal-watchdog"
 
-// bootTime reads CLOCK_BOOTTIME, which is the same for all processes of the machine and
-// includes the time for which it was suspended.
-func bootTime() time.Duration {
+// readClock reads a clock of the system; see bootTime.
+func readClock(id int32) time.Duration {
 	var ts unix.Timespec
-	if err := unix.ClockGettime(unix.CLOCK_BOOTTIME, &ts); err != nil {
+	if err := unix.ClockGettime(id, &ts); err != nil {
 		return 0
 	}
 	return time.Duration(ts.Nano())
@@ -122,7 +121,7 @@ func startWatchdog(group ...int) (*watchdog, error) {
 	for _, g := range group {
 		args = append(args, strconv.Itoa(g))
 	}
-	p, err := os.StartProcess(thisProgram, args, &os.ProcAttr{
+	p, err := os.StartProcess(thisProgram(), args, &os.ProcAttr{
 		Env:   []string{"PATH=" + os.Getenv("PATH")}, // no secrets
 		Files: []*os.File{r, null, null},
 		Sys:   &syscall.SysProcAttr{Setpgid: true},

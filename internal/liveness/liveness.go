@@ -84,6 +84,24 @@ func (m *Machine) Timed(f func(*Lease)) {
 	}
 }
 
+// Held returns a lease that is held on the lock of that name, or nil: a timed one, or one of the session,
+// which may be nil.
+func (m *Machine) Held(s *Session, name string) *Lease {
+	for l := range m.timed {
+		if l.Name == name {
+			return l
+		}
+	}
+	if s != nil {
+		for _, l := range s.leases {
+			if l.held && l.Name == name {
+				return l
+			}
+		}
+	}
+	return nil
+}
+
 // TimedCount returns how many timed leases are held.
 func (m *Machine) TimedCount() int { return len(m.timed) }
 

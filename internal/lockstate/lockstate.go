@@ -262,14 +262,17 @@ func EndedFor[L, X any](s Store[L, X], l *Lease[L, X], session backend.SessionID
 	return err
 }
 
-// Renew extends, or shortens, a timed lease that is held. l is nil where there is none.
+// Renew extends, or shortens, a timed lease that is held. Without a ttl it keeps its own. l is nil where
+// there is none.
 func Renew[L, X any](s Store[L, X], l *Lease[L, X], ttl time.Duration) backend.Renewal {
 	if l == nil || !l.Timed || l.State != Held {
 		return backend.Renewal{Err: backend.ErrLost}
 	}
-	l.TTL = ttl
+	if ttl > 0 {
+		l.TTL = ttl
+	}
 	s.Extend(l)
-	return backend.Renewal{Token: l.Token, Left: ttl}
+	return backend.Renewal{Token: l.Token, Left: l.TTL}
 }
 
 // Release ends a lease, or its place in the queue. A lease that is abandoned is never granted

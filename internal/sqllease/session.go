@@ -155,12 +155,16 @@ func (b *Leases) Renew(ctx context.Context, req backend.RenewRequest) (backend.R
 			res.Leases = append(res.Leases, backend.Renewal{Err: backend.ErrLost})
 			continue
 		}
-		res.Leases = append(res.Leases, backend.Renewal{Token: token(got.Token), Left: min(got.Left, x.TTL)})
+		left := got.Left
+		if x.TTL > 0 {
+			left = min(left, x.TTL)
+		}
+		res.Leases = append(res.Leases, backend.Renewal{Token: token(got.Token), Left: left})
 	}
 	return res, nil
 }
 
-// newRenewals keeps the last of several renewals of one lease. The map has the index of each
+// newRenewals keeps the last TTL of several renewals of one lease. The map has the index of each
 // lease.
 func newRenewals(req backend.RenewRequest) (*Renewals, map[Key]int) {
 	r, at := &Renewals{Session: req.Session}, make(map[Key]int)
@@ -172,7 +176,9 @@ func newRenewals(req backend.RenewRequest) (*Renewals, map[Key]int) {
 			at[k] = i
 			r.Leases, r.TTLs = append(r.Leases, k), append(r.TTLs, 0)
 		}
-		r.TTLs[i] = ceil(x.TTL)
+		if x.TTL > 0 {
+			r.TTLs[i] = ceil(x.TTL)
+		}
 	}
 	return r, at
 }

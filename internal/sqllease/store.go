@@ -255,7 +255,7 @@ type QuickGrant struct {
 type Renewals struct {
 	Session backend.SessionID // empty: none
 	Leases  []Key
-	TTLs    []time.Duration // of the leases
+	TTLs    []time.Duration // of the leases; 0: the one that the lease has
 
 	SessionLost bool
 	Lost        []backend.Loss // to report to the session

@@ -98,7 +98,7 @@ type AcquireRequest struct {
 
 // RenewRequest is the body of PUT /v1/locks/{name}/leases/{lease}.
 type RenewRequest struct {
-	// TTL from now. Default: "30s".
+	// TTL from now. Default: the TTL that the lease has.
 	TTL Duration `json:"ttl,omitzero"`
 }
 

@@ -182,7 +182,7 @@ local function take(i, n)
   if not first then return nil end
   local held, lives, out, timed = {}, {}, {}, ttl > 0
   local head = '\n' .. sid .. '\nx\n' .. ARGV[i + 6] .. '\n'
-  local tail = '\n' .. instant .. (timed and '\n1' or '\n0') .. '\n0\n-\n' .. ARGV[i + 7] .. '\n' .. ARGV[i + 8] .. '\n' .. ARGV[i + 9]
+  local tail = '\n' .. instant .. '\n' .. num(ttl) .. '\n0\n-\n' .. ARGV[i + 7] .. '\n' .. ARGV[i + 8] .. '\n' .. ARGV[i + 9]
   if not timed then
     for k, at in ipairs(those) do
       out[2 * k - 1], out[2 * k] = 0, ARGV[at] .. '\n' .. ARGV[at + 1] .. head .. num(first + k - 1) .. tail

@@ -67,10 +67,16 @@ local function acknowledge(key, list, acks)
   return list
 end
 
+-- ttl is 0 to keep that of the lease.
 local function renewlease(name, lease, ttl)
   local l, rec = open(name, lease)
   local h = rec and holder(rec)
   if not h or not h.timed or stale(h) then return {'LOST'} end
+  if ttl == 0 then
+    ttl = h.ttl
+  elseif ttl ~= h.ttl then
+    call('HSET', l.key, lease, (string.gsub(rec, '^(' .. string.rep('[^\n]*\n', 5) .. ')%d+', '%1' .. num(ttl), 1)))
+  end
   local member = life(name, lease, h)
   local e = now + ttl * 1000
   local before = ends(member)

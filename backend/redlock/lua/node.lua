@@ -58,17 +58,17 @@ end
 
 -- The record of a vote: its fields, joined by newlines. The texts hold no control characters.
 local F = '([^\n]*)\n' -- a library has no functions of strings while it is read
-local RECORD = '^' .. F .. F .. F .. F .. F .. F .. F .. F .. F .. '(.*)$'
+local RECORD = '^' .. F .. F .. F .. F .. F .. F .. F .. F .. F .. F .. '(.*)$'
 
 local function read(rec)
-  local attempt, mode, permits, limit, token, final, ends, since, owner, note = string.match(rec, RECORD)
+  local attempt, mode, permits, limit, token, final, ends, since, ttl, owner, note = string.match(rec, RECORD)
   if not attempt then error({err = 'HFFOREIGN a vote'}) end
   return {attempt = attempt, mode = mode, permits = tonumber(permits), limit = tonumber(limit), token = tonumber(token),
-    final = final, ends = tonumber(ends), since = since, owner = owner, note = note}
+    final = final, ends = tonumber(ends), since = since, ttl = tonumber(ttl), owner = owner, note = note}
 end
 
 local function written(h)
-  return table.concat({h.attempt, h.mode, h.permits, h.limit, num(h.token), h.final, num(h.ends), h.since, h.owner, h.note}, '\n')
+  return table.concat({h.attempt, h.mode, h.permits, h.limit, num(h.token), h.final, num(h.ends), h.since, num(h.ttl), h.owner, h.note}, '\n')
 end
 
 -- The summary of a lock saves reading all of its votes:
@@ -284,7 +284,7 @@ local function acquire(t, i)
   if ctr == 0 and now - HOUR > token then token = now - HOUR end
   if token > now + HOUR then return {'C'} end
   local h = {attempt = attempt, mode = mode, permits = permits, limit = limit, token = token, final = '0',
-    ends = now + ttl * 1000, since = num(now), owner = ARGV[t + 4], note = ARGV[t + 5]}
+    ends = now + ttl * 1000, since = num(now), ttl = ttl, owner = ARGV[t + 4], note = ARGV[t + 5]}
   setcounter(name, token, lease)
   count(l, h)
   save(l, lease, written(h))
@@ -367,25 +367,28 @@ local function renew(name, lease, ttl)
   if alone == lease then
     local h = read(own)
     if h.ends <= now or stale(h) then return {'L'} end
-    h.ends = now + ttl * 1000
+    if ttl > 0 then h.ttl = ttl end
+    h.ends = now + h.ttl * 1000
     call('ZREM', N, '') -- a write that is allowed when memory is full: those after it are too
     call('SET', P .. 'f:' .. name, table.concat({num(n), ' ', by, '\n', num(h.ends), ' ', lease, '\n', written(h)}))
     call('ZADD', N, num(h.ends), name)
-    return {'R', num(h.token), h.final, h.mode, h.limit}
+    return {'R', num(h.token), h.final, h.mode, h.limit, num(h.ttl)}
   end
   local l, rec = open(name, lease)
   if not rec then return {'L'} end
   local h = read(rec)
   if stale(h) then return {'L'} end
-  h.ends = now + ttl * 1000
+  if ttl > 0 then h.ttl = ttl end
+  h.ends = now + h.ttl * 1000
   if h.ends < l.min then l.min = h.ends end
   if h.ends > l.max then l.max = h.ends end
   call('ZREM', N, '') -- as above
   save(l, lease, written(h))
-  return {'R', num(h.token), h.final, h.mode, h.limit}
+  return {'R', num(h.token), h.final, h.mode, h.limit, num(h.ttl)}
 end
 
--- renew n (name lease ttl)... -> OK answer..., each R token final mode limit | L
+-- renew n (name lease ttl)... -> OK answer..., each R token final mode limit ttl | L
+-- ttl is 0 to keep that of the vote.
 op.renew = function(i)
   local r = {'OK'}
   for j = i + 1, i + 3 * tonumber(ARGV[i]), 3 do

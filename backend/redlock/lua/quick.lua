@@ -35,7 +35,7 @@ local function take(t, n)
   local ends = now + tonumber(ARGV[t]) * 1000
   local till, since = num(ends), num(now)
   local middle = '\n' .. ARGV[t + 1] .. '\n' .. ARGV[t + 2] .. '\n' .. ARGV[t + 3] .. '\n'
-  local tail = '\n0\n' .. till .. '\n' .. since .. '\n' .. ARGV[t + 4] .. '\n' .. ARGV[t + 5]
+  local tail = '\n0\n' .. till .. '\n' .. since .. '\n' .. ARGV[t] .. '\n' .. ARGV[t + 4] .. '\n' .. ARGV[t + 5]
   local keep = num(now + KEEP)
   local those, names, kept, votes = {}, {}, {}, {}
   for k, i in ipairs(all) do

@@ -12,7 +12,6 @@ import (
 	"io"
 	"log/slog"
 	"maps"
-	"math"
 	"net/http"
 	"slices"
 	"strconv"
@@ -74,28 +73,29 @@ type Handler func(w http.ResponseWriter, r *http.Request) error
 // New makes a handler of routes, which are named as for http.ServeMux: "POST /lock". explain
 // turns an error into the problem that is sent for it; nil stands for Unavailable, and for a
 // line in the log. A *ProblemError explains itself. A path or method that is not in the routes
-// is 404 or 405, as problem details too.
-func New(log *slog.Logger, routes map[string]Handler, explain func(error) *ProblemError) http.Handler {
+// is 404 or 405, as problem details too. Problems are in English, or in Portuguese: see Portuguese.
+func New(log *slog.Logger, routes map[string]Handler, explain func(error) *ProblemError, pt Portuguese) http.Handler {
+	serve := func(h Handler) http.Handler { return serve(log, h, explain, pt) }
 	mux := http.NewServeMux()
 	methods := make(map[string][]string)
 	for _, route := range slices.Sorted(maps.Keys(routes)) {
 		method, path, _ := strings.Cut(route, " ")
 		methods[path] = append(methods[path], method)
-		mux.Handle(route, serve(log, routes[route], explain))
+		mux.Handle(route, serve(routes[route]))
 	}
 	for path, allowed := range methods {
-		mux.Handle(path, serve(log, func(w http.ResponseWriter, r *http.Request) error {
+		mux.Handle(path, serve(func(w http.ResponseWriter, r *http.Request) error {
 			w.Header().Set("Allow", strings.Join(allowed, ", "))
 			return &ProblemError{Status: http.StatusMethodNotAllowed, Type: "method", Detail: r.Method + " is none of " + strings.Join(allowed, ", ")}
-		}, explain))
+		}))
 	}
-	mux.Handle("/", serve(log, func(http.ResponseWriter, *http.Request) error {
+	mux.Handle("/", serve(func(http.ResponseWriter, *http.Request) error {
 		return &ProblemError{Status: http.StatusNotFound, Type: "no-such-path", Detail: "there is nothing under this path"}
-	}, explain))
+	}))
 	return mux
 }
 
-func serve(log *slog.Logger, h Handler, explain func(error) *ProblemError) http.Handler {
+func serve(log *slog.Logger, h Handler, explain func(error) *ProblemError, pt Portuguese) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		ctx, cancel := context.WithTimeout(r.Context(), RequestTime)
 		defer cancel()
@@ -112,23 +112,21 @@ func serve(log *slog.Logger, h Handler, explain func(error) *ProblemError) http.
 			log.LogAttrs(ctx, slog.LevelWarn, "request failed",
 				slog.String("method", r.Method), slog.String("path", r.URL.Path), slog.Any("error", err))
 		}
-		problem.write(w)
+		pt.write(w, r, problem)
 	})
 }
 
-func (p *ProblemError) write(w http.ResponseWriter) {
-	body := map[string]any{"type": "about:blank", "title": cmp.Or(p.Title, http.StatusText(p.Status)), "status": p.Status}
+// body returns the JSON object, with the title and detail of that text.
+func (p *ProblemError) body(text Text) map[string]any {
+	body := map[string]any{"type": "about:blank", "title": text.Title, "status": p.Status}
 	if p.Type != "" {
 		body["type"] = "urn:holdfast:example:" + p.Type
 	}
-	if p.Detail != "" {
-		body["detail"] = p.Detail
+	if text.Detail != "" {
+		body["detail"] = text.Detail
 	}
 	maps.Copy(body, p.With)
-	if p.RetryAfter > 0 {
-		w.Header().Set("Retry-After", strconv.Itoa(int(math.Ceil(p.RetryAfter.Seconds()))))
-	}
-	write(w, p.Status, "application/problem+json", body)
+	return body
 }
 
 // JSON answers with v.

@@ -6,6 +6,7 @@ import (
 	"io"
 	"log/slog"
 	"net/http"
+	"net/http/httptest"
 	"strings"
 	"testing"
 	"time"
@@ -28,7 +29,7 @@ func TestStop(t *testing.T) {
 			return web.JSON(w, http.StatusOK, "done")
 		},
 		"GET /fails": func(http.ResponseWriter, *http.Request) error { return errors.New("a secret") },
-	}, func(error) *web.ProblemError { return nil })
+	}, func(error) *web.ProblemError { return nil }, web.Portuguese{})
 	ctx, stop := context.WithCancel(t.Context())
 	defer stop()
 	out, line := io.Pipe()
@@ -98,4 +99,40 @@ func get(t *testing.T, url string) (int, string) {
 		t.Error(err)
 	}
 	return res.StatusCode, string(body)
+}
+
+// Problems are told in the language that the client prefers, or in that of the service.
+func TestLanguages(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		first        bool
+		accept, want string
+	}{
+		{false, "", "en"}, {true, "", "pt"}, {true, "*", "pt"}, {true, "de, fr;q=0.5", "pt"}, {false, "pt-BR", "pt"}, {false, "PT", "pt"},
+		{true, "en-US,en;q=0.9,pt;q=0.8", "en"}, {false, "en;q=0.4, pt;q=0.6", "pt"}, {false, "pt;q=0", "en"}, {true, "en;q=x", "pt"},
+	} {
+		h := web.New(slog.New(slog.DiscardHandler), map[string]web.Handler{
+			"GET /known": func(http.ResponseWriter, *http.Request) error {
+				return &web.ProblemError{Status: 409, Type: "known", Title: "Known"}
+			},
+			"GET /unknown": func(http.ResponseWriter, *http.Request) error { return &web.ProblemError{Status: 409, Type: "unknown"} },
+			"GET /invalid": func(http.ResponseWriter, *http.Request) error { return web.Invalid("ate", "must be given") },
+		}, nil, web.Portuguese{First: c.first, Texts: map[string]web.Text{"known": {Title: "Conhecido", Detail: "sim"}}})
+		ask := func(path string) (string, string) {
+			r := httptest.NewRequestWithContext(t.Context(), http.MethodGet, path, nil)
+			r.Header.Set("Accept-Language", c.accept)
+			w := httptest.NewRecorder()
+			h.ServeHTTP(w, r)
+			return w.Header().Get("Content-Language"), w.Body.String()
+		}
+		if got, body := ask("/known"); got != c.want || strings.Contains(body, "Conhecido") != (c.want == "pt") {
+			t.Errorf("%q, first %t: %s %s, want %s", c.accept, c.first, got, body, c.want)
+		}
+		if got, body := ask("/invalid"); got != c.want || strings.Contains(body, "o campo ate não é válido") != (c.want == "pt") {
+			t.Errorf("%q, first %t: %s %s, want %s", c.accept, c.first, got, body, c.want)
+		}
+		if got, body := ask("/unknown"); got != "en" {
+			t.Errorf("a problem without a text: %s %s", got, body)
+		}
+	}
 }

@@ -10,35 +10,51 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/holdfast-io/holdfast"
+	"github.com/holdfast-io/holdfast/backend/memlock"
 	"github.com/holdfast-io/holdfast/backend/redlock"
 	"github.com/holdfast-io/holdfast/examples/redlock-services/internal/services"
 	"github.com/holdfast-io/holdfast/fence"
 	"github.com/holdfast-io/holdfast/internal/testserver"
 )
 
+// longTTL is so long that no instance renews, and so learns of a loss, while a test runs: as if it were stopped.
+const longTTL = 4 * time.Minute
+
 // fleet makes clients as instances have them, on three real Redis servers of which one is down:
 // a majority is enough.
 func fleet(t *testing.T, n int) []*holdfast.Client {
 	t.Helper()
-	nodes := testserver.RedisNodes(t, redlock.MinNodes)
-	nodes[0].Kill()
+	nodes := someNodes(t)
 	var all []*holdfast.Client
 	for range n {
-		b, err := redlock.Open(t.Context(), "redlock://"+testserver.RedisAddrs(nodes)+"?quarantine=off&timeout=10s", redlock.Config{})
-		if err != nil {
-			t.Fatal(err)
-		}
-		c, err := holdfast.New(b, holdfast.Config{})
-		if err != nil {
-			t.Fatal(err)
-		}
-		t.Cleanup(func() { _ = errors.Join(c.Close(context.WithoutCancel(t.Context())), b.Close()) })
-		all = append(all, c)
+		all = append(all, client(t, nodes, holdfast.Config{TTL: longTTL}))
 	}
 	return all
+}
+
+func someNodes(t *testing.T) []*testserver.RedisServer {
+	t.Helper()
+	nodes := testserver.RedisNodes(t, redlock.MinNodes)
+	nodes[0].Kill()
+	return nodes
+}
+
+func client(t *testing.T, nodes []*testserver.RedisServer, cfg holdfast.Config) *holdfast.Client {
+	t.Helper()
+	b, err := redlock.Open(t.Context(), "redlock://"+testserver.RedisAddrs(nodes)+"?quarantine=off&timeout=10s", redlock.Config{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	c, err := holdfast.New(b, cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = errors.Join(c.Close(context.WithoutCancel(t.Context())), b.Close()) })
+	return c
 }
 
 func store(t *testing.T) *services.Store {
@@ -162,7 +178,7 @@ func TestFileOfOneWhoLost(t *testing.T) {
 		}
 		return "first", nil
 	}}
-	if done, err := first.Run(t.Context(), "a.csv"); done || !errors.Is(err, fence.ErrStale) && !errors.Is(err, holdfast.ErrLost) && !errors.Is(err, context.Canceled) {
+	if done, err := first.Run(t.Context(), "a.csv"); done || !errors.Is(err, fence.ErrStale) {
 		t.Errorf("the first one: %t, %v", done, err)
 	}
 	if got := read[string](t, s.DB(), "SELECT result FROM results"); !slices.Equal(got, []string{"second"}) {
@@ -268,7 +284,7 @@ func TestSyncWithoutLock(t *testing.T) {
 func TestSync(t *testing.T) {
 	t.Parallel()
 	s := store(t)
-	src := &source{total: 20}
+	src := &source{total: 20, afterRead: func() { time.Sleep(5 * time.Millisecond) }} // others come in meanwhile, if nothing keeps them out
 	instances := fleet(t, 3)
 	var changes, ran atomic.Int32
 	run := func(i int) {
@@ -296,7 +312,8 @@ func TestSync(t *testing.T) {
 // runs when the lock becomes free between two tries; its own error ends it.
 func TestWithLock(t *testing.T) {
 	t.Parallel()
-	instances := fleet(t, 2)
+	nodes := someNodes(t)
+	instances := []*holdfast.Client{client(t, nodes, holdfast.Config{TTL: longTTL}), client(t, nodes, holdfast.Config{TTL: longTTL})}
 	held, err := instances[0].Acquire(t.Context(), "critical")
 	if err != nil {
 		t.Fatal(err)
@@ -311,20 +328,46 @@ func TestWithLock(t *testing.T) {
 	if _, err := services.WithLock(ctx, instances[1], "critical", services.Retry{Tries: 10, First: time.Hour}, operation); !errors.Is(err, context.Canceled) || ran != 0 {
 		t.Errorf("given up: ran %d times, %v", ran, err)
 	}
-	var wg sync.WaitGroup
-	wg.Go(func() {
-		if err := held.Release(t.Context()); err != nil {
-			t.Error(err)
+	// It is released when the second try has failed: one try is not enough.
+	var failed atomic.Int32
+	retrying := client(t, nodes, holdfast.Config{TTL: longTTL, Hooks: &holdfast.Hooks{Failed: func(context.Context, holdfast.FailedEvent) {
+		if failed.Add(1) == 2 {
+			if err := held.Release(t.Context()); err != nil {
+				t.Error(err)
+			}
 		}
-	})
-	token, err := services.WithLock(t.Context(), instances[1], "critical", services.Retry{Tries: 100, First: 10 * time.Millisecond, Factor: 1.2}, operation)
-	if err != nil || ran != 1 || token <= held.Token() {
-		t.Errorf("ran %d times with token %d after %d: %v", ran, token, held.Token(), err)
+	}}})
+	token, err := services.WithLock(t.Context(), retrying, "critical", services.Retry{Tries: 100, First: 10 * time.Millisecond, Factor: 1.2}, operation)
+	if err != nil || ran != 1 || token <= held.Token() || failed.Load() < 2 {
+		t.Errorf("ran %d times with token %d after %d, %d tries failed: %v", ran, token, held.Token(), failed.Load(), err)
 	}
-	wg.Wait()
 	errOwn := errors.New("its own")
 	calls := 0
 	if _, err := services.WithLock(t.Context(), instances[0], "critical", services.Retry{}, func(context.Context, *holdfast.Lock) (int, error) { calls++; return 0, errOwn }); !errors.Is(err, errOwn) || calls != 1 {
 		t.Errorf("called %d times: %v", calls, err)
 	}
+}
+
+// The pauses between the tries grow.
+func TestWithLockPauses(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		b := memlock.New()
+		defer b.Close()
+		locks, err := holdfast.New(b, holdfast.Config{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer locks.Close(t.Context())
+		if _, err := locks.Acquire(t.Context(), "critical"); err != nil {
+			t.Fatal(err)
+		}
+		begun := time.Now()
+		_, err = services.WithLock(t.Context(), locks, "critical", services.Retry{Tries: 5, First: time.Second, Factor: 2},
+			func(context.Context, *holdfast.Lock) (int, error) { return 0, nil })
+		// About 1, 2, 4 and 8 seconds, each half as long or half as long again. Without growth it would be six at most.
+		if took := time.Since(begun); !errors.Is(err, holdfast.ErrHeld) || took < 7500*time.Millisecond || took > 22500*time.Millisecond {
+			t.Errorf("five tries took %s: %v", took, err)
+		}
+	})
 }
