@@ -14,6 +14,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/holdfast-io/holdfast/backend"
 	"github.com/holdfast-io/holdfast/internal/wire"
 )
 
@@ -158,8 +159,11 @@ func (s *Server) authorize(r *request, a Action) error {
 	case a.Verb == Manage && r.route.pattern != clusterPath && !fromHere(r.Request):
 		err = errNotHere
 	}
-	if err == nil {
-		return nil
+	if err == nil && r.principal == "" {
+		s.identify(r) // it could not be verified before
+	}
+	if err == nil || errors.Is(err, backend.ErrUnavailable) { // otherwise who asks is not known
+		return err
 	}
 	status := http.StatusForbidden
 	if errors.Is(err, ErrUnauthenticated) {

@@ -86,7 +86,7 @@ func (o *accessOptions) apply(cfg *server.Config, log *slog.Logger, stderr io.Wr
 func (o *accessOptions) identify(cfg *server.Config, log *slog.Logger) (func(), error) {
 	end := func() {}
 	if o.policy != "" {
-		file, err := access.Open(o.policy, access.Options{Logger: log})
+		file, err := access.Open(o.policy, access.Options{Logger: log, Verify: newIssuers(issuerPause).verify})
 		if err != nil {
 			return nil, fmt.Errorf("policy: %w", err)
 		}

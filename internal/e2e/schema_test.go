@@ -63,6 +63,8 @@ func TestPolicySchema(t *testing.T) {
 		a + "groups: {g: }\n",
 		a + "limits: [{to: [a]}, {to: ['*'], locks: 0, waiters: 1, streams: 2, connections: 3, requests: 4}, {to: [a], locks: }]",
 		"principals: &p {a: {}}\ngrants: []",
+		"issuers: {ci: {url: 'https://ci.example.com/x', audience: h, ca: /ca.pem}, k: {url: 'http://127.0.0.1:6443', audience: h}, l: {url: 'http://[::1]:1/', audience: h}}\nprincipals: {a: {subjects: {ci: ['repo:x y'], k: }}}",
+		"issuers: \nprincipals: {a: {subjects: }}",
 	} {
 		if _, err := access.Parse([]byte(text)); err != nil {
 			t.Errorf("the server refuses\n%s\n%v", text, err)
@@ -76,6 +78,9 @@ func TestPolicySchema(t *testing.T) {
 		"principals: {a: {certificate: [x]}}", "principals: {a: {certificates: x}}", "principals: {a: {certificates: [' ']}}", "principals: {a: {certificates: [x, x]}}",
 		"principals: {a: {tokens: [secret]}}", "principals: {a: {tokens: [" + token + "0]}}", "principals: {a: {tokens: [" + token + ", " + token + "]}}",
 		"principals: {a: {tokens: [" + token + ", " + strings.Repeat("1", 63) + "a, " + strings.Repeat("2", 63) + "a]}}",
+		"issuers: {ci: {audience: h}}", "issuers: {ci: {url: 'https://x'}}", "issuers: {ci: {url: 'https://x', audience: ''}}", "issuers: {ci: {url: 'http://example.com', audience: h}}",
+		"issuers: {ci: {url: 'https://x?y', audience: h}}", "issuers: {ci: {url: 'https://u@x', audience: h}}", "issuers: {ci: {url: 'https://x', audience: h, jwks: x}}", "issuers: {'c i': {url: 'https://x', audience: h}}",
+		"issuers: {ci: {url: 'https://x', audience: h}}\nprincipals: {a: {subjects: {ci: ['']}}}", "issuers: {ci: {url: 'https://x', audience: h}}\nprincipals: {a: {subjects: {ci: [x, x]}}}",
 		"principals: {a: {uids: [-1]}}", "principals: {a: {uids: [4294967296]}}", "principals: {a: {uids: [root]}}", "principals: {a: {uids: [7, 7]}}",
 		a + "groups: {'g/h': [a]}", a + "groups: {g: ['group:h']}", a + "groups: {g: a}",
 		a + "grants: {to: [a]}", a + "grants: [{to: [a], locks: [x]}]", a + "grants: [{to: [], locks: [x], verbs: [read]}]", a + "grants: [{to: [a], locks: [], verbs: [read]}]",
@@ -94,7 +99,8 @@ func TestPolicySchema(t *testing.T) {
 	// References, and identities of two principals: the schema cannot know them.
 	for _, text := range []string{
 		"grants: [{to: [a], locks: [x], verbs: [read]}]", a + "groups: {g: [b]}", a + "limits: [{to: ['group:g'], locks: 1}]",
-		"principals: {a: {uids: [1]}, b: {uids: [1]}}",
+		"principals: {a: {uids: [1]}, b: {uids: [1]}}", "principals: {a: {subjects: {ci: [x]}}}",
+		"issuers: {ci: {url: 'https://x', audience: h}, other: {url: 'https://x', audience: h}}",
 	} {
 		_, err := access.Parse([]byte(text))
 		if err == nil || valid(text) != nil {

@@ -6,7 +6,10 @@
 //
 // # The file
 //
+//	issuers:
+//	  ci: {url: "https://ci.example.com", audience: holdfast}
 //	principals:
+//	  deploy: {subjects: {ci: ["repo:shop:main"]}}   # of tokens of that issuer
 //	  billing:
 //	    certificates: [billing.example.com]   # names in client certificates
 //	    tokens: [9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08]   # SHA-256, at most two
@@ -58,7 +61,10 @@
 //
 // # Identity
 //
-// A request with an Authorization header is that of the token's owner, or is refused. Otherwise
+// A request with an Authorization header is that of the token's owner, or is refused. A token that is not in
+// the file may be one of an issuer: an OpenID provider, whose keys Options.Verify reads. Its subject is looked
+// up among those of that issuer, and the result is remembered until the token expires, for at most five minutes.
+// Otherwise
 // it is that of the client certificate, of which each DNS name, URI and e-mail address is tried, and
 // then that of the user at the other end of a Unix socket. Two tokens of one principal are valid at the
 // same time, so that a token can be replaced without a gap.

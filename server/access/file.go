@@ -17,6 +17,9 @@ import (
 type Options struct {
 	// Every is how often to look whether the file has changed. Default: 1 s. Optional.
 	Every time.Duration
+	// Verify verifies the tokens of issuers. Required if the file has issuers: "holdfast serve" uses
+	// go-oidc, which this package does not require.
+	Verify Verifier
 	// Logger receives each change, and why a changed file was refused. Default: none. Optional.
 	Logger *slog.Logger
 }
@@ -26,6 +29,7 @@ type Options struct {
 type File struct {
 	path    string
 	log     *slog.Logger
+	verify  Verifier
 	current atomic.Pointer[Policy]
 	stop    func()
 }
@@ -40,7 +44,7 @@ func Open(path string, o Options) (*File, error) {
 	if o.Logger == nil {
 		o.Logger = slog.New(slog.DiscardHandler)
 	}
-	f := &File{path: path, log: o.Logger}
+	f := &File{path: path, log: o.Logger, verify: o.Verify}
 	var err error
 	if f.stop, err = reload.Keep(o.Every, f.read, f.reread, path); err != nil {
 		return nil, err
@@ -57,6 +61,9 @@ func (f *File) read() error {
 		return fmt.Errorf("access: %w", err)
 	}
 	p, err := Parse(text)
+	if err == nil {
+		err = p.issued.with(f.verify)
+	}
 	if err != nil {
 		return fmt.Errorf("access: %s: %w", f.path, err)
 	}

@@ -1,6 +1,7 @@
 package access
 
 import (
+	"context"
 	"crypto/sha256"
 	"crypto/x509"
 	"fmt"
@@ -15,10 +16,11 @@ const maxToken = 4096
 
 // Identify returns the principal that sent a request: see "Identity".
 //
-// Errors: server.ErrUnauthenticated, with what is missing or unknown. It never contains a token.
+// Errors: server.ErrUnauthenticated, with what is missing or unknown; *backend.UnavailableError when the
+// issuer of the token does not answer. They never contain a token.
 func (p *Policy) Identify(r *http.Request) (string, error) {
 	if header, ok := r.Header["Authorization"]; ok {
-		return p.ofToken(header)
+		return p.ofToken(r.Context(), header)
 	}
 	if r.TLS != nil && len(r.TLS.VerifiedChains) > 0 {
 		return p.ofCertificate(r.TLS.VerifiedChains[0][0])
@@ -32,7 +34,7 @@ func (p *Policy) Identify(r *http.Request) (string, error) {
 	return "", unauthenticated("send a client certificate, or a token in the Authorization header")
 }
 
-func (p *Policy) ofToken(header []string) (string, error) {
+func (p *Policy) ofToken(ctx context.Context, header []string) (string, error) {
 	if len(header) != 1 {
 		return "", unauthenticated("there is more than one Authorization header")
 	}
@@ -43,6 +45,9 @@ func (p *Policy) ofToken(header []string) (string, error) {
 	// The table is searched for the hash, so the time that this takes tells nothing about a token.
 	if name, known := p.byToken[sha256.Sum256([]byte(token))]; known {
 		return name, nil
+	}
+	if p.issued.mayHave(token) {
+		return p.issued.principal(ctx, token)
 	}
 	return "", unauthenticated("the token is that of no principal")
 }

@@ -45,6 +45,7 @@ const (
 
 // document is the file.
 type document struct {
+	Issuers    map[string]issuerText `yaml:"issuers"`
 	Principals map[string]identities `yaml:"principals"`
 	Groups     map[string][]string   `yaml:"groups"`
 	Grants     []grantText           `yaml:"grants"`
@@ -56,6 +57,8 @@ type identities struct {
 	Certificates []string `yaml:"certificates"`
 	Tokens       []string `yaml:"tokens"`
 	UIDs         []uint32 `yaml:"uids"`
+	// Subjects are those of tokens, by the name of their issuer.
+	Subjects map[string][]string `yaml:"subjects"`
 }
 
 type grantText struct {
@@ -79,6 +82,7 @@ type Policy struct {
 	byToken    map[tokenHash]string
 	byUID      map[uint32]string
 	quotas     map[string]server.Quota
+	issued     issued
 }
 
 // grant is one that a principal has.
@@ -108,6 +112,9 @@ func Parse(text []byte) (*Policy, error) {
 	p := &Policy{
 		principals: make(map[string][]grant), byName: make(map[string]string),
 		byToken: make(map[tokenHash]string), byUID: make(map[uint32]string), quotas: make(map[string]server.Quota),
+	}
+	if err := p.issued.enter(d.Issuers); err != nil {
+		return nil, err
 	}
 	for _, name := range slices.Sorted(maps.Keys(d.Principals)) {
 		if err := p.enter(name, d.Principals[name]); err != nil {
@@ -169,7 +176,7 @@ func (p *Policy) enter(name string, ids identities) error {
 		}
 		p.byUID[uid] = name
 	}
-	return nil
+	return p.issued.name(field, name, ids.Subjects)
 }
 
 func (p *Policy) checkGroup(name string, members []string) error {
