@@ -1,0 +1,250 @@
+package page_test
+
+import (
+	"fmt"
+	"os"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/chromedp/cdproto/cdp"
+	"github.com/chromedp/cdproto/performance"
+	"github.com/chromedp/chromedp/kb"
+
+	"github.com/holdfast-io/holdfast/fence"
+	"github.com/holdfast-io/holdfast/internal/chaos"
+	"github.com/holdfast-io/holdfast/internal/leasetest"
+	"github.com/holdfast-io/holdfast/internal/wire"
+)
+
+// The pure functions of the page, in Chromium. Package dashboard runs the same cases in Node.
+func TestStateInChromium(t *testing.T) {
+	t.Parallel()
+	f, at := serveFake(t, []wire.Lock{})
+	var err error
+	if f.cases, err = os.ReadFile("../../../dashboard/testdata/cases.js"); err != nil {
+		t.Fatal(err)
+	}
+	b := open(t, at, desk)
+	const all = `Promise.all([import("/cases.js"), import("/dashboard/state.js")])`
+	for _, fault := range value[[]string](b, all+`.then(([c, s]) => c.faults(s))`) {
+		t.Error(fault)
+	}
+	if n := value[int](b, all+`.then(([c, s]) => c.cases(s).length)`); n < 30 {
+		t.Errorf("%d cases", n)
+	}
+}
+
+// many returns the locks of a large store.
+func many(n int) []wire.Lock {
+	locks := make([]wire.Lock, n)
+	for i := range locks {
+		var waits []time.Duration
+		if i%50 == 0 {
+			waits = []time.Duration{time.Duration(i%997) * time.Second, time.Second}
+		}
+		locks[i] = held(fmt.Sprintf("orders/%02d/%06d", i%40, i), fmt.Sprintf("host-%d/%d", i%300, i), fence.Token(i+1), time.Duration(i)*time.Second, 30*time.Second, waits...)
+	}
+	for i := range locks {
+		locks[i].Name = fmt.Sprintf("%06d/%s", i, locks[i].Name)
+	}
+	return locks
+}
+
+// 50,000 locks scroll without effort: only the rows on the screen are drawn, and the work for a frame takes a small
+// part of the thirtieth of a second that it may take. Work is counted as processor time, because the frame rate
+// depends on what else the machine does.
+func TestManyLocksScroll(t *testing.T) {
+	t.Parallel()
+	const frames = 300
+	const perFrame = time.Second / 30
+	_, at := serveFake(t, many(50_000))
+	b := open(t, at, desk)
+	b.until(`document.querySelector("#counts").textContent === "50,000 locks, 50,000 held, 2,000 waiting"`)
+	command(b, performance.Enable, performance.EnableParams{TimeDomain: "threadTicks"})
+	metrics := func() map[string]float64 {
+		all := make(map[string]float64)
+		for _, m := range command(b, performance.GetMetrics, cdp.Empty{}).Metrics {
+			all[m.Name] = m.Value
+		}
+		return all
+	}
+	before := metrics()
+	type result struct {
+		Rows, Elements, Blank int
+		FPS, Slowest          float64
+	}
+	got := value[result](b, fmt.Sprintf(`new Promise((done) => {
+		const r = { Rows: 0, Elements: 0, Blank: 0, FPS: 0, Slowest: 0 };
+		let n = 0, began = 0, last = 0;
+		const step = (now) => {
+			if (n === 0) began = now;
+			else r.Slowest = Math.max(r.Slowest, now - last);
+			last = now;
+			r.Rows = Math.max(r.Rows, document.querySelectorAll("#rows .row").length);
+			r.Elements = Math.max(r.Elements, document.querySelectorAll("*").length);
+			if (!document.elementFromPoint(200, 600).closest("#rows .row")) r.Blank++;
+			if (n++ === %d) {
+				r.FPS = 1000 * (n - 1) / (now - began);
+				done(r);
+				return;
+			}
+			scrollBy(0, n %% 60 === 0 ? 200000 : 240);
+			requestAnimationFrame(step);
+		};
+		requestAnimationFrame(step);
+	})`, frames))
+	after := metrics()
+	for name, bound := range map[string]time.Duration{"ScriptDuration": perFrame / 3, "TaskDuration": perFrame} {
+		each := time.Duration((after[name] - before[name]) / frames * float64(time.Second))
+		t.Logf("%s of a frame: %s of processor time", name, each.Round(10*time.Microsecond))
+		if each <= 0 || each > bound {
+			t.Errorf("%s of a frame is %s, want at most %s", name, each, bound)
+		}
+	}
+	t.Logf("%.1f frames in a second, the slowest took %.0f ms; %d rows, %d elements, %d frames showed no row in the middle", got.FPS, got.Slowest, got.Rows, got.Elements, got.Blank)
+	if got.Rows > 100 || got.Elements > 1600 {
+		t.Errorf("%d rows and %d elements are drawn", got.Rows, got.Elements)
+	}
+	b.keys(kb.End) // nothing has the focus: the window scrolls
+	value[bool](b, `document.querySelector("#grid").focus(), true`)
+	b.keys(kb.End)
+	b.until(`document.querySelector("#rows .chosen")?.getAttribute("aria-rowindex") === "50001"`)
+	b.keys(kb.Home)
+	b.until(`document.querySelector("#rows .chosen")?.getAttribute("aria-rowindex") === "2"`)
+}
+
+// small is a store with few locks, in an order that each way to sort them changes.
+func small() []wire.Lock {
+	return []wire.Lock{
+		held("billing/a", "ann/1", 11, time.Minute, time.Minute),
+		held("billing/b", "bob/2", 12, time.Hour, time.Minute, 3*time.Second),
+		held("orders:1", "ann/3", 13, time.Second, time.Minute, 9*time.Second, 8*time.Second),
+	}
+}
+
+// Everything can be done with the keyboard, and the address follows.
+func TestKeyboard(t *testing.T) {
+	t.Parallel()
+	_, at := serveFake(t, small())
+	b := open(t, at, desk)
+	b.shows("orders:1", "billing/b", "billing/a")
+	b.keys("/")
+	b.until(`document.activeElement.id === "filter"`)
+	b.keys("billing")
+	b.shows("billing/b", "billing/a")
+	b.until(`document.querySelector("#counts").textContent === "2 of 3 locks, 2 held, 1 waiting"`)
+	b.until(`location.search === "?q=billing"`)
+	b.until(`document.querySelector("#counts-said").textContent === "2 of 3 locks, 2 held, 1 waiting"`)
+	b.keys(kb.ArrowDown)
+	b.until(`document.activeElement.id === "grid"`)
+	b.keys(kb.ArrowDown)
+	const chosen = `document.getElementById(document.querySelector("#grid").getAttribute("aria-activedescendant"))`
+	b.until(chosen + `?.querySelector("a").title === "billing/a"`)
+	b.keys(kb.ArrowDown)
+	b.until(chosen + `?.getAttribute("aria-selected") === "true"`)
+	b.keys(kb.Enter)
+	b.until(`!document.querySelector("#lock").hidden && document.querySelector("#lock-title").innerText === "billing/a"`)
+	b.until(`location.search === "?q=billing&lock=billing%2Fa" && document.title === "billing/a – Holdfast"`)
+	b.until(`document.activeElement.id === "lock-title"`)
+	b.keys(kb.Escape)
+	b.until(`document.querySelector("#lock").hidden && document.activeElement.id === "grid"`)
+	b.until(chosen + `?.querySelector("a").title === "billing/a"`)
+	b.keys("/" + kb.Escape)
+	b.shows("orders:1", "billing/b", "billing/a")
+	value[bool](b, `history.back(), true`)
+	b.until(`!document.querySelector("#lock").hidden`)
+}
+
+// The address says what is shown, and the counts are those of what is shown.
+func TestAddress(t *testing.T) {
+	t.Parallel()
+	_, at := serveFake(t, small())
+	b := open(t, at+"/?q=ann&sort=age", desk)
+	b.shows("billing/a", "orders:1")
+	b.until(`document.querySelector("#counts").textContent === "2 of 3 locks, 2 held, 2 waiting"`)
+	b.until(`document.querySelector("[data-sort=age]").getAttribute("aria-sort") === "ascending"`)
+	b.visit(at + "/?group=prefix&sort=name")
+	b.shows("billing/a", "billing/b", "orders:1")
+	if got := value[[]string](b, `[...document.querySelectorAll("#rows .group:not([hidden])")].map((g) => g.innerText.replace(/\s+/g, " "))`); strings.Join(got, "; ") !=
+		"▾ billing/ 2 locks, 2 held, 1 waiting; ▾ orders: 1 lock, 1 held, 2 waiting" {
+		t.Errorf("%q", got)
+	}
+	b.click("#rows .group")
+	b.shows("orders:1")
+	b.click("[data-sort=queue] button")
+	b.until(`location.search === "?sort=queue&group=prefix"`)
+	b.visit(at + "/?lock=orders%3A1")
+	b.until(`document.querySelectorAll("#queue tbody tr").length === 2`)
+	if got := b.text("#lock-summary"); got != "exclusive, 1 holder, 2 waiting" {
+		t.Errorf("summary %q", got)
+	}
+	b.click("#back")
+	b.shows("orders:1", "billing/b", "billing/a")
+}
+
+// A screen reader finds its way: each part has a role and a name.
+func TestRoles(t *testing.T) {
+	t.Parallel()
+	_, at := serveFake(t, small())
+	b := open(t, at, desk)
+	b.shows("orders:1", "billing/b", "billing/a")
+	for _, selector := range []string{
+		`header`, `main`, `[role=grid][aria-labelledby=locks-title][aria-rowcount="4"]`, `#rows [role=row][aria-rowindex="2"] [role=gridcell]`,
+		`[role=columnheader][aria-sort=ascending]`, `section[aria-labelledby=attention-title]`, `#link-text[role=status]`, `a.skip`, `html[lang=en]`,
+	} {
+		if !value[bool](b, fmt.Sprintf("document.querySelector(%q) !== null", selector)) {
+			t.Errorf("there is no %s", selector)
+		}
+	}
+	// What changes each second is not announced.
+	if n := value[int](b, `document.querySelectorAll("[aria-live] [data-since], [role=status] [data-since], [role=status] #fresh").length`); n != 0 {
+		t.Errorf("%d parts are announced each second", n)
+	}
+	for _, e := range value[[]string](b, `[...document.querySelectorAll("input, select, button")].filter((e) => !e.closest("[hidden]") && !(e.labels?.length || e.innerText.trim() || e.textContent.trim())).map((e) => e.outerHTML)`) {
+		t.Errorf("no name: %s", e)
+	}
+}
+
+// The page says that it lost the server, keeps what it shows, and goes on when the server is there again.
+func TestConnectionIsLost(t *testing.T) {
+	t.Parallel()
+	f, at := serveFake(t, small())
+	proxy := chaos.Start(t, strings.TrimPrefix(at, "http://"))
+	b := open(t, "http://"+proxy.Addr(), desk)
+	b.shows("orders:1", "billing/b", "billing/a")
+	b.until(`document.querySelector("#link").dataset.state === "live"`)
+	proxy.Refuse()
+	proxy.Reset()
+	b.until(`document.querySelector("#link").dataset.state === "lost"`)
+	b.until(`document.querySelector("#link-text").textContent === "Connection lost, trying again"`)
+	b.until(`!document.querySelector("#alert").hidden && document.querySelector("#alert").textContent.includes("may be out of date")`)
+	b.shows("orders:1", "billing/b", "billing/a")
+	f.mu.Lock()
+	f.locks[0].Holders[0].Owner = "carol/9"
+	f.mu.Unlock()
+	proxy.Heal()
+	b.until(`document.querySelector("#link").dataset.state === "live" && document.querySelector("#alert").hidden`)
+	b.until(`document.querySelector("#rows").innerText.includes("carol/9")`)
+}
+
+// An event changes the lock that it is about, without a read of all others.
+func TestEventsAreFollowed(t *testing.T) {
+	t.Parallel()
+	f, at := serveFake(t, many(3000))
+	b := open(t, at+"/?q=000007/", desk)
+	b.shows("000007/orders/07/000007")
+	b.until(`document.querySelector("#link").dataset.state === "live"`)
+	f.mu.Lock()
+	f.locks[7].Holders[0].Owner = "carol/9"
+	f.mu.Unlock()
+	f.tell("acquired", wire.Event{Name: f.locks[7].Name, Owner: "carol/9", Token: 8, At: ago(0)})
+	b.until(`document.querySelector("#rows").innerText.includes("carol/9")`)
+	// A lock that is free and waited for by nobody goes.
+	f.mu.Lock()
+	f.locks[7].Holders = []wire.Holder{}
+	f.mu.Unlock()
+	f.tell("released", wire.Event{Name: f.locks[7].Name, Owner: "carol/9", Token: 8, At: ago(0)})
+	b.until(`!document.querySelector("#empty").hidden`)
+	leasetest.Eventually(t, "the page counts the others", func() bool { return strings.Contains(b.text("#empty-text"), "2,999 ") })
+}
