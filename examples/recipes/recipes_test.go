@@ -185,10 +185,18 @@ func TestTransfer(t *testing.T) {
 	machines := clients(t, 6, holdfast.Config{})
 	names := []string{"ana", "bia", "caio"}
 	var balances [3]atomic.Int64
+	var inside [3]atomic.Int32 // transfers of each account that are in progress
+	var overlaps atomic.Int32
 	together(len(machines), func(i int) {
 		from, to := i%3, (i+1+i/3)%3 // each pair in both directions
 		for range 5 {
 			err := recipes.Transfer(t.Context(), machines[i], names[from], names[to], func(context.Context) error {
+				for _, account := range []int{from, to} {
+					if inside[account].Add(1) > 1 {
+						overlaps.Add(1)
+					}
+					defer inside[account].Add(-1)
+				}
 				a, b := balances[from].Load(), balances[to].Load()
 				time.Sleep(stay / 4)
 				balances[from].Store(a - 1)
@@ -202,6 +210,9 @@ func TestTransfer(t *testing.T) {
 	})
 	if sum := balances[0].Load() + balances[1].Load() + balances[2].Load(); sum != 0 {
 		t.Errorf("the sum of the balances is off by %d", sum)
+	}
+	if n := overlaps.Load(); n > 0 {
+		t.Errorf("%d transfers found another one at work on their account", n)
 	}
 }
 
