@@ -28,6 +28,8 @@ func clients() map[string][]string {
 	redis := []string{"github.com/redis/rueidis"}
 	return map[string][]string{
 		"backend/redislock": redis, "backend/redlock": redis, "internal/redisprogram": redis, "fence/redisfence": redis,
+		"backend/redislock/goredis": {"github.com/redis/go-redis/v9"},
+
 		"backend/etcdlock":   {"go.etcd.io/etcd/api/v3", "go.etcd.io/etcd/client/pkg/v3", "go.etcd.io/etcd/client/v3", "go.uber.org/zap", "google.golang.org/grpc"},
 		"backend/zklock":     {"github.com/go-zookeeper/zk"},
 		"backend/consullock": {"github.com/hashicorp/consul/api"},
