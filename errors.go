@@ -29,6 +29,10 @@ var (
 	// ErrQuarantine: the backend answers but grants nothing yet, because it is new or lost data. It
 	// is ErrUnavailable too. See QuarantineError.
 	ErrQuarantine = backend.ErrQuarantine
+	// ErrRefused: the store refuses this client until somebody changes something: a wrong password,
+	// database or certificate, a missing right. It is ErrUnavailable too. Acquire returns it immediately
+	// if the store has never answered otherwise. See RefusedError.
+	ErrRefused = backend.ErrRefused
 	// ErrClosed: the client or its backend was closed.
 	ErrClosed = backend.ErrClosed
 	// ErrReleased: the lock was released by its holder.
@@ -45,6 +49,7 @@ type (
 	LimitError       = backend.LimitError
 	UnavailableError = backend.UnavailableError
 	QuarantineError  = backend.QuarantineError
+	RefusedError     = backend.RefusedError
 )
 
 // OpError names the operation that failed, the lock and the backend.

@@ -27,6 +27,9 @@ var (
 	// ErrQuarantine: the backend answers but grants nothing for a while. It is ErrUnavailable too.
 	// See QuarantineError.
 	ErrQuarantine = errors.New("in quarantine")
+	// ErrRefused: the store refuses this client, and will until somebody changes something: a wrong
+	// password, database or certificate, a missing right. It is ErrUnavailable too. See RefusedError.
+	ErrRefused = errors.New("refused by the store")
 	// ErrClosed: the backend value was closed.
 	ErrClosed = errors.New("backend is closed")
 )
@@ -190,6 +193,24 @@ func (e *QuarantineError) Is(target error) bool {
 func (e *QuarantineError) Unavailable(backend, op string, mayHold bool) *UnavailableError {
 	return &UnavailableError{Backend: backend, Op: op, MayHold: mayHold, RetryAfter: e.Left, Err: e}
 }
+
+// RefusedError reports that the store refuses this client, and will until somebody changes something.
+// It is ErrRefused. Backends return it inside an *UnavailableError.
+type RefusedError struct {
+	// Remedy is what to change, for people: "correct the user and the password".
+	Remedy string
+	// Err is the answer of the store, without secrets.
+	Err error
+}
+
+// Error states the answer and the remedy.
+func (e *RefusedError) Error() string { return fmt.Sprintf("%v: %v: %s", ErrRefused, e.Err, e.Remedy) }
+
+// Is reports whether target is ErrRefused.
+func (e *RefusedError) Is(target error) bool { return target == ErrRefused }
+
+// Unwrap returns the answer of the store.
+func (e *RefusedError) Unwrap() error { return e.Err }
 
 // PartDone returns the error of a call of several steps that failed after one of them may have
 // changed something. Whatever the outcome of the last request, the call may have worked and must

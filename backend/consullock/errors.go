@@ -21,7 +21,20 @@ func (b *Backend) fail(ctx context.Context, op string, err error, changes bool) 
 	if known {
 		return err
 	}
-	return &backend.UnavailableError{Backend: name, Op: op, MayHold: mayHold, Err: err}
+	return &backend.UnavailableError{Backend: name, Op: op, MayHold: mayHold, Err: storeerr.Refused(err, remedy(err))}
+}
+
+// remedy returns what to change where Consul refuses this client until somebody does, or "".
+func remedy(err error) string {
+	const unauthorized, forbidden = 401, 403
+	status, ok := errors.AsType[api.StatusError](err)
+	if ok && (status.Code == forbidden || status.Code == unauthorized) {
+		return "name a token, and give it write on the keys of the prefix, on sessions and on the node holdfast-sessions"
+	}
+	if isRefused(err, "Permission denied") {
+		return "give the token write on the keys of the prefix"
+	}
+	return ""
 }
 
 // refused reports whether Consul has answered that it did nothing: with 4xx, or with a refused

@@ -33,8 +33,20 @@ func (b *Backend) fail(ctx context.Context, op string, err error, changes bool) 
 	if known {
 		return err
 	}
-	u.Err = err
+	u.Err = storeerr.Refused(err, remedy(err))
 	return u
+}
+
+// remedy returns what to change where the API server refuses this client until somebody does, or "".
+func remedy(err error) string {
+	s, ok := errors.AsType[*statusError](err)
+	switch {
+	case ok && s.code == http.StatusUnauthorized:
+		return "correct the credentials of the kubeconfig, or of the service account"
+	case ok && s.code == http.StatusForbidden:
+		return "give the user a role with get, list, watch, create, update and delete on leases of coordination.k8s.io in the namespace"
+	}
+	return ""
 }
 
 // failWrite is fail for a change of one lock, which changes nothing when it was not sent.

@@ -14,6 +14,7 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/holdfast-io/holdfast/backend"
+	"github.com/holdfast-io/holdfast/internal/storeerr"
 )
 
 // What can be wrong with the database. Each is wrapped in a *backend.UnavailableError, except
@@ -153,7 +154,25 @@ func unavailableAt(name, op string, mayHold bool, err error) error {
 	if code(err) == codeProtocol && strings.Contains(err.Error(), "unsupported startup parameter") {
 		return fmt.Errorf("%s: %s: %w: %w", name, op, ErrPooler, backend.ErrUnsupported)
 	}
-	return &backend.UnavailableError{Backend: name, Op: op, MayHold: mayHold, Err: cause(err)}
+	return &backend.UnavailableError{Backend: name, Op: op, MayHold: mayHold, Err: storeerr.Refused(cause(err), remedy(err))}
+}
+
+// remedy returns what to change where the server refuses this client until somebody does, or "".
+func remedy(err error) string {
+	const classLogin, codeNoDatabase = "28", "3D000"
+	switch c := code(err); {
+	case strings.HasPrefix(c, classLogin):
+		return "correct the role and its password, or the line of pg_hba.conf for it"
+	case c == codeNoDatabase:
+		return "name a database that exists"
+	case c == codeNoRight:
+		return "grant the role what the page of this store names"
+	case errors.Is(err, ErrNoSchema):
+		return "create the tables with holdfast migrate"
+	case strings.Contains(err.Error(), "server refused TLS connection"):
+		return "set sslmode=disable, or turn ssl on in the server"
+	}
+	return ""
 }
 
 // cause returns the error without what may be secret, wrapped in one of ours where one applies.

@@ -72,12 +72,34 @@ func isKind(err error) bool {
 // the others, by node; nil for a node that answered.
 func noQuorum(answered, needed int, errs []error) error {
 	all := []error{fmt.Errorf("%w: %d, and %d are needed", ErrNoQuorum, answered, needed)}
+	remedy, passing := "", false // what to change; whether a node may answer without that
 	for i, err := range errs {
 		if err != nil {
 			all = append(all, fmt.Errorf("node %d: %w", i+1, err))
+			refused, ok := errors.AsType[*backend.RefusedError](refusal(err))
+			if ok {
+				remedy = refused.Remedy
+			}
+			passing = passing || !ok
 		}
 	}
-	return errors.Join(all...)
+	if passing {
+		remedy = ""
+	}
+	joined := errors.Join(all...)
+	if remedy != "" {
+		return &backend.RefusedError{Remedy: remedy, Err: joined}
+	}
+	return joined
+}
+
+// refusal returns the error of a node, as a *backend.RefusedError if the node refuses this client.
+func refusal(err error) error {
+	remedy := ""
+	if server, ok := errors.AsType[*serverError](err); ok {
+		remedy = server.Remedy()
+	}
+	return storeerr.Refused(err, remedy)
 }
 
 // inQuarantine returns the error of a call that too few of n nodes vote on. unripe has for

@@ -22,7 +22,18 @@ func (b *Backend) fail(ctx context.Context, op string, err error, changes bool) 
 	if known {
 		return err
 	}
-	return &backend.UnavailableError{Backend: name, Op: op, MayHold: mayHold, Err: err}
+	return &backend.UnavailableError{Backend: name, Op: op, MayHold: mayHold, Err: storeerr.Refused(err, remedy(err))}
+}
+
+// remedy returns what to change where the ensemble refuses this client until somebody does, or "".
+func remedy(err error) string {
+	switch {
+	case errors.Is(err, zk.ErrAuthFailed):
+		return "correct the user and the password"
+	case errors.Is(err, zk.ErrNoAuth):
+		return "name the user that owns the nodes, or allow this one all rights on them"
+	}
+	return ""
 }
 
 // needsSession reports whether the operation is done for a session of the contract, so that the end
