@@ -38,6 +38,11 @@ func clients() map[string][]string {
 		"backend/sqlitelock": {"modernc.org/sqlite", "golang.org/x/sys"},
 		"backend/k8slock":    {"k8s.io/client-go"},
 		"observe":            {"github.com/prometheus/client_golang"},
+
+		"observe/otel": {
+			"go.opentelemetry.io/otel", "go.opentelemetry.io/otel/metric", "go.opentelemetry.io/otel/trace",
+			"go.opentelemetry.io/otel/sdk", "go.opentelemetry.io/otel/sdk/metric", // the tests
+		},
 	}
 }
 
