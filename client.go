@@ -27,8 +27,9 @@ type Config struct {
 	// Timeout is how long a call that does not wait for a lock retries while the backend is
 	// unavailable. The call's context may end it sooner. Default: 10 s. Optional.
 	Timeout time.Duration
-	// Logger receives problems that no call returns, such as those of background work. Default:
-	// none. Optional.
+	// Logger receives problems that no call returns, such as those of background work, and why a
+	// call that waits gets no lock: the store is unavailable, or in quarantine. Default:
+	// slog.Default(). slog.New(slog.DiscardHandler) is silent. Optional.
 	Logger *slog.Logger
 	// Hooks are called when something happens to the locks of this client. Optional.
 	Hooks *Hooks
@@ -94,7 +95,7 @@ func (c *Client) defaults() error {
 		c.cfg.Owner = fmt.Sprintf("%s:%d", host, os.Getpid())
 	}
 	if c.cfg.Logger == nil {
-		c.cfg.Logger = slog.New(slog.DiscardHandler)
+		c.cfg.Logger = slog.Default()
 	}
 	return backend.ValidateText("owner", c.cfg.Owner, backend.MaxOwnerLen)
 }

@@ -29,8 +29,9 @@ var (
 	// ErrQuarantine: the backend answers but grants nothing yet, because it is new or lost data. It
 	// is ErrUnavailable too. See QuarantineError.
 	ErrQuarantine = backend.ErrQuarantine
-	// ErrRefused: the store refuses until an operator changes something there, such as a missing
-	// right. It is not retried. It is ErrUnavailable too. See RefusedError.
+	// ErrRefused: the store refuses this client until somebody changes something: a wrong password,
+	// database or certificate, a missing right. It is not retried. It is ErrUnavailable too. See
+	// RefusedError.
 	ErrRefused = backend.ErrRefused
 	// ErrClosed: the client or its backend was closed.
 	ErrClosed = backend.ErrClosed

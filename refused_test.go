@@ -3,6 +3,7 @@ package holdfast_test
 import (
 	"context"
 	"errors"
+	"log/slog"
 	"strings"
 	"testing"
 	"time"
@@ -91,5 +92,34 @@ func TestRefusedRenewals(t *testing.T) {
 	leasetest.Eventually(t, "it is renewed", func() bool { return f.renewals.Load() > before })
 	if err := lock.Err(); err != nil {
 		t.Error(err)
+	}
+}
+
+// The first failure is logged, and the next one only after an answer.
+func TestUnavailableIsLoggedOnce(t *testing.T) {
+	t.Parallel()
+	f, _ := newFaults(t)
+	log := &logged{}
+	c := newClient(t, f, holdfast.Config{Logger: slog.New(slog.NewTextHandler(log, nil))})
+	for outage := 1; outage <= 2; outage++ {
+		fails := 3
+		away := func(_ context.Context, do func() (backend.Grant, error)) (backend.Grant, error) {
+			if fails == 0 {
+				return do()
+			}
+			fails--
+			return backend.Grant{}, unavailable(false)
+		}
+		f.acquire.Store(&away)
+		lock, err := c.Acquire(t.Context(), "a")
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := lock.Release(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		if n := log.lines("level=WARN"); n != outage {
+			t.Errorf("%d warnings after %d outages", n, outage)
+		}
 	}
 }

@@ -27,8 +27,9 @@ var (
 	// ErrQuarantine: the backend answers but grants nothing for a while. It is ErrUnavailable too.
 	// See QuarantineError.
 	ErrQuarantine = errors.New("in quarantine")
-	// ErrRefused: the store refuses until an operator changes something there, such as a missing
-	// right. A retry is pointless. It is ErrUnavailable too. See RefusedError.
+	// ErrRefused: the store refuses this client until somebody changes something: a wrong password,
+	// database or certificate, a missing right. A retry is pointless. It is ErrUnavailable too. See
+	// RefusedError.
 	ErrRefused = errors.New("refused by the store")
 	// ErrClosed: the backend value was closed.
 	ErrClosed = errors.New("backend is closed")
@@ -205,9 +206,10 @@ type RefusedError struct {
 	// Backend is the store that refuses: "redis". Behind a Holdfast server it differs from the
 	// backend that the client called.
 	Backend string
-	// Reason is what is missing or wrong: "the user lacks the right to UPDATE holdfast.locks".
+	// Reason is what is missing or wrong: "the user lacks the right to UPDATE holdfast.locks". Empty if Err
+	// says it.
 	Reason string
-	// Remedy is what an operator can do: "grant it".
+	// Remedy is what to change, for people: "correct the user and the password".
 	Remedy string
 	// Err is the error of the store, without secrets; nil if there was none.
 	Err error
@@ -215,7 +217,10 @@ type RefusedError struct {
 
 // Error states the reason, the remedy and the error of the store.
 func (e *RefusedError) Error() string {
-	text := e.Reason + ": " + e.Remedy
+	text := e.Remedy
+	if e.Reason != "" {
+		text = e.Reason + ": " + text
+	}
 	if e.Err != nil {
 		text += ": " + e.Err.Error()
 	}

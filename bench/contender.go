@@ -10,10 +10,11 @@ type Kind string
 
 // The kinds of contenders.
 const (
-	KindOurs Kind = "ours"
-	KindRaw  Kind = "raw"  // the bare commands of the engine: a limit, not a lock
-	KindPeer Kind = "peer" // a library of another project
-	KindLoop Kind = "loop" // a loop written by hand
+	KindOurs    Kind = "ours"
+	KindVariant Kind = "variant" // ours, through another client library
+	KindRaw     Kind = "raw"     // the bare commands of the engine: a limit, not a lock
+	KindPeer    Kind = "peer"    // a library of another project
+	KindLoop    Kind = "loop"    // a loop written by hand
 )
 
 // Ability is what a contender can do besides acquiring an uncontended lock.

@@ -102,7 +102,7 @@ func Ratio(a, b *Result, m Metric) (float64, bool) {
 func (r *Report) Doubles() float64 {
 	sum := 0.0
 	for _, x := range r.Results {
-		if x.Kind == KindOurs {
+		if x.Kind == KindOurs || x.Kind == KindVariant {
 			sum += x.Figures[DoubleHolds] + x.Figures[TokenFaults]
 		}
 	}

@@ -22,6 +22,8 @@
 // that has ended writes nothing. It protects only the database. For anything outside the database
 // use a lock of package holdfast.
 //
+// [Name] locks a name instead of a row, on PostgreSQL, for what has no row yet.
+//
 // [Locker.Claim] gives a worker the next rows that no other worker has: a job queue in a table.
 //
 // Names of tables and columns are quoted, and values are parameters. No input from outside becomes

@@ -25,8 +25,9 @@ var (
 type LockError struct {
 	// Kind is ErrBusy, ErrDeadlock or ErrConflict.
 	Kind error
-	// Table is the table; empty if Explain made the error.
+	// Table is the table, and Lock what Name was to lock; empty if Explain made the error.
 	Table string
+	Lock  string
 	// Over reports that the transaction cannot continue: the caller has to roll it back, and may
 	// run it again from its start. Otherwise the transaction is as it was before the call.
 	Over bool
@@ -39,6 +40,9 @@ func (e *LockError) Error() string {
 	where, over := "", ""
 	if e.Table != "" {
 		where = fmt.Sprintf(" in table %q", e.Table)
+	}
+	if e.Lock != "" {
+		where = fmt.Sprintf(", with the name %q", e.Lock)
 	}
 	if e.Over {
 		over = "; roll the transaction back"

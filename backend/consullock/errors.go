@@ -25,7 +25,15 @@ func (b *Backend) fail(ctx context.Context, op string, err error, changes bool) 
 	if denied(err) {
 		err = storeerr.Lacks(name, b.rules()[0]+", or one of those for sessions", err)
 	}
-	return &backend.UnavailableError{Backend: name, Op: op, MayHold: mayHold, Err: err}
+	return &backend.UnavailableError{Backend: name, Op: op, MayHold: mayHold, Err: storeerr.Refused(name, err, remedy(err))}
+}
+
+// remedy returns what to change where Consul refuses this client until somebody does, or "".
+func remedy(err error) string {
+	if status, ok := errors.AsType[api.StatusError](err); ok && status.Code == http.StatusUnauthorized {
+		return "name a token"
+	}
+	return ""
 }
 
 // denied reports whether Consul has answered that the token lacks a right.

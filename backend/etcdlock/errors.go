@@ -37,7 +37,22 @@ func fail(ctx context.Context, op string, err error, changes bool) error {
 	if is(err, rpctypes.ErrPermissionDenied) {
 		cause = storeerr.Lacks(name, "to read and write the keys below its prefix", cause)
 	}
-	return &backend.UnavailableError{Backend: name, Op: op, MayHold: changes && !refused(err), Err: cause}
+	return &backend.UnavailableError{Backend: name, Op: op, MayHold: changes && !refused(err), Err: storeerr.Refused(name, cause, remedy(err))}
+}
+
+// remedy returns what to change where etcd refuses this client until somebody does, or "".
+func remedy(err error) string {
+	switch s, _ := status.FromError(err); {
+	case is(err, rpctypes.ErrUserEmpty):
+		return "name a user and a password"
+	case is(err, rpctypes.ErrAuthFailed), s.Code() == codes.Unauthenticated && !is(err, rpctypes.ErrInvalidAuthToken):
+		return "correct the user and the password"
+	case is(err, rpctypes.ErrPermissionNotGranted):
+		return "grant the user the keys of the prefix, to read and to write"
+	case is(err, rpctypes.ErrAuthNotEnabled):
+		return "name no user, or enable authentication in etcd"
+	}
+	return ""
 }
 
 // final reports whether err is an answer that a retry would not change. A nil error is final too.

@@ -34,7 +34,7 @@ func (b *Backend) fail(ctx context.Context, op string, err error, changes bool) 
 	if known {
 		return err
 	}
-	u.Err = lacking(err)
+	u.Err = storeerr.Refused(name, lacking(err), remedy(err))
 	return u
 }
 
@@ -52,6 +52,14 @@ func lacking(err error) error {
 		}
 	}
 	return storeerr.Lacks(name, right, err)
+}
+
+// remedy returns what to change where the API server refuses this client until somebody does, or "".
+func remedy(err error) string {
+	if s, ok := errors.AsType[*statusError](err); ok && s.code == http.StatusUnauthorized {
+		return "correct the credentials of the kubeconfig, or of the service account"
+	}
+	return ""
 }
 
 // failWrite is fail for a change of one lock, which changes nothing when it was not sent.

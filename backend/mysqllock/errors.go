@@ -10,6 +10,7 @@ import (
 	"github.com/go-sql-driver/mysql"
 
 	"github.com/holdfast-io/holdfast/backend"
+	"github.com/holdfast-io/holdfast/internal/storeerr"
 )
 
 // What can be wrong with the database. Each is wrapped in a *backend.UnavailableError, except
@@ -150,6 +151,24 @@ func denied(err error) bool {
 	return false
 }
 
+// remedy returns what to change where the server refuses this client until somebody does, or "".
+func remedy(err error) string {
+	const codeLogin, codeLoginEmpty = 1045, 1698
+	switch c := code(err); {
+	case c == codeLogin, c == codeLoginEmpty:
+		return "correct the user and the password"
+	case c == codeNoDatabase:
+		return "name a database that exists"
+	case errors.Is(err, ErrNoSchema):
+		return "create the tables with holdfast migrate"
+	case denied(err):
+		return "grant the user what the page of this store names"
+	case errors.Is(err, mysql.ErrNoTLS):
+		return "turn TLS on in the server, or do not ask for it"
+	}
+	return ""
+}
+
 // unavailable maps the errors of the server, the client library and the network. mayHold: the
 // request may have been executed all the same.
 func unavailable(op string, mayHold bool, err error) error {
@@ -163,5 +182,5 @@ func unavailableAt(name, op string, mayHold bool, err error) error {
 	if demoted(err) && !errors.Is(err, ErrReadOnly) {
 		err = errors.Join(ErrReadOnly, err)
 	}
-	return &backend.UnavailableError{Backend: name, Op: op, MayHold: mayHold, Err: err}
+	return &backend.UnavailableError{Backend: name, Op: op, MayHold: mayHold, Err: storeerr.Refused(name, err, remedy(err))}
 }

@@ -115,9 +115,9 @@ func (c *Config) withDefaults() error {
 	if c.Prefix == "" {
 		c.Prefix = defaultPrefix
 	}
-	const longest, most = 32, 1000
-	if len(c.Prefix) > longest || strings.Trim(c.Prefix, "abcdefghijklmnopqrstuvwxyz0123456789_") != "" || c.Prefix[0] <= '9' {
-		return &backend.InvalidError{Field: "prefix", Value: strconv.QuoteToGraphic(c.Prefix), Bound: "1 to 32 characters of a-z 0-9 _, not beginning with a digit"}
+	const most = 1000
+	if err := validatePrefix(c.Prefix); err != nil {
+		return err
 	}
 	if c.MaxConns == 0 {
 		c.MaxConns = defaultConns
@@ -127,6 +127,14 @@ func (c *Config) withDefaults() error {
 	}
 	if c.Logger == nil {
 		c.Logger = slog.New(slog.DiscardHandler)
+	}
+	return nil
+}
+
+func validatePrefix(prefix string) error {
+	const longest = 32
+	if len(prefix) > longest || strings.Trim(prefix, "abcdefghijklmnopqrstuvwxyz0123456789_") != "" || prefix[0] <= '9' {
+		return &backend.InvalidError{Field: "prefix", Value: strconv.QuoteToGraphic(prefix), Bound: "1 to 32 characters of a-z 0-9 _, not beginning with a digit"}
 	}
 	return nil
 }

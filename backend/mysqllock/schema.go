@@ -1,11 +1,13 @@
 package mysqllock
 
 import (
+	"cmp"
 	"context"
 	"database/sql"
 	_ "embed"
 	"errors"
 	"fmt"
+	"strconv"
 	"strings"
 
 	"github.com/holdfast-io/holdfast/backend"
@@ -35,6 +37,21 @@ type tables struct {
 	sql     func(query string) string
 	create  func(ctx context.Context) (string, error) // returns the statements that create the tables
 	again   func(err error, try int) bool             // reports whether to retry
+}
+
+// Schema returns the statements that create the tables with a prefix, "" for the default, for a program
+// whose user may not create any. Run them in its database, as one script. They do nothing if the tables
+// exist. The user of the program then needs SELECT, INSERT, UPDATE and DELETE of them.
+//
+// The error is *backend.InvalidError for a prefix that Config does not accept.
+func Schema(prefix string) (string, error) {
+	prefix = cmp.Or(prefix, defaultPrefix)
+	if err := validatePrefix(prefix); err != nil {
+		return "", err
+	}
+	w := words(prefix)
+	meta := strings.Replace(w.Replace(makeMeta), "?", strconv.Itoa(schemaVersion), 1)
+	return "SET time_zone = '+00:00';\n" + w.Replace(schema) + meta + ";\n", nil
 }
 
 // Migrate creates the tables where they do not exist. A user without that privilege needs another

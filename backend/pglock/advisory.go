@@ -30,6 +30,9 @@ type AdvisoryConfig struct {
 	// Conn is the connection configuration, as pgx.ParseConfig returns it. It is copied.
 	// Required.
 	Conn *pgx.ConnConfig
+	// BeforeConnect and AfterConnect: see Config. Optional.
+	BeforeConnect func(context.Context, *pgx.ConnConfig) error
+	AfterConnect  func(context.Context, *pgx.Conn) error
 	// Schema is the schema of the tables, and a part of the key of every lock: values with
 	// different schemas are independent of each other. 1 to 48 characters of a-z 0-9 _, not
 	// beginning with a digit. Default: "holdfast_advisory". Optional.
@@ -62,14 +65,15 @@ type AdvisoryConfig struct {
 // the server since it lost anything. So they grow also when a crash or a fail-over loses the last
 // numbers of the sequence.
 type Advisory struct {
-	conf   *pgx.ConnConfig // of a connection with locks
-	pool   *pgxpool.Pool   // for everything else
-	conns  conns.Set
-	log    *slog.Logger
-	name   string            // of the schema
-	schema string            // the same, quoted
-	words  *strings.Replacer // @ and $HELD in statements
-	key    func(name string) int64
+	conf    *pgx.ConnConfig // of a connection with locks
+	program connHooks
+	pool    *pgxpool.Pool // for everything else
+	conns   conns.Set
+	log     *slog.Logger
+	name    string            // of the schema
+	schema  string            // the same, quoted
+	words   *strings.Replacer // @ and $HELD in statements
+	key     func(name string) int64
 
 	leases  *connlease.Leases
 	closing sync.Once
@@ -105,7 +109,7 @@ func NewAdvisory(cfg AdvisoryConfig) (*Advisory, error) {
 	}
 	quoted := pgx.Identifier{same.Schema}.Sanitize()
 	b := &Advisory{
-		log: same.Logger, name: same.Schema, schema: quoted,
+		program: connHooks{cfg.BeforeConnect, cfg.AfterConnect}, log: same.Logger, name: same.Schema, schema: quoted,
 		words: strings.NewReplacer("@", quoted+".", "$HELD", heldLocks),
 	}
 	b.key = b.hashed
@@ -115,6 +119,7 @@ func NewAdvisory(cfg AdvisoryConfig) (*Advisory, error) {
 	if err == nil {
 		pc.ConnConfig, pc.MaxConns, pc.MinConns = b.conf, advisoryConns, 0
 		pc.MaxConnIdleTime, pc.PingTimeout = idleLimit, dialTime
+		pc.BeforeConnect, pc.AfterConnect = b.program.before, b.program.then(nil)
 		b.pool, err = pgxpool.NewWithConfig(b.leases.Life(), pc)
 	}
 	if err != nil {

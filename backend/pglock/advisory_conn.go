@@ -114,7 +114,7 @@ func (b *Advisory) connect(ctx context.Context, id backend.SessionID, ttl time.D
 			hear(connlease.Note{Marked: true})
 		}
 	}
-	conn, err := pgx.ConnectConfig(ctx, conf)
+	conn, err := b.program.connect(ctx, conf)
 	if err != nil {
 		return nil, tooOld(err)
 	}

@@ -75,8 +75,9 @@ func (b *Backend) poolConfig(most int) (*pgxpool.Config, error) {
 	}
 	pc.ConnConfig = b.conf
 	pc.MaxConns, pc.MinConns = int32(most), 0 //nolint:gosec // at most 1000
+	pc.BeforeConnect, pc.AfterConnect = b.program.before, b.program.then(nil)
 	if !b.deaf {
-		pc.AfterConnect = b.guard
+		pc.AfterConnect = b.program.then(b.guard)
 	}
 	pc.MaxConnIdleTime = time.Minute
 	// A connection that was idle for a second is pinged before its use: what is sent over a

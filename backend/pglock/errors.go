@@ -157,7 +157,23 @@ func unavailableAt(name, op string, mayHold bool, err error) error {
 	if _, ok := errors.AsType[*backend.RefusedError](err); !ok && code(err) == codeNoRight {
 		err = storeerr.Lacks(name, "to connect", err) // see rights.lacking for everything else
 	}
-	return &backend.UnavailableError{Backend: name, Op: op, MayHold: mayHold, Err: cause(err)}
+	return &backend.UnavailableError{Backend: name, Op: op, MayHold: mayHold, Err: storeerr.Refused(name, cause(err), remedy(err))}
+}
+
+// remedy returns what to change where the server refuses this client until somebody does, or "".
+func remedy(err error) string {
+	const classLogin, codeNoDatabase = "28", "3D000"
+	switch c := code(err); {
+	case strings.HasPrefix(c, classLogin):
+		return "correct the role and its password, or the line of pg_hba.conf for it"
+	case c == codeNoDatabase:
+		return "name a database that exists"
+	case errors.Is(err, ErrNoSchema):
+		return "create the tables with holdfast migrate"
+	case strings.Contains(err.Error(), "server refused TLS connection"):
+		return "set sslmode=disable, or turn ssl on in the server"
+	}
+	return ""
 }
 
 // cause returns the error without what may be secret, wrapped in one of ours where one applies.

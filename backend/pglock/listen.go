@@ -50,7 +50,7 @@ func (b *Backend) listenForNotifications() {
 
 // listen establishes the connection and processes what arrives, until it breaks.
 func (b *Backend) listen(ctx context.Context) error {
-	conn, err := pgx.ConnectConfig(ctx, b.conf)
+	conn, err := b.program.connect(ctx, b.conf)
 	if err != nil {
 		return err //nolint:wrapcheck // it is logged
 	}

@@ -29,6 +29,11 @@ type Config struct {
 	// Conn is the connection configuration, as pgx.ParseConfig returns it. It is copied.
 	// Required.
 	Conn *pgx.ConnConfig
+	// BeforeConnect and AfterConnect are those of a pgxpool.Config: the first may change the
+	// configuration of each connection that is made, as for a password that is a token, and the
+	// second prepare the connection. Our own settings are made after it. Optional.
+	BeforeConnect func(context.Context, *pgx.ConnConfig) error
+	AfterConnect  func(context.Context, *pgx.Conn) error
 	// Schema is the schema of the tables: 1 to 48 characters of a-z 0-9 _, not beginning
 	// with a digit. Default: "holdfast". Optional.
 	Schema string
@@ -47,11 +52,12 @@ type Config struct {
 // Backend keeps leases in a PostgreSQL database. It implements backend.Backend. Its methods are
 // safe for concurrent use. Use Open or New to make one.
 type Backend struct {
-	conf *pgx.ConnConfig
-	pool *pgxpool.Pool
-	log  *slog.Logger
-	deaf bool
-	addr string // the channel of this value; empty: it does not listen
+	conf    *pgx.ConnConfig
+	program connHooks
+	pool    *pgxpool.Pool
+	log     *slog.Logger
+	deaf    bool
+	addr    string // the channel of this value; empty: it does not listen
 
 	schema       string // quoted
 	eventChannel string
@@ -85,7 +91,7 @@ func New(cfg Config) (*Backend, error) {
 		return nil, err
 	}
 	b := &Backend{
-		log: cfg.Logger, deaf: cfg.Deaf, schema: pgx.Identifier{cfg.Schema}.Sanitize(), eventChannel: "holdfast_" + hash(cfg.Schema),
+		program: connHooks{cfg.BeforeConnect, cfg.AfterConnect}, log: cfg.Logger, deaf: cfg.Deaf, schema: pgx.Identifier{cfg.Schema}.Sanitize(), eventChannel: "holdfast_" + hash(cfg.Schema),
 		idleLimit: millis(idleLimit), lockLimit: millis(lockLimit),
 		toListen: make(chan struct{}, 1), syncs: rand.Text(),
 	}

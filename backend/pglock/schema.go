@@ -1,10 +1,12 @@
 package pglock
 
 import (
+	"cmp"
 	"context"
 	_ "embed"
 	"errors"
 	"fmt"
+	"strings"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
@@ -33,6 +35,20 @@ type tables struct {
 	create  string // the statements that create the tables, the row of meta last
 	sql     func(query string) string
 	again   func(err error, try int) bool // reports whether to retry a read
+}
+
+// Schema returns the statements that create the tables in a schema, "" for the default, for a program whose
+// role may not create any. Run them once, as one script. They fail if the tables exist. The role of the
+// program then needs USAGE of the schema, and SELECT, INSERT, UPDATE and DELETE of the tables in it.
+//
+// The error is *backend.InvalidError for a name that Config does not accept.
+func Schema(name string) (string, error) {
+	name = cmp.Or(name, defaultSchema)
+	if err := validateSchema(name); err != nil {
+		return "", err
+	}
+	quoted := pgx.Identifier{name}.Sanitize()
+	return "CREATE SCHEMA IF NOT EXISTS " + quoted + ";\n" + strings.ReplaceAll(schema, "@", quoted+"."), nil
 }
 
 // Migrate creates the schema and its tables where they do not exist. A role without that

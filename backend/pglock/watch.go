@@ -58,7 +58,7 @@ func (b *Backend) Watch(ctx context.Context, req backend.WatchRequest, deliver f
 }
 
 func (b *Backend) watch(ctx context.Context, prefix string, deliver func(backend.Event)) error {
-	conn, err := pgx.ConnectConfig(ctx, b.conf)
+	conn, err := b.program.connect(ctx, b.conf)
 	if err != nil {
 		return err //nolint:wrapcheck // see unavailable
 	}

@@ -32,11 +32,11 @@ func toKind(op string, err error) error {
 	case errors.Is(err, backend.ErrClosed):
 		return backend.ErrClosed
 	case errors.As(err, &server):
-		return &backend.UnavailableError{Backend: backendName, Op: op, MayHold: !refused(server.Code), Err: describe(server)}
+		return &backend.UnavailableError{Backend: backendName, Op: op, MayHold: !refused(server.Code), Err: storeerr.Refused(backendName, describe(server), server.Remedy())}
 	case errors.As(err, &sent):
-		return &backend.UnavailableError{Backend: backendName, Op: op, MayHold: sent.sent, Err: sent.err}
+		return &backend.UnavailableError{Backend: backendName, Op: op, MayHold: sent.sent, Err: storeerr.Refused(backendName, sent.err, "")}
 	default:
-		return &backend.UnavailableError{Backend: backendName, Op: op, Err: err}
+		return &backend.UnavailableError{Backend: backendName, Op: op, Err: storeerr.Refused(backendName, err, "")}
 	}
 }
 

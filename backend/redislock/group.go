@@ -89,17 +89,23 @@ func openGroup(ctx context.Context, t *target) (*Backend, error) {
 		option.TLSConfig.ServerName = "" // each has its own: see secureFor
 	}
 	g := &guides{hosts: t.hosts, option: option}
-	r := &router{
-		program: p, replicas: replicationOf(t.cfg), finding: make(chan struct{}, 1), find: g.findInCluster("{" + t.cfg.Prefix + "0}:m"),
-		dial: func(ctx context.Context, addr string) (rueidis.Client, error) {
-			return connect(ctx, secureFor(option, addr))
-		},
-	}
+	find := g.findInCluster(markerKey(t.cfg))
 	if t.master != "" {
 		// The user and the password are those of the servers, not of the sentinels.
 		g.option.Username, g.option.Password, g.option.SelectDB, g.option.ClientName = "", "", 0, ""
-		r.find = g.findBySentinel(t.master)
+		find = g.findBySentinel(t.master)
 	}
+	r := newRouter(func(ctx context.Context) (transport, error) {
+		addr, err := find(ctx)
+		if err != nil {
+			return nil, err
+		}
+		client, err := connect(ctx, secureFor(option, addr))
+		if err != nil {
+			return nil, err
+		}
+		return newRueidisLink(client, p, true, replicationOf(t.cfg)), nil
+	})
 	b, err := newBackend(ctx, r, false, t.cfg)
 	if err != nil {
 		r.close()

@@ -10,6 +10,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/redis/rueidis"
+
 	"github.com/holdfast-io/holdfast/backend"
 	"github.com/holdfast-io/holdfast/backend/backendtest"
 	"github.com/holdfast-io/holdfast/backend/redislock"
@@ -30,9 +32,16 @@ func openURL(t testing.TB, url string) *redislock.Backend {
 func groupConformance(t *testing.T, url string) {
 	t.Helper()
 	settled(t, openURL(t, url))
+	suite(t, func(ctx context.Context) (*redislock.Backend, error) {
+		return redislock.Open(ctx, url, redislock.Config{})
+	})
+}
+
+func suite(t *testing.T, open func(ctx context.Context) (*redislock.Backend, error)) {
+	t.Helper()
 	backendtest.Run(t, backendtest.Harness{
 		Open: func(t backendtest.T) backend.Backend {
-			b, err := redislock.Open(t.Context(), url, redislock.Config{})
+			b, err := open(t.Context())
 			if err != nil {
 				t.Fatalf("open: %v", err)
 			}
@@ -47,6 +56,27 @@ func TestConformanceCluster(t *testing.T) {
 	t.Parallel()
 	c := testserver.StartRedisCluster(t, 3)
 	groupConformance(t, "redis+cluster://"+testserver.RedisAddrs(c.Masters())+"?quarantine=100ms&timeout=30s")
+}
+
+// clusterClient returns a Cluster client as a program has it.
+func clusterClient(t *testing.T, c *testserver.RedisCluster) rueidis.Client {
+	t.Helper()
+	client, err := rueidis.NewClient(rueidis.ClientOption{InitAddress: []string{c.Masters()[0].Addr()}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(client.Close)
+	return client
+}
+
+// The whole suite with the Cluster client of a program.
+func TestConformanceClusterClient(t *testing.T) {
+	t.Parallel()
+	client := clusterClient(t, testserver.StartRedisCluster(t, 3))
+	cfg := redislock.Config{Quarantine: 100 * time.Millisecond, RequestTimeout: 30 * time.Second}
+	b, err := redislock.New(client, cfg)
+	settled(t, leasetest.Opened(t, b, err))
+	suite(t, func(context.Context) (*redislock.Backend, error) { return redislock.New(client, cfg) })
 }
 
 // The whole suite behind sentinels, without WAIT and with it.
@@ -197,15 +227,20 @@ func TestSlotMoves(t *testing.T) {
 	for name, watched := range map[string]bool{"quiet": false, "watched": true} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			slotMoves(t, watched)
+			c := testserver.StartRedisCluster(t, 3)
+			slotMoves(t, c, openURL(t, "redis+cluster://"+testserver.RedisAddrs(c.Masters())+"?timeout=5s&quarantine=off"), watched)
 		})
 	}
+	t.Run("client of a program", func(t *testing.T) { // it would follow ASK
+		t.Parallel()
+		c := testserver.StartRedisCluster(t, 3)
+		b, err := redislock.New(clusterClient(t, c), redislock.Config{Quarantine: redislock.NoQuarantine, RequestTimeout: 5 * time.Second})
+		slotMoves(t, c, leasetest.Opened(t, b, err), false)
+	})
 }
 
-func slotMoves(t *testing.T, watched bool) {
+func slotMoves(t *testing.T, c *testserver.RedisCluster, b *redislock.Backend, watched bool) {
 	t.Helper()
-	c := testserver.StartRedisCluster(t, 3)
-	b := openURL(t, "redis+cluster://"+testserver.RedisAddrs(c.Masters())+"?timeout=5s&quarantine=off")
 	settled(t, b)
 	id, losses := lossy(t, b, 10*time.Minute)
 	held := acquire(t, b, backend.AcquireRequest{Name: "n", Session: id})

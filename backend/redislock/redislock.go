@@ -90,16 +90,23 @@ type Backend struct {
 
 var _ backend.Backend = (*Backend)(nil)
 
-// New returns a Backend on the server that the client is connected to. The caller keeps the
-// client: Close does not close it. The client must not be one of a Redis Cluster, which Open
-// is for, nor one that sends commands to replicas. Its Dialer.Timeout and ConnWriteTimeout
-// should be seconds, so that connections that never answer are detected in time.
+// New returns a Backend on the server, or the Cluster, that the client is connected to. The
+// caller keeps the client: Close does not close it. The client must not be one that sends
+// commands to replicas. Its Dialer.Timeout and ConnWriteTimeout should be seconds, so that
+// connections that never answer are detected in time. Package goredis is for clients of
+// go-redis.
 //
 // New sends the server a few requests, each bounded by Config.RequestTimeout. The error is
 // *backend.InvalidError for a bad Config, else *backend.UnavailableError.
 func New(client rueidis.Client, cfg Config) (*Backend, error) {
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
+	if client == nil {
+		return nil, &backend.InvalidError{Field: "client", Value: "nil", Bound: "a client of rueidis"}
+	}
+	if client.Mode() == rueidis.ClientModeCluster {
+		return overCluster(ctx, client, cfg)
+	}
 	return open(ctx, client, cfg, nil)
 }
 
@@ -127,8 +134,7 @@ func open(ctx context.Context, client rueidis.Client, cfg Config, option *rueidi
 	if err != nil {
 		return nil, err
 	}
-	link := newRueidisLink(client, p, option != nil)
-	link.replicas = replicationOf(cfg)
+	link := newRueidisLink(client, p, option != nil, replicationOf(cfg))
 	if option != nil && link.replicas == nil {
 		link.lanes = newLanes(*option)
 	}

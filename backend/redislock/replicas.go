@@ -1,15 +1,10 @@
 package redislock
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"strconv"
 	"time"
-
-	"github.com/redis/rueidis"
-
-	"github.com/holdfast-io/holdfast/internal/redisprogram"
 )
 
 const maxReplicas = 16
@@ -22,7 +17,7 @@ var ErrReplicas = errors.New("too few replicas have the write")
 type replication struct {
 	n       int
 	timeout time.Duration
-	key     string // the key that is written: see sendAndWait
+	key     string // the key that is written: see extend
 }
 
 // replicationOf returns nil if no replicas are waited for.
@@ -38,54 +33,32 @@ func replicationOf(cfg Config) *replication {
 	return &replication{n: cfg.Replicas, timeout: full.RequestTimeout / share, key: "{" + full.Prefix + "0}:k"}
 }
 
-// sendAndWait sends the command and waits for the replicas, on one connection: WAIT covers
-// what that connection wrote, and returns a wrong answer on any other. A key is written in
-// between, so that WAIT also covers what other connections wrote before and the command only
-// read, such as a grant by hand-over. This write adds nothing, so that a full memory allows
-// it.
-func (l *rueidisLink) sendAndWait(ctx context.Context, cmd rueidis.Completed) (rueidis.RedisMessage, error) {
-	r := l.replicas
-	got := l.client.DoMulti(redisprogram.Undated(ctx), cmd,
-		l.client.B().Pexpire().Key(r.key).Milliseconds(keepKey.Milliseconds()).Build(), l.wait())
-	msg, err := got[0].ToMessage()
-	if err != nil {
-		return rueidis.RedisMessage{}, fromRueidis(err)
-	}
-	var n int64
-	there, err := got[1].AsInt64()
-	switch {
-	case err != nil:
-	case there == 0:
-		n, err = l.waitAnew(ctx)
-	default:
-		n, err = got[2].AsInt64()
-	}
-	if err != nil {
-		// This says nothing about the command itself: it was executed, and must neither be
-		// taken for refused nor be retried.
-		return rueidis.RedisMessage{}, fmt.Errorf("%w: %s", ErrReplicas, fromRueidis(err).Error())
-	}
-	if n < int64(r.n) {
-		return rueidis.RedisMessage{}, fmt.Errorf("%w: %s, and %s are needed", ErrReplicas, strconv.FormatInt(n, 10), strconv.Itoa(r.n))
-	}
-	return msg, nil
-}
+// A link sends three commands over one connection: its own, extend, and wait. WAIT covers what
+// that connection wrote, and returns a wrong answer on any other. A key is written in between, so
+// that WAIT also covers what other connections wrote before and the command only read, such as a
+// grant by hand-over. This write adds nothing, so that a full memory allows it. If the key does
+// not exist yet, which extend answers with 0, the link sends create and wait.
 
 // keepKey is how long the written key is kept: longer than any client can hold a lease
 // without a request.
 const keepKey = 2 * MaxTTL
 
-// waitAnew waits for the replicas if the key does not exist yet. It may use another
-// connection.
-func (l *rueidisLink) waitAnew(ctx context.Context) (int64, error) {
-	got := l.client.DoMulti(redisprogram.Undated(ctx),
-		l.client.B().Set().Key(l.replicas.key).Value("1").Px(keepKey).Build(), l.wait())
-	if err := got[0].Error(); err != nil {
-		return 0, err //nolint:wrapcheck // the caller does
-	}
-	return got[1].AsInt64() //nolint:wrapcheck // as above
+func (r *replication) extend() []string { return []string{"PEXPIRE", r.key, millis(keepKey)} }
+
+func (r *replication) create() []string { return []string{"SET", r.key, "1", "PX", millis(keepKey)} }
+
+func (r *replication) wait() []string {
+	return []string{"WAIT", strconv.Itoa(r.n), millis(r.timeout)}
 }
 
-func (l *rueidisLink) wait() rueidis.Completed {
-	return l.client.B().Wait().Numreplicas(int64(l.replicas.n)).Timeout(l.replicas.timeout.Milliseconds()).Build()
+// enough returns nil if so many replicas have the write.
+func (r *replication) enough(n int64) error {
+	if n < int64(r.n) {
+		return fmt.Errorf("%w: %s, and %s are needed", ErrReplicas, strconv.FormatInt(n, 10), strconv.Itoa(r.n))
+	}
+	return nil
 }
+
+// missing is the error when the number of replicas is unknown. It says nothing about the command
+// itself: that was executed, and must neither be taken for refused nor be retried.
+func (r *replication) missing(err error) error { return fmt.Errorf("%w: %s", ErrReplicas, err.Error()) }

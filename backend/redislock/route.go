@@ -2,17 +2,8 @@ package redislock
 
 import (
 	"context"
-	"crypto/tls"
 	"errors"
-	"fmt"
-	"net"
-	"strings"
 	"sync"
-
-	"github.com/redis/rueidis"
-
-	"github.com/holdfast-io/holdfast/internal/redisprogram"
-	"github.com/holdfast-io/holdfast/internal/storeurl"
 )
 
 // router is the transport to the server of a Cluster, or of a Sentinel group, that has the
@@ -22,20 +13,21 @@ import (
 // a script that was let in on the new one would take keys that have not arrived for keys that
 // do not exist. A caller gets an error during that time: the backend is unavailable.
 type router struct {
-	program  redisprogram.Program
-	replicas *replication
-	find     func(ctx context.Context) (addr string, err error)
-	dial     func(ctx context.Context, addr string) (rueidis.Client, error)
-	finding  chan struct{} // capacity 1: one goroutine at a time locates the server
+	connect func(ctx context.Context) (transport, error) // to the server that has the data
+	finding chan struct{}                                // capacity 1: one goroutine at a time connects
 
 	mu      sync.Mutex
 	current *routed
 	closed  bool
 }
 
+func newRouter(connect func(ctx context.Context) (transport, error)) *router {
+	return &router{connect: connect, finding: make(chan struct{}, 1)}
+}
+
 // routed is the link to one server, for as long as that server has the data.
 type routed struct {
-	*rueidisLink
+	transport
 
 	life context.Context //nolint:containedctx // ends with the link
 	end  context.CancelFunc
@@ -58,22 +50,17 @@ func (r *router) to(ctx context.Context) (*routed, error) {
 	if l, err := r.known(); l != nil || err != nil {
 		return l, err // another goroutine was faster
 	}
-	addr, err := r.find(ctx)
+	link, err := r.connect(ctx)
 	if err != nil {
 		return nil, err
 	}
-	client, err := r.dial(ctx, addr)
-	if err != nil {
-		return nil, err
-	}
-	l := &routed{rueidisLink: newRueidisLink(client, r.program, true)}
-	l.replicas = r.replicas
+	l := &routed{transport: link}
 	l.life, l.end = context.WithCancel(context.Background()) //nolint:contextcheck // it outlives the call
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.closed {
 		l.end()
-		client.Close()
+		l.close()
 		return nil, errClosedLink
 	}
 	r.current = l
@@ -106,7 +93,7 @@ func (r *router) leave(l *routed) {
 
 // on calls f with the link. A request that a server refused because it does not have the data
 // is sent to the server that has it.
-func (r *router) on(ctx context.Context, f func(*rueidisLink) error) error {
+func (r *router) on(ctx context.Context, f func(transport) error) error {
 	const attempts = 3
 	var err error
 	for range attempts {
@@ -114,7 +101,7 @@ func (r *router) on(ctx context.Context, f func(*rueidisLink) error) error {
 		if l, err = r.to(ctx); err != nil {
 			return err
 		}
-		if err = f(l.rueidisLink); err == nil || errors.Is(err, errUnknown) || errors.Is(err, ErrReplicas) {
+		if err = f(l.transport); err == nil || errors.Is(err, errUnknown) || errors.Is(err, ErrReplicas) {
 			return err
 		}
 		var refused *serverError
@@ -135,7 +122,7 @@ func (r *router) run(ctx context.Context, load bool, key string, args []string) 
 		return reply{}, errNoConnection
 	}
 	var got reply
-	err := r.on(ctx, func(l *rueidisLink) error {
+	err := r.on(ctx, func(l transport) error {
 		var err error
 		got, err = l.run(ctx, load, key, args)
 		return err
@@ -148,7 +135,7 @@ func (r *router) remove(ctx context.Context, key, member string) (bool, error) {
 		return false, errNoConnection
 	}
 	gone := false
-	err := r.on(ctx, func(l *rueidisLink) error {
+	err := r.on(ctx, func(l transport) error {
 		var err error
 		gone, err = l.remove(ctx, key, member)
 		return err
@@ -160,7 +147,7 @@ func (r *router) remove(ctx context.Context, key, member string) (bool, error) {
 // over.
 func (r *router) config(ctx context.Context, _ ...string) (map[string]string, error) {
 	var got map[string]string
-	err := r.on(ctx, func(l *rueidisLink) error {
+	err := r.on(ctx, func(l transport) error {
 		var err error
 		got, err = l.config(ctx, "maxmemory*")
 		return err
@@ -170,7 +157,7 @@ func (r *router) config(ctx context.Context, _ ...string) (map[string]string, er
 
 func (r *router) info(ctx context.Context, section string) (string, error) {
 	var got string
-	err := r.on(ctx, func(l *rueidisLink) error {
+	err := r.on(ctx, func(l transport) error {
 		var err error
 		got, err = l.info(ctx, section)
 		return err
@@ -192,8 +179,12 @@ func (r *router) listen(ctx context.Context, channel string, ready func(), deliv
 	return l.listen(ctx, channel, ready, deliver)
 }
 
-// hangUp does nothing: in a context of lone nothing is sent.
-func (r *router) hangUp() {}
+// hangUp ends what the link itself does not end with its context.
+func (r *router) hangUp() {
+	if l, _ := r.known(); l != nil { //nolint:errcheck // without a link there is nothing to end
+		l.hangUp()
+	}
+}
 
 func (r *router) close() {
 	r.mu.Lock()
@@ -208,125 +199,3 @@ func (r *router) close() {
 
 // errMoved means that another server has the data now.
 var errMoved = errors.New("redis: another server has the data now")
-
-// guides are the servers that know which server has the data.
-type guides struct {
-	option rueidis.ClientOption // to reach them
-	hosts  []string
-}
-
-// each queries all of them concurrently and calls take with each answer, until take returns
-// true.
-func (g *guides) each(ctx context.Context, ask func(context.Context, rueidis.Client, string) (string, error), take func(string) bool) error {
-	type said struct {
-		text string
-		err  error
-	}
-	ctx, cancel := context.WithCancel(ctx)
-	defer cancel()
-	answers := make(chan said, len(g.hosts))
-	var asking sync.WaitGroup
-	defer asking.Wait()
-	for _, host := range g.hosts {
-		asking.Go(func() {
-			client, err := connect(ctx, bounded(ctx, secureFor(g.option, host)))
-			if err != nil {
-				answers <- said{err: fmt.Errorf("%s: %w", host, err)}
-				return
-			}
-			defer client.Close()
-			text, err := ask(ctx, client, host)
-			if err != nil {
-				err = fmt.Errorf("%s: %w", host, err)
-			}
-			answers <- said{text, err}
-		})
-	}
-	var errs []error
-	for range g.hosts {
-		select {
-		case a := <-answers:
-			if a.err != nil {
-				errs = append(errs, a.err)
-			} else if take(a.text) {
-				return nil
-			}
-		case <-ctx.Done():
-			return errors.Join(append(errs, context.Cause(ctx))...)
-		}
-	}
-	return errors.Join(append(errs, errNobodyKnows)...)
-}
-
-// bounded makes the connection of a client end with ctx, also while it is being made.
-func bounded(ctx context.Context, option rueidis.ClientOption) rueidis.ClientOption {
-	dial := option.DialCtxFn
-	option.DialCtxFn = func(_ context.Context, addr string, d *net.Dialer, secure *tls.Config) (net.Conn, error) {
-		conn, err := dial(ctx, addr, d, secure)
-		if err == nil {
-			context.AfterFunc(ctx, func() { _ = conn.Close() }) // the user of the connection gets the error
-		}
-		return conn, err
-	}
-	return option
-}
-
-var errNobodyKnows = errors.New("redis: none of the addresses reports which server has the data")
-
-// findBySentinel queries all sentinels. More than half of them must name the same server: one
-// that was cut off from the others may name the previous master.
-func (g *guides) findBySentinel(master string) func(context.Context) (string, error) {
-	return func(ctx context.Context) (string, error) {
-		votes, found := make(map[string]int), ""
-		err := g.each(ctx, func(ctx context.Context, c rueidis.Client, _ string) (string, error) {
-			addr, err := c.Do(redisprogram.Undated(ctx), c.B().Arbitrary("SENTINEL", "GET-MASTER-ADDR-BY-NAME").Args(master).Build()).AsStrSlice()
-			switch {
-			case rueidis.IsRedisNil(err):
-				return "", fmt.Errorf("the sentinel does not know the master %s", storeurl.Quote(master))
-			case err != nil:
-				return "", fromRueidis(err)
-			case len(addr) != 2: // host and port
-				return "", errReply
-			}
-			return net.JoinHostPort(addr[0], addr[1]), nil
-		}, func(addr string) bool {
-			votes[addr]++
-			if votes[addr] > len(g.hosts)/2 {
-				found = addr
-			}
-			return found != ""
-		})
-		return found, err
-	}
-}
-
-// findInCluster requests a key: the owner of its slot answers, and the others name the owner.
-func (g *guides) findInCluster(key string) func(context.Context) (string, error) {
-	return func(ctx context.Context) (string, error) {
-		found := ""
-		err := g.each(ctx, func(ctx context.Context, c rueidis.Client, host string) (string, error) {
-			err := c.Do(redisprogram.Undated(ctx), c.B().Exists().Key(key).Build()).Error()
-			if err == nil {
-				return host, nil
-			}
-			err = fromRueidis(err)
-			var refused *serverError
-			if !errors.As(err, &refused) {
-				return "", err
-			}
-			switch f := strings.Fields(refused.Text); {
-			case refused.Code == "ASK" || refused.Code == "TRYAGAIN": // it still has the slot
-				return host, nil
-			case refused.Code == "MOVED" && len(f) == 3 && strings.HasPrefix(f[2], ":"): // on the same host
-				return hostOf(host) + f[2], nil
-			case refused.Code == "MOVED" && len(f) == 3:
-				return f[2], nil
-			}
-			return "", err
-		}, func(addr string) bool {
-			found = addr
-			return true
-		})
-		return found, err
-	}
-}

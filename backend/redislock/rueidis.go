@@ -17,14 +17,19 @@ type rueidisLink struct {
 	owned    bool         // the client is closed with the transport
 	replicas *replication // nil: no replicas are waited for
 	lanes    *lanes       // nil: requests share the connections of client
+	command  redisprogram.Send[rueidis.RedisMessage]
 }
 
-func newRueidisLink(client rueidis.Client, p redisprogram.Program, owned bool) *rueidisLink {
-	return &rueidisLink{client: client, runner: redisprogram.NewRunner(p), owned: owned}
+func newRueidisLink(client rueidis.Client, p redisprogram.Program, owned bool, r *replication) *rueidisLink {
+	l := &rueidisLink{client: client, runner: redisprogram.NewRunner(p), owned: owned, replicas: r}
+	l.command = func(ctx context.Context, cmd redisprogram.Command) (rueidis.RedisMessage, error) {
+		return l.send(ctx, cmd.ForRueidis(l.client.B()))
+	}
+	return l
 }
 
 func (l *rueidisLink) run(ctx context.Context, load bool, key string, args []string) (reply, error) {
-	msg, err := l.runner.Run(ctx, l.client.B(), l.send, load, args[0], key, args)
+	msg, err := redisprogram.Run(ctx, l.runner, l.command, load, args[0], key, args)
 	if err != nil {
 		return reply{}, err
 	}
@@ -52,6 +57,35 @@ func (l *rueidisLink) send(ctx context.Context, cmd rueidis.Completed) (rueidis.
 		return msg, fromRueidis(err)
 	}
 	return msg, nil
+}
+
+// sendAndWait sends the command and waits for the replicas, on one connection.
+func (l *rueidisLink) sendAndWait(ctx context.Context, cmd rueidis.Completed) (rueidis.RedisMessage, error) {
+	extend, wait := l.replicas.extend(), l.replicas.wait()
+	got := l.client.DoMulti(redisprogram.Undated(ctx), cmd, l.arbitrary(extend), l.arbitrary(wait))
+	msg, err := got[0].ToMessage()
+	if err != nil {
+		return rueidis.RedisMessage{}, fromRueidis(err)
+	}
+	there, err := got[1].AsInt64()
+	if err != nil {
+		return rueidis.RedisMessage{}, l.replicas.missing(fromRueidis(err))
+	}
+	if there == 0 {
+		got = l.client.DoMulti(redisprogram.Undated(ctx), l.arbitrary(l.replicas.create()), l.arbitrary(wait))
+		if err := got[0].Error(); err != nil {
+			return rueidis.RedisMessage{}, l.replicas.missing(fromRueidis(err))
+		}
+	}
+	n, err := got[len(got)-1].AsInt64()
+	if err != nil {
+		return rueidis.RedisMessage{}, l.replicas.missing(fromRueidis(err))
+	}
+	return msg, l.replicas.enough(n)
+}
+
+func (l *rueidisLink) arbitrary(words []string) rueidis.Completed {
+	return l.client.B().Arbitrary(words...).Build()
 }
 
 // exchange sends the command on a lane, if there is one and none is to be made.

@@ -37,7 +37,8 @@ type transport interface {
 	// deliver.
 	listen(ctx context.Context, channel string, ready func(), deliver func(payload string)) error
 
-	// hangUp ends the requests whose callers send them themselves: those in a context of lone.
+	// hangUp ends the requests that do not end with their context: those in a context of lone,
+	// and those through a library that does not notice the end.
 	hangUp()
 
 	// close ends what the transport itself opened.

@@ -70,23 +70,38 @@ func isKind(err error) bool {
 
 // noQuorum returns the error of a call that too few nodes answered. errs has the errors of
 // the others, by node; nil for a node that answered. It is ErrRefused if there is no quorum without
-// nodes that refuse for want of a right.
+// nodes that refuse this client.
 func (b *Backend) noQuorum(answered, needed int, errs []error) error {
 	all := []error{fmt.Errorf("%w: %d, and %d are needed", ErrNoQuorum, answered, needed)}
-	lacking, right := 0, ""
+	refusing, why := 0, backend.RefusedError{Backend: backendName}
 	for i, err := range errs {
-		if err != nil {
-			all = append(all, fmt.Errorf("node %d: %w", i+1, err))
+		if err == nil {
+			continue
 		}
-		if server, ok := errors.AsType[*serverError](err); ok && server.Missing() != "" {
-			lacking++
-			right = b.nodes[i].named(server.Missing())
+		all = append(all, fmt.Errorf("node %d: %w", i+1, err))
+		if no, ok := errors.AsType[*backend.RefusedError](b.nodes[i].refusal(err)); ok {
+			refusing++
+			why.Reason, why.Remedy = no.Reason, no.Remedy
 		}
 	}
-	if lacking > len(errs)-needed {
-		return storeerr.Lacks(backendName, right, errors.Join(all...))
+	joined := errors.Join(all...)
+	if refusing > len(errs)-needed {
+		why.Err = joined
+		return &why
 	}
-	return errors.Join(all...)
+	return joined
+}
+
+// refusal returns the error of the node, as a *backend.RefusedError if the node refuses this client.
+func (n *node) refusal(err error) error {
+	server, ok := errors.AsType[*serverError](err)
+	switch {
+	case ok && server.Missing() != "":
+		return storeerr.Lacks(backendName, n.named(server.Missing()), err)
+	case ok:
+		return storeerr.Refused(backendName, err, server.Remedy())
+	}
+	return storeerr.Refused(backendName, err, "")
 }
 
 // inQuarantine returns the error of a call that too few of n nodes vote on. unripe has for

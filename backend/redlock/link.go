@@ -138,14 +138,14 @@ func (l *rueidisLink) run(ctx context.Context, load bool, key string, args []str
 	if err != nil {
 		return nil, err
 	}
-	send := func(ctx context.Context, cmd rueidis.Completed) (rueidis.RedisMessage, error) {
-		m, err := client.Do(redisprogram.Undated(ctx), cmd).ToMessage()
+	send := func(ctx context.Context, cmd redisprogram.Command) (rueidis.RedisMessage, error) {
+		m, err := client.Do(redisprogram.Undated(ctx), cmd.ForRueidis(client.B())).ToMessage()
 		if err != nil {
 			return m, fromRueidis(err)
 		}
 		return m, nil
 	}
-	m, err := l.runner.Run(ctx, client.B(), send, load, key+" "+args[2], key, args)
+	m, err := redisprogram.Run(ctx, l.runner, send, load, key+" "+args[2], key, args)
 	if err != nil {
 		return nil, err
 	}

@@ -23,7 +23,7 @@ const (
 	// MinTTL bounds the TTL of leases from below, and Config.MaxTTL from above.
 	MinTTL = 100 * time.Millisecond
 	// DefaultMaxTTL is the default of Config.MaxTTL.
-	DefaultMaxTTL = 5 * time.Minute
+	DefaultMaxTTL = 30 * time.Second
 	// DefaultPrefix begins the names of all keys and channels.
 	DefaultPrefix = "hfr"
 	// DefaultRequestTimeout is the default of Config.RequestTimeout.
@@ -47,7 +47,8 @@ type Config struct {
 	Prefix string
 	// MaxTTL is the longest TTL that any client may request: 10 s to 24 h. A node that may
 	// have lost data does not vote for that long. The nodes remember the greatest MaxTTL that
-	// they have seen. Default: DefaultMaxTTL. Optional.
+	// they have seen. Raise it in all processes for leases with longer TTLs. Default:
+	// DefaultMaxTTL. Optional.
 	MaxTTL time.Duration
 	// RequestTimeout is the time after which a node that does not answer is taken for down.
 	// Until then no call waits for it if the other nodes are enough. Default:

@@ -43,7 +43,11 @@ func after(s, sep string) string {
 	return rest
 }
 
+// url returns the URL of the nodes, with a max_ttl of minutes, as leases of tests need it.
 func (c cluster) url(params string) string {
+	if !strings.Contains(params, "max_ttl=") {
+		params += "&max_ttl=5m"
+	}
 	var addrs []string
 	for _, s := range c {
 		addrs = append(addrs, s.Addr())

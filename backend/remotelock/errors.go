@@ -46,7 +46,7 @@ func (b *Backend) problem(c call, p wire.Problem, header http.Header) error {
 	case wire.TypeInvalid:
 		return invalid(p.Field, p.Value, p.Bound)
 	case wire.TypeUnauthenticated, wire.TypeForbidden:
-		return invalid("credentials", "as given", "allowed to do this: "+p.Detail)
+		return credentials("allowed to do this: " + p.Detail)
 	}
 	if p.Type == wire.TypeQuarantine {
 		return quarantine(p).Unavailable(name, c.op, c.changes && (p.MayHold == nil || *p.MayHold))
@@ -62,7 +62,7 @@ func (b *Backend) problem(c call, p wire.Problem, header http.Header) error {
 	case http.StatusBadRequest, http.StatusNotFound, http.StatusMethodNotAllowed, http.StatusRequestEntityTooLarge, http.StatusUnsupportedMediaType:
 		return invalid("url", strconv.Quote(b.servers.current().base.Redacted()), "that of a Holdfast server, which answered "+text(p))
 	case http.StatusUnauthorized, http.StatusForbidden:
-		return invalid("credentials", "as given", "allowed to do this")
+		return credentials("allowed to do this")
 	case http.StatusTooManyRequests, http.StatusRequestTimeout:
 		away.MayHold = false
 	}
@@ -70,6 +70,13 @@ func (b *Backend) problem(c call, p wire.Problem, header http.Header) error {
 		away.MayHold = c.changes && *p.MayHold
 	}
 	return away
+}
+
+// credentials returns the error of a client that the server does not allow something.
+func credentials(bound string) error {
+	return &backend.RefusedError{
+		Backend: name, Remedy: "give the credentials of a principal that the server's policy allows this", Err: invalid("credentials", "as given", bound),
+	}
 }
 
 // quarantine returns the quarantine of the server's store.

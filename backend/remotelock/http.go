@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/holdfast-io/holdfast/backend"
+	"github.com/holdfast-io/holdfast/internal/storeerr"
 	"github.com/holdfast-io/holdfast/internal/wire"
 )
 
@@ -107,5 +108,5 @@ func (b *Backend) request(ctx context.Context, e *endpoint, c call) (*http.Reque
 }
 
 func (b *Backend) unavailable(op string, mayHold bool, err error) error {
-	return &backend.UnavailableError{Backend: name, Op: op, MayHold: mayHold, Err: err}
+	return &backend.UnavailableError{Backend: name, Op: op, MayHold: mayHold, Err: storeerr.Refused(name, err, "")}
 }

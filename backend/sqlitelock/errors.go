@@ -11,6 +11,7 @@ import (
 	sqlite3 "modernc.org/sqlite/lib"
 
 	"github.com/holdfast-io/holdfast/backend"
+	"github.com/holdfast-io/holdfast/internal/storeerr"
 )
 
 // What can be wrong with the file. Each is wrapped in a *backend.UnavailableError, except
@@ -68,7 +69,20 @@ func unavailable(op string, mayHold bool, err error) error {
 	if errors.Is(err, ErrReadOnly) {
 		err = &backend.RefusedError{Backend: backendName, Reason: "this user may not write", Remedy: "let it write the file and its folder", Err: err}
 	}
-	return &backend.UnavailableError{Backend: backendName, Op: op, MayHold: mayHold, Err: err}
+	return &backend.UnavailableError{Backend: backendName, Op: op, MayHold: mayHold, Err: storeerr.Refused(backendName, err, remedy(err))}
+}
+
+// remedy returns what to change where the file is refused until somebody does, or "".
+func remedy(err error) string {
+	switch {
+	case errors.Is(err, ErrForeign):
+		return "name another file: this one is not a database"
+	case errors.Is(err, fs.ErrPermission):
+		return "allow this user to read and write the file and its folder"
+	case errors.Is(err, fs.ErrNotExist):
+		return "create the folder of the file"
+	}
+	return ""
 }
 
 // causeOf returns which of our errors it is, or nil.

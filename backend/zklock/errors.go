@@ -28,7 +28,15 @@ func (b *Backend) fail(ctx context.Context, op string, err error, changes bool) 
 	if errors.Is(err, zk.ErrNoAuth) {
 		err = storeerr.Lacks(name, below+b.cfg.Path, err)
 	}
-	return &backend.UnavailableError{Backend: name, Op: op, MayHold: mayHold, Err: err}
+	return &backend.UnavailableError{Backend: name, Op: op, MayHold: mayHold, Err: storeerr.Refused(name, err, remedy(err))}
+}
+
+// remedy returns what to change where the ensemble refuses this client until somebody does, or "".
+func remedy(err error) string {
+	if errors.Is(err, zk.ErrAuthFailed) {
+		return "correct the user and the password"
+	}
+	return ""
 }
 
 // needsSession reports whether the operation is done for a session of the contract, so that the end

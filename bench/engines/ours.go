@@ -19,6 +19,20 @@ func Ours() bench.Contender {
 	}
 }
 
+// Variant returns our client on a backend that a program makes in another way.
+func Variant(name string, connect func(ctx context.Context, cfg bench.Config) (backend.Backend, error)) bench.Contender {
+	c := Ours()
+	c.Name, c.Kind = name, bench.KindVariant
+	c.Open = func(ctx context.Context, cfg bench.Config) (bench.Locker, error) {
+		b, err := connect(ctx, cfg)
+		if err != nil {
+			return nil, err
+		}
+		return ours(b, cfg)
+	}
+	return c
+}
+
 func openOurs(ctx context.Context, cfg bench.Config) (bench.Locker, error) {
 	b, err := open.URL(ctx, cfg.URL, open.Options{})
 	if err != nil {

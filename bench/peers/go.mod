@@ -9,7 +9,8 @@ require (
 	github.com/holdfast-io/holdfast/backend/k8slock v0.0.0
 	github.com/holdfast-io/holdfast/backend/mysqllock v0.0.0 // indirect
 	github.com/holdfast-io/holdfast/backend/pglock v0.0.0 // indirect
-	github.com/holdfast-io/holdfast/backend/redislock v0.0.0 // indirect
+	github.com/holdfast-io/holdfast/backend/redislock v0.0.0
+	github.com/holdfast-io/holdfast/backend/redislock/goredis v0.0.0
 	github.com/holdfast-io/holdfast/backend/redlock v0.0.0 // indirect
 	github.com/holdfast-io/holdfast/backend/sqlitelock v0.0.0 // indirect
 	github.com/holdfast-io/holdfast/backend/zklock v0.0.0 // indirect
@@ -164,6 +165,7 @@ replace (
 	github.com/holdfast-io/holdfast/backend/mysqllock => ../../backend/mysqllock
 	github.com/holdfast-io/holdfast/backend/pglock => ../../backend/pglock
 	github.com/holdfast-io/holdfast/backend/redislock => ../../backend/redislock
+	github.com/holdfast-io/holdfast/backend/redislock/goredis => ../../backend/redislock/goredis
 	github.com/holdfast-io/holdfast/backend/redlock => ../../backend/redlock
 	github.com/holdfast-io/holdfast/backend/sqlitelock => ../../backend/sqlitelock
 	github.com/holdfast-io/holdfast/backend/zklock => ../../backend/zklock

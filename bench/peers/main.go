@@ -25,7 +25,7 @@ func main() {
 func peers(e *bench.Engine) []bench.Contender {
 	switch e.Name {
 	case "redis":
-		return []bench.Contender{redsyncOne(), bsmRedislock(), rueidisLock(), redisLoop()}
+		return []bench.Contender{overGoRedis(), redsyncOne(), bsmRedislock(), rueidisLock(), redisLoop()}
 	case "redlock":
 		return []bench.Contender{redsyncMany()}
 	case "redlock-hung":

@@ -22,7 +22,7 @@ func TestPeers(t *testing.T) {
 		"redis": {func(t *testing.T) string {
 			t.Helper()
 			return "redis://" + testserver.Redis(t, "--appendonly", "no").Addr() + "?quarantine=off"
-		}, 4},
+		}, 5},
 		"etcd": {func(t *testing.T) string {
 			t.Helper()
 			return "etcd://" + testserver.StartEtcd(t, testserver.EtcdOptions{NoFsync: true})[0].Addr()

@@ -233,7 +233,7 @@ func TestRefusedAtStart(t *testing.T) {
 		nodes = append(nodes, node.Addr())
 	}
 	var bad *holdfast.InvalidError
-	if err := run("--backend", "redlock://"+strings.Join(nodes, ",")); !errors.As(err, &bad) || bad.Field != "ttl" || !strings.Contains(bad.Bound, "5m") {
+	if err := run("--backend", "redlock://"+strings.Join(nodes, ",")); !errors.As(err, &bad) || bad.Field != "ttl" || !strings.Contains(bad.Bound, "30s") {
 		t.Errorf("redlock keeps nothing for two hours: %v", err)
 	}
 	zookeeper := "zookeeper://" + testserver.StartZooKeeper(t, 1)[0].Addr() + "/locks"

@@ -21,11 +21,8 @@ import (
 	"github.com/holdfast-io/holdfast/fence"
 )
 
-// Eval runs a script. It returns the error of the server as it is, or wrapped. With go-redis:
-//
-//	func(ctx context.Context, script string, keys, args []string) (any, error) {
-//		return rdb.Eval(ctx, script, keys, args).Result()
-//	}
+// Eval runs a script. It returns the error of the server as it is, or wrapped. goredis.Eval, in
+// backend/redislock/goredis, is one for clients of go-redis.
 type Eval func(ctx context.Context, script string, keys, args []string) (any, error)
 
 // Rueidis returns an Eval that runs scripts with a rueidis client, by their hashes.

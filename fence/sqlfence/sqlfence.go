@@ -146,15 +146,34 @@ func (g *Guard) Check(ctx context.Context, tx Tx, resource string, t fence.Token
 // CheckStamp is Check for a token that was presented with its epoch. Another epoch than that
 // of the guard is *fence.EpochError, and nothing is sent.
 func (g *Guard) CheckStamp(ctx context.Context, tx Tx, resource string, s fence.Stamp) error {
+	return g.check(statements{
+		exec: func(query string, args ...any) (func() (int64, error), error) {
+			res, err := tx.ExecContext(ctx, query, args...)
+			if err != nil {
+				return nil, err //nolint:wrapcheck // check does
+			}
+			return res.RowsAffected, nil
+		},
+		row: func(query string, args ...any) PgxRow { return tx.QueryRowContext(ctx, query, args...) },
+	}, resource, s)
+}
+
+// statements runs statements in a transaction.
+type statements struct {
+	exec func(query string, args ...any) (rows func() (int64, error), err error)
+	row  func(query string, args ...any) PgxRow
+}
+
+func (g *Guard) check(tx statements, resource string, s fence.Stamp) error {
 	if err := fence.ValidateStamp(resource, s, g.epoch); err != nil {
 		return err
 	}
-	res, err := tx.ExecContext(ctx, g.upsert(), g.key(resource), int64(s.Epoch), int64(s.Token)) //nolint:gosec // valid tokens fit
+	rows, err := tx.exec(g.upsert(), g.key(resource), int64(s.Epoch), int64(s.Token)) //nolint:gosec // valid tokens fit
 	if err != nil {
 		return fmt.Errorf("check the fencing token of %q: %w", resource, err)
 	}
 	if g.dialect != MySQL {
-		n, err := res.RowsAffected()
+		n, err := rows()
 		if err != nil {
 			return fmt.Errorf("check the fencing token of %q: %w", resource, err)
 		}
@@ -164,7 +183,7 @@ func (g *Guard) CheckStamp(ctx context.Context, tx Tx, resource string, s fence.
 	}
 	// The row is locked by now, so the values read cannot change.
 	var newest fence.Stamp
-	if err := tx.QueryRowContext(ctx, g.lookup(), g.key(resource)).Scan(&newest.Epoch, &newest.Token); err != nil {
+	if err := tx.row(g.lookup(), g.key(resource)).Scan(&newest.Epoch, &newest.Token); err != nil {
 		return fmt.Errorf("read the fencing token of %q: %w", resource, err)
 	}
 	if newest == s {

@@ -227,6 +227,9 @@ func (a *acquisition) attempt(ctx context.Context, x *attempt) error {
 	case cut:
 		a.unknown = true
 	}
+	if !cut && !IsUnavailable(err) {
+		a.back()
+	}
 	x.ctx.finish()
 	a.Mu.Lock()
 	defer a.Mu.Unlock()
@@ -295,6 +298,7 @@ func (a *acquisition) again(within context.Context, err error, n int) bool {
 	case errors.As(err, &away):
 		a.away = err
 		a.unknown = a.unknown || away.MayHold
+		a.warnAway(err)
 		return a.Pause(within, max(Backoff(n), min(away.RetryAfter, time.Second)))
 	default:
 		return IsUnavailable(err) && a.Pause(within, Backoff(n))
@@ -386,6 +390,21 @@ func (a *Agent) warnQuarantine(err error) {
 		a.Logger.LogAttrs(a.background, slog.LevelWarn, "no lock is granted yet: the store is in quarantine", slog.String("backend", q.Backend),
 			slog.String("reason", q.Reason), slog.Duration("for", q.Left.Round(time.Millisecond)),
 			slog.Time("until", q.Until), slog.String("turned_off_by", q.Parameter))
+	}
+}
+
+// back records that the store answered: the next time that it does not is logged again.
+func (a *Agent) back() {
+	if a.isAway.Load() {
+		a.isAway.Store(false)
+	}
+}
+
+// warnAway logs that the store is unavailable, once until it answers again.
+func (a *Agent) warnAway(err error) {
+	if a.isAway.CompareAndSwap(false, true) {
+		a.Logger.LogAttrs(a.background, slog.LevelWarn, "the store is unavailable, and is asked again until it answers",
+			slog.String("backend", a.caps.Name), slog.String("error", err.Error()))
 	}
 }
 

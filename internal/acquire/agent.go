@@ -12,6 +12,7 @@ import (
 	"errors"
 	"log/slog"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/holdfast-io/holdfast/backend"
@@ -59,6 +60,7 @@ type Agent struct {
 	further    limiter       // the later ones: apart, because many of them may get no answer
 	wake       chan struct{} // wakes the renewer; capacity 1
 	kept       chan struct{} // closed when the renewer has ended
+	isAway     atomic.Bool   // the store is unavailable, and that was logged
 
 	// Guarded by Mu:
 	closed bool

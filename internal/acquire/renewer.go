@@ -113,6 +113,11 @@ func (a *Agent) renew(due liveness.Due) {
 	sent := a.Clock.Now()
 	res, err := a.Renew(ctx, req)
 	now := a.Clock.Now()
+	if err == nil {
+		a.back()
+	} else if IsUnavailable(err) {
+		a.warnAway(err)
+	}
 	a.Mu.Lock()
 	defer a.Mu.Unlock()
 	a.Live.Answered(due, sent, now, res, err)

@@ -120,7 +120,7 @@ func crowds() map[string]func(t *testing.T) string {
 	all["redlock"] = func(t *testing.T) string {
 		t.Helper()
 		const nodes = 3
-		return "redlock://" + testserver.RedisAddrs(testserver.RedisNodes(t, nodes)) + "?quarantine=off&timeout=30s"
+		return "redlock://" + testserver.RedisAddrs(testserver.RedisNodes(t, nodes)) + "?quarantine=off&timeout=30s&max_ttl=5m"
 	}
 	all["consul"] = func(t *testing.T) string {
 		t.Helper()

@@ -10,10 +10,12 @@ require (
 	github.com/holdfast-io/holdfast/backend/mysqllock v0.0.0
 	github.com/holdfast-io/holdfast/backend/pglock v0.0.0
 	github.com/holdfast-io/holdfast/backend/redislock v0.0.0
+	github.com/holdfast-io/holdfast/backend/redislock/goredis v0.0.0
 	github.com/holdfast-io/holdfast/backend/redlock v0.0.0
 	github.com/holdfast-io/holdfast/backend/sqlitelock v0.0.0
 	github.com/holdfast-io/holdfast/backend/zklock v0.0.0
 	github.com/holdfast-io/holdfast/bench v0.0.0
+	github.com/holdfast-io/holdfast/fence/redisfence v0.0.0
 	github.com/holdfast-io/holdfast/internal/redisprogram v0.0.0 // indirect
 	github.com/holdfast-io/holdfast/observe v0.0.0
 	github.com/holdfast-io/holdfast/open v0.0.0
@@ -25,6 +27,7 @@ require (
 	github.com/chromedp/chromedp v0.23.0
 	github.com/go-sql-driver/mysql v1.10.1
 	github.com/jackc/pgx/v5 v5.12.0
+	github.com/redis/go-redis/v9 v9.23.0
 	github.com/santhosh-tekuri/jsonschema/v6 v6.0.3
 	go.yaml.in/yaml/v3 v3.0.5
 	golang.org/x/sys v0.49.0
@@ -107,6 +110,7 @@ require (
 	go.opentelemetry.io/otel/sdk v1.45.0 // indirect
 	go.opentelemetry.io/otel/trace v1.45.0 // indirect
 	go.opentelemetry.io/proto/otlp v1.11.0 // indirect
+	go.uber.org/atomic v1.12.0 // indirect
 	go.uber.org/multierr v1.11.0 // indirect
 	go.uber.org/zap v1.28.0 // indirect
 	go.yaml.in/yaml/v2 v2.4.4 // indirect
@@ -146,10 +150,12 @@ replace (
 	github.com/holdfast-io/holdfast/backend/mysqllock => ../../backend/mysqllock
 	github.com/holdfast-io/holdfast/backend/pglock => ../../backend/pglock
 	github.com/holdfast-io/holdfast/backend/redislock => ../../backend/redislock
+	github.com/holdfast-io/holdfast/backend/redislock/goredis => ../../backend/redislock/goredis
 	github.com/holdfast-io/holdfast/backend/redlock => ../../backend/redlock
 	github.com/holdfast-io/holdfast/backend/sqlitelock => ../../backend/sqlitelock
 	github.com/holdfast-io/holdfast/backend/zklock => ../../backend/zklock
 	github.com/holdfast-io/holdfast/bench => ../../bench
+	github.com/holdfast-io/holdfast/fence/redisfence => ../../fence/redisfence
 	github.com/holdfast-io/holdfast/internal/redisprogram => ../redisprogram
 	github.com/holdfast-io/holdfast/observe => ../../observe
 	github.com/holdfast-io/holdfast/open => ../../open

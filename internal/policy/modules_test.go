@@ -28,6 +28,8 @@ func clients() map[string][]string {
 	redis := []string{"github.com/redis/rueidis"}
 	return map[string][]string{
 		"backend/redislock": redis, "backend/redlock": redis, "internal/redisprogram": redis, "fence/redisfence": redis,
+		"backend/redislock/goredis": {"github.com/redis/go-redis/v9"},
+
 		"backend/etcdlock":   {"go.etcd.io/etcd/api/v3", "go.etcd.io/etcd/client/pkg/v3", "go.etcd.io/etcd/client/v3", "go.uber.org/zap", "google.golang.org/grpc"},
 		"backend/zklock":     {"github.com/go-zookeeper/zk"},
 		"backend/consullock": {"github.com/hashicorp/consul/api"},
@@ -36,6 +38,11 @@ func clients() map[string][]string {
 		"backend/sqlitelock": {"modernc.org/sqlite", "golang.org/x/sys"},
 		"backend/k8slock":    {"k8s.io/client-go"},
 		"observe":            {"github.com/prometheus/client_golang"},
+
+		"observe/otel": {
+			"go.opentelemetry.io/otel", "go.opentelemetry.io/otel/metric", "go.opentelemetry.io/otel/trace",
+			"go.opentelemetry.io/otel/sdk", "go.opentelemetry.io/otel/sdk/metric", // the tests
+		},
 	}
 }
 

@@ -1,13 +1,19 @@
 package policy_test
 
 import (
+	"bufio"
 	"bytes"
+	"context"
+	"io"
 	"io/fs"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
+
+	"github.com/holdfast-io/holdfast/internal/testserver"
 )
 
 // TestRelease makes a release in a clone, and imports it from a module that is not in this repository,
@@ -84,6 +90,79 @@ func open(b *NAME.Backend, err ...error) { _, _ = holdfast.New(b, holdfast.Confi
 			t.Errorf("go.sum of a program with %s has %d lines, want 1 to %d, %v\n%s", name, n, c.most, err, sum)
 		}
 	}
+	stranger(t, filepath.Join(dir, "stranger"), version, env)
+}
+
+// stranger has a user who knows only the README: an empty home, the program of the page, and a Redis that was
+// just started. The first lock comes immediately, or a sentence says when it will, and why.
+func stranger(t *testing.T, folder, version string, env []string) {
+	t.Helper()
+	page, err := os.ReadFile("README.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, rest, _ := strings.Cut(string(page), "```go\n")
+	program, _, _ := strings.Cut(rest, "```")
+	const url = "sqlite:///tmp/locks.db"
+	if !strings.Contains(program, url) {
+		t.Fatalf("the program of the README does not open %s", url)
+	}
+	home := filepath.Join(folder, "home")
+	if err := os.MkdirAll(home, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	env = append(env, "GOCACHE="+strings.TrimSpace(run(t, ".", nil, "go", "env", "GOCACHE")), "HOME="+home, "XDG_CONFIG_HOME="+home)
+	server := testserver.Redis(t)
+	for name, c := range map[string]struct{ url, says string }{
+		"fresh": {"redis://" + server.Addr(), "the server is new or lost its data"},
+		"off":   {"redis://" + server.Addr() + "?quarantine=off&prefix=other", "charging with token"},
+	} {
+		at := filepath.Join(folder, name)
+		if err := os.MkdirAll(at, 0o700); err != nil {
+			t.Fatal(err)
+		}
+		for file, text := range map[string]string{
+			"go.mod": "module example.org/stranger\n\ngo 1.26\n", "main.go": strings.Replace(program, url, c.url, 1),
+		} {
+			if err := os.WriteFile(filepath.Join(at, file), []byte(text), 0o600); err != nil {
+				t.Fatal(err)
+			}
+		}
+		run(t, at, env, "go", "get", "github.com/holdfast-io/holdfast@"+version, "github.com/holdfast-io/holdfast/open@"+version)
+		run(t, at, env, "go", "build", "-o", "program", ".")
+		if name == "fresh" {
+			server.RestartEmpty()
+		}
+		says(t, at, env, c.says)
+	}
+}
+
+// says runs the program until it says what it is to say, which takes a second at the most, and more on a
+// busy machine.
+func says(t *testing.T, dir string, env []string, want string) {
+	t.Helper()
+	const most = 20 * time.Second // less than the quarantine
+	ctx, cancel := context.WithTimeout(t.Context(), most)
+	defer cancel()
+	var said bytes.Buffer
+	cmd := exec.CommandContext(ctx, "./program")
+	cmd.Dir, cmd.Env = dir, append(os.Environ(), env...)
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	cmd.Stderr = cmd.Stdout
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	for lines := bufio.NewScanner(io.TeeReader(out, &said)); lines.Scan(); {
+		if strings.Contains(lines.Text(), want) {
+			cancel()
+			_ = cmd.Wait()
+			return
+		}
+	}
+	t.Errorf("it did not say %q, but %q: %v", want, said.String(), cmd.Wait())
 }
 
 // copySources copies the sources as they are: committed or not, and also from a folder that is no clone.

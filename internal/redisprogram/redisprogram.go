@@ -1,6 +1,7 @@
 // Package redisprogram runs a program of ours on a Redis server: as a function, which is read
 // once, or as a script if the server has no functions or does not accept ours. It also
-// defines the errors of such a call. It is what redislock and redlock have in common.
+// defines the errors of such a call, and what a client library has to do for it. It is what
+// redislock, its adapters and redlock have in common.
 package redisprogram
 
 import (
@@ -14,9 +15,6 @@ import (
 	"strings"
 	"sync"
 	"sync/atomic"
-	"time"
-
-	"github.com/redis/rueidis"
 )
 
 //go:embed lua/*.lua
@@ -93,40 +91,43 @@ type ServerError struct {
 // Error returns the text of the server, after "redis: ".
 func (e *ServerError) Error() string { return "redis: " + e.Text }
 
-// NewServerError parses an error of a server. rueidis has removed the ERR from the texts that
-// begin with it.
+// Remedy returns what to change where the server refuses this client until somebody changes
+// something, or "".
+func (e *ServerError) Remedy() string {
+	switch e.Code {
+	case "NOAUTH":
+		return "name a user and a password"
+	case "WRONGPASS":
+		return "correct the user and the password"
+	case "NOPERM":
+		return "allow the user the keys, channels and commands that the page of this store names"
+	case "DENIED":
+		return "set a password on the server, or turn its protected mode off"
+	}
+	switch {
+	case strings.Contains(e.Text, "DB index is out of range"), strings.Contains(e.Text, "SELECT is not allowed in cluster mode"):
+		return "name a database that the server has: 0 to one less than its setting databases"
+	case strings.Contains(e.Text, "without any password configured"), strings.HasPrefix(e.Text, "invalid password"),
+		strings.Contains(e.Text, "no password is set"):
+		return "correct the user and the password"
+	}
+	return ""
+}
+
+// NewServerError parses an error of a server, without the ERR that some begin with.
 func NewServerError(text string) *ServerError {
 	code, _, _ := strings.Cut(text, " ")
 	return &ServerError{Code: code, Text: text}
 }
 
-// FromRueidis returns an error answered by the server as *ServerError or ErrUnknown. After
-// any other error the outcome of the command is unknown.
-func FromRueidis(err error) error {
-	if err == nil {
-		return errors.New("redis: the connection was closed")
-	}
-	re, ok := rueidis.IsRedisErr(err)
-	if !ok {
-		return fmt.Errorf("redis: %w", err)
-	}
-	if re.IsNoScript() || strings.HasPrefix(re.Error(), "Function not found") {
+// FromServer returns the error of a server with that text: ErrUnknown, or a *ServerError.
+func FromServer(text string) error {
+	text = strings.TrimPrefix(text, "ERR ")
+	if strings.HasPrefix(text, "NOSCRIPT") || strings.HasPrefix(text, "Function not found") {
 		return ErrUnknown
 	}
-	return NewServerError(re.Error())
+	return NewServerError(text)
 }
-
-// Undated returns the context without its deadline. With a deadline and nothing else in
-// progress rueidis reads the answer in the calling goroutine, where the end of the context is
-// not noticed before the deadline.
-func Undated(ctx context.Context) context.Context { return undated{ctx} }
-
-type undated struct {
-	context.Context //nolint:containedctx // it is a context
-}
-
-// Deadline reports that there is none.
-func (undated) Deadline() (time.Time, bool) { return time.Time{}, false }
 
 // Runner runs a program on one server. Its methods are safe for concurrent use.
 type Runner struct {
@@ -141,43 +142,54 @@ type Runner struct {
 // NewRunner returns a Runner that has sent nothing yet.
 func NewRunner(p Program) *Runner { return &Runner{program: p} }
 
-// Send sends a command, once. Its errors are those of FromRueidis.
-type Send func(ctx context.Context, cmd rueidis.Completed) (rueidis.RedisMessage, error)
+// Command is a command that takes one key.
+type Command struct {
+	Name string // "FCALL", "EVAL" or "EVALSHA"; "FUNCTION LOAD" has neither a key nor arguments
+	Text string // the name of the function, the script, its hash, or the library
+	Key  string
+	Args []string
+}
+
+// Send sends a command, once. Its errors are those of FromServer. After any other error the
+// outcome is unknown. M is what the client library returns for an answer.
+type Send[M any] func(ctx context.Context, cmd Command) (M, error)
 
 // Run executes the program. With load set its text is sent along, for a server that has
 // returned ErrUnknown. It never retries what may have been executed.
-func (r *Runner) Run(ctx context.Context, b rueidis.Builder, send Send, load bool, identity, key string, args []string) (rueidis.RedisMessage, error) {
+func Run[M any](ctx context.Context, r *Runner, send Send[M], load bool, identity, key string, args []string) (M, error) {
 	if !r.scripts.Load() {
-		m, err := r.call(ctx, b, send, load, key, args)
+		m, err := call(ctx, &r.program, send, load, key, args)
 		if !unable(err) {
 			return m, err
 		}
 		r.scripts.Store(true)
 	}
 	if load {
-		return send(ctx, b.Eval().Script(r.program.ScriptFor(identity)).Numkeys(1).Key(key).Arg(args...).Build())
+		return send(ctx, Command{Name: "EVAL", Text: r.program.ScriptFor(identity), Key: key, Args: args})
 	}
-	return send(ctx, b.Evalsha().Sha1(r.hashFor(identity)).Numkeys(1).Key(key).Arg(args...).Build())
+	return send(ctx, Command{Name: "EVALSHA", Text: r.hashFor(identity), Key: key, Args: args})
 }
 
 // call calls the function. A server whose memory is full refuses it, and is then sent the
 // function that adds nothing.
-func (r *Runner) call(ctx context.Context, b rueidis.Builder, send Send, load bool, key string, args []string) (rueidis.RedisMessage, error) {
+func call[M any](ctx context.Context, p *Program, send Send[M], load bool, key string, args []string) (M, error) {
 	if load {
-		_, err := send(ctx, b.FunctionLoad().FunctionCode(r.program.library).Build())
+		m, err := send(ctx, Command{Name: functionLoad, Text: p.library})
 		if refused, ok := errors.AsType[*ServerError](err); ok && strings.Contains(refused.Text, "already exists") {
 			err = nil // another client was faster
 		}
 		if err != nil {
-			return rueidis.RedisMessage{}, err
+			return m, err
 		}
 	}
-	m, err := send(ctx, b.Fcall().Function(r.program.function).Numkeys(1).Key(key).Arg(args...).Build())
+	m, err := send(ctx, Command{Name: "FCALL", Text: p.function, Key: key, Args: args})
 	if refused, ok := errors.AsType[*ServerError](err); ok && refused.Code == "OOM" {
-		return send(ctx, b.Fcall().Function(r.program.function+"_full").Numkeys(1).Key(key).Arg(args...).Build())
+		return send(ctx, Command{Name: "FCALL", Text: p.function + "_full", Key: key, Args: args})
 	}
 	return m, err
 }
+
+const functionLoad = "FUNCTION LOAD"
 
 // unable reports whether the server does not accept functions from us: it is older than Redis
 // 7, or another product without them, or the user lacks the permission.

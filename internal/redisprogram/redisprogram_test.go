@@ -47,8 +47,8 @@ func TestForms(t *testing.T) {
 			defer client.Close()
 			r := redisprogram.NewRunner(p)
 			run := func(load bool) ([]int64, error) {
-				m, err := r.Run(t.Context(), client.B(), func(ctx context.Context, cmd rueidis.Completed) (rueidis.RedisMessage, error) {
-					m, err := client.Do(redisprogram.Undated(ctx), cmd).ToMessage()
+				m, err := redisprogram.Run(t.Context(), r, func(ctx context.Context, cmd redisprogram.Command) (rueidis.RedisMessage, error) {
+					m, err := client.Do(redisprogram.Undated(ctx), cmd.ForRueidis(client.B())).ToMessage()
 					if err != nil {
 						return m, redisprogram.FromRueidis(err)
 					}

@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 
 	"github.com/holdfast-io/holdfast/backend"
 )
@@ -59,4 +60,44 @@ func Lacks(name, right string, err error) *backend.RefusedError {
 		Backend: name, Err: err, Reason: "the user lacks the right " + right,
 		Remedy: "grant it, as under \"Least rights\" in docs/backends/" + name + ".md",
 	}
+}
+
+// Refused returns err as a *backend.RefusedError if the store refuses this client until somebody changes
+// something. name is the backend. remedy is what the store's own answer demands, or "". Failures of TLS are the same for all
+// stores, and are recognised here.
+func Refused(name string, err error, remedy string) error {
+	if err == nil || errors.Is(err, backend.ErrRefused) {
+		return err
+	}
+	if remedy == "" {
+		remedy = ofTLS(err)
+	}
+	if remedy == "" {
+		return err
+	}
+	return &backend.RefusedError{Backend: name, Remedy: remedy, Err: err}
+}
+
+// ofTLS returns what to change after a handshake that failed for good. Some client libraries keep only
+// the text of the error.
+func ofTLS(err error) string {
+	for _, c := range []struct{ remedy, with string }{
+		{"name the certificate authority of the server with ca", "certificate signed by unknown authority"},
+		{"name the certificate authority of the server with ca", "certificate is not trusted"},
+		{"use a name that is in the certificate of the server, or set server_name", "x509: certificate is valid for"},
+		{"use a name that is in the certificate of the server, or set server_name", "x509: cannot validate certificate for"},
+		{"renew the certificate", "x509: certificate has expired or is not yet valid"},
+		{"give a client certificate with cert and key that the server accepts", "tls: certificate required"},
+		{"give a client certificate with cert and key that the server accepts", "tls: bad certificate"},
+		{"give a client certificate with cert and key that the server accepts", "tls: unknown certificate authority"},
+		{"use the scheme without TLS, or the port with it", "tls: first record does not look like a TLS handshake"},
+		{"use the scheme without TLS, or the port with it", "server gave HTTP response to HTTPS client"},
+		{"use the scheme with TLS", "Client sent an HTTP request to an HTTPS server"},
+		{"use the scheme with TLS", "error reading server preface: http2: frame too large"},
+	} {
+		if strings.Contains(err.Error(), c.with) {
+			return c.remedy
+		}
+	}
+	return ""
 }

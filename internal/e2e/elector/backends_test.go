@@ -47,7 +47,7 @@ func stores() map[string]func(t *testing.T) string {
 		"redlock": func(t *testing.T) string {
 			t.Helper()
 			const nodes = 3
-			return "redlock://" + testserver.RedisAddrs(testserver.RedisNodes(t, nodes)) + "?quarantine=off"
+			return "redlock://" + testserver.RedisAddrs(testserver.RedisNodes(t, nodes)) + "?quarantine=off&max_ttl=5m"
 		},
 		"etcd": func(t *testing.T) string {
 			t.Helper()

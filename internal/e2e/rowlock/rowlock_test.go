@@ -81,7 +81,7 @@ func cases() map[string]func(engine) {
 		"OneOrder":            testOneOrder,
 		"LostUpdate":          testLostUpdate, "NoLostUpdate": testNoLostUpdate, "Explain": testExplain,
 		"Names": testNames, "ScanError": testScanError, "ClaimOrder": testClaimOrder, "ClaimAll": testClaimAll, "ClaimDeadWorker": testClaimDeadWorker,
-		"Conflict": testConflict,
+		"Conflict": testConflict, "Name": testName,
 	}
 }
 

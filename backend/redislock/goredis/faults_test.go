@@ -1,0 +1,368 @@
+package goredis_test
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/holdfast-io/holdfast/backend"
+	"github.com/holdfast-io/holdfast/backend/redislock"
+	"github.com/holdfast-io/holdfast/backend/redislock/goredis"
+	"github.com/holdfast-io/holdfast/internal/chaos"
+	"github.com/holdfast-io/holdfast/internal/leasetest"
+	"github.com/holdfast-io/holdfast/internal/testserver"
+)
+
+// The client of the program retries three times. Our requests are executed once: a second break
+// would end the lease of the next holder, and a second release would be answered with ErrLost.
+func TestNothingIsSentTwice(t *testing.T) {
+	t.Parallel()
+	s, cfg := quick(t)
+	proxy := chaos.Start(t, s.Addr())
+	other := open(t, single(t, s.Addr()), cfg)
+	b := open(t, single(t, proxy.Addr()), cfg)
+	id := leasetest.Session(t, other, time.Hour, nil)
+	first, second := leasetest.Ask("n", id), leasetest.Ask("n", id)
+	token := leasetest.Take(t, other, first)
+	granted := leasetest.Start(t, other, second)
+	leasetest.InQueue(t, other, "n", 1)
+
+	proxy.CloseAfterRequest(func(piece []byte) bool { return bytes.Contains(piece, []byte("break")) })
+	_, err := b.Break(leasetest.Within(t), backend.BreakRequest{Name: "n"})
+	if !errors.Is(err, backend.ErrUnavailable) {
+		t.Errorf("a break without an answer: %v", err)
+	}
+	if g := <-granted; g.Err != nil || g.Grant.Token <= token {
+		t.Fatalf("the next holder: %+v", g)
+	}
+	for range 3 { // as often as the client would retry: its pauses are shorter than an answer
+		if _, err := b.Inspect(leasetest.Within(t), "n"); err != nil {
+			t.Fatal(err)
+		}
+	}
+	leasetest.Give(t, other, second)
+
+	mine := leasetest.Session(t, b, time.Hour, nil)
+	req := leasetest.Ask("thin", mine)
+	leasetest.Take(t, b, req)
+	s.ResetStats()
+	proxy.CloseAfterRequest(func(piece []byte) bool { return bytes.Contains(piece, []byte("ZREM")) })
+	err = b.Release(leasetest.Within(t), backend.ReleaseRequest{Name: req.Name, Lease: req.Lease, Session: mine})
+	if !errors.Is(err, backend.ErrUnavailable) {
+		t.Errorf("a release without an answer: %v", err)
+	}
+	leasetest.Eventually(t, "the release was executed", func() bool { return s.CommandStats()["zrem"] > 0 })
+	if n := s.CommandStats()["zrem"]; n != 1 {
+		t.Errorf("the release was executed %d times", n)
+	}
+}
+
+// The answer to an acquire arrives after its caller has given up. No other caller gets it, and an
+// abandoned lease is not granted.
+func TestAnswerAfterTheContext(t *testing.T) {
+	t.Parallel()
+	s, cfg := quick(t)
+	proxy := chaos.Start(t, s.Addr())
+	b := open(t, single(t, proxy.Addr()), cfg)
+	id := leasetest.Session(t, b, time.Hour, nil)
+	leasetest.Take(t, b, leasetest.Ask("warm", id))
+	for i := range 50 {
+		req := leasetest.Ask(fmt.Sprint("n", i), id)
+		proxy.Hold(chaos.Replies)
+		ctx, cancel := context.WithCancel(t.Context())
+		given := make(chan error, 1)
+		go func() {
+			_, err := b.Acquire(ctx, req)
+			given <- err
+		}()
+		leasetest.Eventually(t, "it was sent", func() bool {
+			return s.Do("ZLEXCOUNT", "{hf0}:t", "["+req.Name+"\n", "("+req.Name+"\v") == int64(1)
+		})
+		cancel()
+		if err := <-given; !errors.Is(err, backend.ErrUnavailable) {
+			t.Fatalf("%v", err)
+		}
+		proxy.Release(chaos.Replies)
+		// Each answer is that of its own request.
+		info, err := leasetest.Insist(t, func(ctx context.Context) (backend.LockInfo, error) { return b.Inspect(ctx, req.Name) })
+		if err != nil || info.Name != req.Name || len(info.Holders) != 1 || info.Holders[0].Lease != req.Lease {
+			t.Fatalf("%+v, %v", info, err)
+		}
+		leasetest.Give(t, b, req) // it is in doubt, so it must not come to life again
+		if _, err := b.Acquire(leasetest.Within(t), req); !errors.Is(err, backend.ErrLost) {
+			t.Fatalf("a lease that was given up: %v", err)
+		}
+	}
+}
+
+// All connections of the program's client are in use by commands that block. Renewals, waiters and
+// releases have connections of their own.
+func TestStarvedPool(t *testing.T) {
+	t.Parallel()
+	s, cfg := quick(t)
+	client := redis.NewClient(&redis.Options{Addr: s.Addr(), PoolSize: 1, MaxActiveConns: 1, PoolTimeout: time.Hour})
+	t.Cleanup(func() { _ = client.Close() })
+	ctx, cancel := context.WithCancel(t.Context())
+	blocked := make(chan error, 1)
+	go func() { blocked <- client.BLPop(ctx, time.Hour, "never").Err() }()
+	leasetest.Eventually(t, "it blocks", func() bool { return strings.Contains(s.Info("clients"), "blocked_clients:1") })
+	b := open(t, client, cfg)
+	id := leasetest.Session(t, b, time.Hour, nil)
+	req := leasetest.Ask("n", id)
+	leasetest.Take(t, b, req)
+	if r, err := b.Renew(leasetest.Within(t), backend.RenewRequest{Session: id}); err != nil || r.SessionLost {
+		t.Errorf("%+v, %v", r, err)
+	}
+	next := leasetest.Start(t, b, leasetest.Ask("n", id))
+	leasetest.InQueue(t, b, "n", 1)
+	leasetest.Give(t, b, req)
+	if g := <-next; g.Err != nil {
+		t.Error(g.Err)
+	}
+	select {
+	case err := <-blocked:
+		t.Errorf("the client was not busy: %v", err)
+	default:
+	}
+	s.Do("RPUSH", "never", "now")
+	<-blocked
+	cancel()
+}
+
+// A subscription whose connection broke is made again, and what was published meanwhile is not
+// missed: a waiter is granted the lock, and a holder learns that its lease was broken.
+func TestSubscriptionBreaks(t *testing.T) {
+	t.Parallel()
+	s, cfg := quick(t)
+	cfg.RequestTimeout = 500 * time.Millisecond
+	proxy := chaos.Start(t, s.Addr())
+	holder := open(t, single(t, s.Addr()), redislock.Config{Quarantine: time.Millisecond})
+	b := open(t, single(t, proxy.Addr()), cfg)
+	lost := make(chan backend.Loss, 10)
+	id := leasetest.Session(t, holder, time.Hour, nil)
+	mine, err := backend.NewSessionID(), error(nil)
+	err = b.OpenSession(leasetest.Within(t), backend.SessionRequest{ID: mine, TTL: time.Hour, Lost: func(l backend.Loss) { lost <- l }})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, fault := range map[string]func() func(){
+		"killed": func() func() { s.Do("CLIENT", "KILL", "TYPE", "pubsub"); return func() {} },
+		// Nothing arrives, and only the missing answers to pings show it.
+		"silent": func() func() {
+			proxy.Hold(chaos.Replies)
+			leasetest.Eventually(t, "the subscription is given up", func() bool {
+				all, _ := s.Do("PUBSUB", "CHANNELS", "{hf0}:c:*").([]any)
+				return len(all) == 0
+			})
+			return func() { proxy.Release(chaos.Replies) }
+		},
+	} {
+		held, waits, broken := leasetest.Ask("w/"+name, id), leasetest.Ask("w/"+name, mine), leasetest.Ask("b/"+name, mine)
+		leasetest.Take(t, holder, held)
+		leasetest.Take(t, b, broken)
+		got := leasetest.Start(t, b, waits)
+		leasetest.InQueue(t, holder, held.Name, 1)
+		mend := fault()
+		leasetest.Give(t, holder, held)
+		if _, err := holder.Break(leasetest.Within(t), backend.BreakRequest{Name: broken.Name}); err != nil {
+			t.Fatal(err)
+		}
+		mend()
+		if g := <-got; g.Err != nil {
+			t.Errorf("%s: the waiter got %v", name, g.Err)
+		}
+		_, err := leasetest.Insist(t, func(ctx context.Context) (backend.RenewResult, error) { // as a client does
+			return b.Renew(ctx, backend.RenewRequest{Session: mine})
+		})
+		if err != nil {
+			t.Errorf("%s: %v", name, err)
+		}
+		if err := b.Release(leasetest.Within(t), backend.ReleaseRequest{Name: broken.Name, Lease: broken.Lease, Session: mine}); !errors.Is(err, backend.ErrLost) {
+			t.Errorf("%s: release of what was broken: %v", name, err)
+		}
+		leasetest.Give(t, b, waits)
+	}
+}
+
+// The server hangs, and the time-outs of the program's client are off: every call ends in time, and
+// so does Close.
+func TestServerHangs(t *testing.T) {
+	t.Parallel()
+	s, cfg := quick(t)
+	cfg.RequestTimeout = 500 * time.Millisecond
+	client := redis.NewClient(&redis.Options{Addr: s.Addr(), ReadTimeout: -2, WriteTimeout: -2})
+	t.Cleanup(func() { _ = client.Close() })
+	b, err := goredis.New(client, cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	id := leasetest.Session(t, b, time.Hour, func(backend.Loss) {})
+	s.Process().Stop()
+	defer s.Process().Cont()
+	for range 20 { // more than there are connections
+		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Millisecond)
+		if _, err := b.Acquire(ctx, backend.AcquireRequest{Name: "n", Lease: backend.NewLeaseID(), Session: id}); !errors.Is(err, backend.ErrUnavailable) {
+			t.Errorf("%v", err)
+		}
+		cancel()
+	}
+	if _, err := b.Renew(context.WithoutCancel(t.Context()), backend.RenewRequest{Session: id}); !errors.Is(err, backend.ErrUnavailable) {
+		t.Errorf("%v", err)
+	}
+	closed := make(chan error, 1)
+	go func() { closed <- b.Close() }()
+	select {
+	case err := <-closed:
+		if err != nil {
+			t.Error(err)
+		}
+	case <-time.After(leasetest.Patience):
+		t.Fatal("Close waits for the server")
+	}
+}
+
+// A slot is migrating: its keys are on two servers. No client is granted what is held, however many
+// keys have moved, because ASK is not followed; MOVED is.
+func TestSlotMoves(t *testing.T) {
+	t.Parallel()
+	c := testserver.StartRedisCluster(t, 3)
+	client := connect(t, redis.UniversalOptions{Addrs: addrs(c.Masters())[:1], IsClusterMode: true})
+	b := open(t, client, redislock.Config{Quarantine: redislock.NoQuarantine, RequestTimeout: 5 * time.Second})
+	id := leasetest.Session(t, b, time.Hour, nil)
+	held := leasetest.Ask("n", id)
+	token := leasetest.Take(t, b, held)
+	slot := c.Slot("{hf0}:m")
+	for round := range 3 { // each of the servers has it once
+		from := c.Owner("{hf0}:m")
+		to := c.Masters()[(slices.Index(c.Masters(), from)+1)%3]
+		keys := c.Keys(from, slot)
+		slices.Sort(keys)
+		if round%2 == 1 {
+			slices.Reverse(keys)
+		}
+		c.BeginMove(slot, from, to)
+		for k := range len(keys) + 1 {
+			_, err := b.Acquire(leasetest.Within(t), backend.AcquireRequest{Name: "n", Lease: backend.NewLeaseID(), Session: id})
+			if !errors.Is(err, backend.ErrHeld) && !errors.Is(err, backend.ErrUnavailable) {
+				t.Fatalf("%d of %d keys moved: acquire gave %v", k, len(keys), err)
+			}
+			if k < len(keys) {
+				c.MoveKeys(from, to, keys[k])
+			}
+		}
+		c.EndMove(slot, from, to)
+		info, err := leasetest.Insist(t, func(ctx context.Context) (backend.LockInfo, error) { return b.Inspect(ctx, "n") })
+		if err != nil || len(info.Holders) != 1 || info.Holders[0].Token != token {
+			t.Fatalf("after the move: %+v, %v", info, err)
+		}
+	}
+	leasetest.Give(t, b, held)
+}
+
+// The master behind sentinels dies: the backend finds the next one.
+func TestFailOver(t *testing.T) {
+	t.Parallel()
+	g := testserver.StartRedisSentinels(t)
+	client := connect(t, redis.UniversalOptions{Addrs: strings.Split(g.Addrs(), ","), MasterName: testserver.SentinelMaster})
+	b := open(t, client, redislock.Config{Quarantine: redislock.NoQuarantine, RequestTimeout: 6 * time.Second})
+	id := leasetest.Session(t, b, time.Hour, nil)
+	token := leasetest.Take(t, b, leasetest.Ask("n", id))
+	g.Master.Kill()
+	g.AwaitFailOver()
+	next, err := leasetest.Insist(t, func(ctx context.Context) (backend.Grant, error) {
+		return b.Acquire(ctx, backend.AcquireRequest{Name: "m", Lease: "after-the-fail-over", Timed: true, TTL: time.Minute})
+	})
+	if err != nil || next.Token <= token {
+		t.Errorf("%+v, %v after token %d", next, err, token)
+	}
+	if n := g.Replica.Do("EXISTS", "{hf0}:o:m"); n != int64(1) {
+		t.Errorf("the lock is not on the new master: %v", n)
+	}
+}
+
+// Credentials come from the callback of the client, for each connection. A wrong password is an
+// error without the password.
+func TestCredentials(t *testing.T) {
+	t.Parallel()
+	const password = "canary-of-the-callback"
+	s := testserver.Redis(t)
+	s.Do("ACL", "SETUSER", "locks", "on", ">"+password, "~{hf0}:*", "&{hf0}:*", "+@all")
+	var asked atomic.Int64
+	client := redis.NewClient(&redis.Options{
+		Addr: s.Addr(),
+		CredentialsProviderContext: func(context.Context) (string, string, error) {
+			asked.Add(1)
+			return "locks", password, nil
+		},
+	})
+	t.Cleanup(func() { _ = client.Close() })
+	b := open(t, client, redislock.Config{Quarantine: redislock.NoQuarantine})
+	id := leasetest.Session(t, b, time.Hour, func(backend.Loss) {})
+	leasetest.Take(t, b, leasetest.Ask("n", id))
+	if asked.Load() < 2 { // a request and the subscription
+		t.Errorf("the callback was asked %d times", asked.Load())
+	}
+	wrong := redis.NewClient(&redis.Options{Addr: s.Addr(), Username: "locks", Password: password + "x"})
+	t.Cleanup(func() { _ = wrong.Close() })
+	_, err := goredis.New(wrong, redislock.Config{})
+	if !errors.Is(err, backend.ErrUnavailable) || strings.Contains(err.Error(), password) || !strings.Contains(err.Error(), "WRONGPASS") {
+		t.Errorf("with a wrong password: %v", err)
+	}
+}
+
+// Clients of both libraries share the locks.
+func TestBesideRueidis(t *testing.T) {
+	t.Parallel()
+	s, cfg := quick(t)
+	b := open(t, single(t, s.Addr()), cfg)
+	other, err := redislock.Open(t.Context(), "redis://"+s.Addr(), cfg)
+	leasetest.Opened(t, other, err)
+	id, otherID := leasetest.Session(t, b, time.Hour, nil), leasetest.Session(t, other, time.Hour, nil)
+	mine, theirs := leasetest.Ask("n", id), leasetest.Ask("n", otherID)
+	for range 3 {
+		token := leasetest.Take(t, b, mine)
+		got := leasetest.Start(t, other, theirs)
+		leasetest.InQueue(t, b, "n", 1)
+		leasetest.Give(t, b, mine)
+		if g := <-got; g.Err != nil || g.Grant.Token <= token {
+			t.Fatalf("%+v after %d", g, token)
+		}
+		mine.Lease = backend.NewLeaseID()
+		got = leasetest.Start(t, b, mine)
+		leasetest.InQueue(t, other, "n", 1)
+		leasetest.Give(t, other, theirs)
+		if g := <-got; g.Err != nil {
+			t.Fatal(g.Err)
+		}
+		leasetest.Give(t, b, mine)
+		mine.Lease, theirs.Lease = backend.NewLeaseID(), backend.NewLeaseID()
+	}
+}
+
+// Clients that cannot say which server has the data are refused, and so is none at all.
+func TestRefusedClients(t *testing.T) {
+	t.Parallel()
+	ring := redis.NewRing(&redis.RingOptions{Addrs: map[string]string{"a": "127.0.0.1:1"}})
+	t.Cleanup(func() { _ = ring.Close() })
+	fixed := redis.NewClusterClient(&redis.ClusterOptions{ClusterSlots: func(context.Context) ([]redis.ClusterSlot, error) { return nil, nil }})
+	t.Cleanup(func() { _ = fixed.Close() })
+	for _, client := range []redis.UniversalClient{nil, (*redis.Client)(nil), (*redis.ClusterClient)(nil), ring, fixed, wrapped{}} {
+		_, err := goredis.New(client, redislock.Config{})
+		if invalid, ok := errors.AsType[*backend.InvalidError](err); !ok || invalid.Field != "client" {
+			t.Errorf("%T: %v", client, err)
+		}
+	}
+	if _, err := goredis.New(single(t, "127.0.0.1:1"), redislock.Config{Prefix: "a b"}); !errors.Is(err, backend.ErrInvalid) {
+		t.Errorf("a bad prefix: %v", err)
+	}
+}
+
+type wrapped struct{ redis.UniversalClient }

@@ -1,0 +1,75 @@
+package goredis
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"reflect"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/holdfast-io/holdfast/backend"
+	"github.com/holdfast-io/holdfast/backend/redislock"
+	"github.com/holdfast-io/holdfast/internal/redisprogram"
+)
+
+// New returns a backend on the server, or the Cluster, that the client is configured for. It makes
+// connections of its own with the client's settings: see the package documentation. The caller
+// keeps the client, and closes it after the backend.
+//
+// New sends the server a few requests, each bounded by cfg.RequestTimeout. The error is
+// *backend.InvalidError for a bad cfg and for a client that does not say which server has the data,
+// else *backend.UnavailableError.
+func New(client redis.UniversalClient, cfg redislock.Config) (*redislock.Backend, error) {
+	dial, group := dialFor(client)
+	if dial == nil {
+		return nil, &backend.InvalidError{Field: "client", Value: fmt.Sprintf("a %T", client), Bound: "a *redis.Client, also that of NewFailoverClient, or the *redis.ClusterClient of a Cluster"}
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	defer cancel()
+	return redislock.Over(ctx, dial, group, cfg)
+}
+
+// dialFor returns how to connect to the server that has the data, and whether that can be another
+// one later. It returns nil for a client that cannot say.
+func dialFor(client redis.UniversalClient) (redisprogram.Dial, bool) {
+	if v := reflect.ValueOf(client); !v.IsValid() || v.Kind() == reflect.Pointer && v.IsNil() {
+		return nil, false
+	}
+	switch c := client.(type) {
+	case *redis.Client:
+		// The Dialer of a fail-over client asks a sentinel for the address of the master.
+		const failOver = "FailoverClient"
+		return func(_ context.Context, _ string, timeout time.Duration) (redisprogram.Conn, error) {
+			return newConn(c.Options(), timeout), nil
+		}, c.Options().Addr == failOver
+	case *redis.ClusterClient:
+		if c.Options().ClusterSlots != nil {
+			return nil, false // its servers are no Cluster: NewFailoverClusterClient
+		}
+		return cluster{c}.dial, true
+	default:
+		return nil, false
+	}
+}
+
+// Eval returns what fence/redisfence needs to run its script through the client:
+//
+//	guard := redisfence.New(goredis.Eval(client))
+//
+// The client may send a script again whose answer was lost. The check of the token may be repeated;
+// whether that is so of a script that was passed to redisfence.Guard.Run depends on the script.
+func Eval(client redis.UniversalClient) func(ctx context.Context, script string, keys, args []string) (any, error) {
+	return func(ctx context.Context, script string, keys, args []string) (any, error) {
+		words := make([]any, len(args))
+		for i, a := range args {
+			words[i] = a
+		}
+		v, err := redis.NewScript(script).Run(ctx, client, keys, words...).Result()
+		if errors.Is(err, redis.Nil) {
+			return nil, nil
+		}
+		return v, err //nolint:wrapcheck // redisfence does
+	}
+}

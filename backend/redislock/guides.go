@@ -1,0 +1,151 @@
+package redislock
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"net"
+	"strings"
+	"sync"
+
+	"github.com/redis/rueidis"
+
+	"github.com/holdfast-io/holdfast/internal/redisprogram"
+	"github.com/holdfast-io/holdfast/internal/storeurl"
+)
+
+// guides are the servers that know which server has the data.
+type guides struct {
+	hosts  []string
+	option rueidis.ClientOption      // to reach them
+	nodes  map[string]rueidis.Client // or the connections that there are
+}
+
+// reach returns a client of one of them, and what ends it.
+func (g *guides) reach(ctx context.Context, host string) (rueidis.Client, func(), error) {
+	if node := g.nodes[host]; node != nil {
+		return node, func() {}, nil
+	}
+	client, err := connect(ctx, bounded(ctx, secureFor(g.option, host)))
+	if err != nil {
+		return nil, nil, err
+	}
+	return client, client.Close, nil
+}
+
+// each queries all of them concurrently and calls take with each answer, until take returns
+// true.
+func (g *guides) each(ctx context.Context, ask func(context.Context, rueidis.Client, string) (string, error), take func(string) bool) error {
+	type said struct {
+		text string
+		err  error
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	answers := make(chan said, len(g.hosts))
+	var asking sync.WaitGroup
+	defer asking.Wait()
+	for _, host := range g.hosts {
+		asking.Go(func() {
+			client, end, err := g.reach(ctx, host)
+			if err != nil {
+				answers <- said{err: fmt.Errorf("%s: %w", host, err)}
+				return
+			}
+			defer end()
+			text, err := ask(ctx, client, host)
+			if err != nil {
+				err = fmt.Errorf("%s: %w", host, err)
+			}
+			answers <- said{text, err}
+		})
+	}
+	var errs []error
+	for range g.hosts {
+		select {
+		case a := <-answers:
+			if a.err != nil {
+				errs = append(errs, a.err)
+			} else if take(a.text) {
+				return nil
+			}
+		case <-ctx.Done():
+			return errors.Join(append(errs, context.Cause(ctx))...)
+		}
+	}
+	return errors.Join(append(errs, errNobodyKnows)...)
+}
+
+// bounded makes the connection of a client end with ctx, also while it is being made.
+func bounded(ctx context.Context, option rueidis.ClientOption) rueidis.ClientOption {
+	dial := option.DialCtxFn
+	option.DialCtxFn = func(_ context.Context, addr string, d *net.Dialer, secure *tls.Config) (net.Conn, error) {
+		conn, err := dial(ctx, addr, d, secure)
+		if err == nil {
+			context.AfterFunc(ctx, func() { _ = conn.Close() }) // the user of the connection gets the error
+		}
+		return conn, err
+	}
+	return option
+}
+
+var errNobodyKnows = errors.New("redis: none of the addresses reports which server has the data")
+
+// findBySentinel queries all sentinels. More than half of them must name the same server: one
+// that was cut off from the others may name the previous master.
+func (g *guides) findBySentinel(master string) func(context.Context) (string, error) {
+	return func(ctx context.Context) (string, error) {
+		votes, found := make(map[string]int), ""
+		err := g.each(ctx, func(ctx context.Context, c rueidis.Client, _ string) (string, error) {
+			addr, err := c.Do(redisprogram.Undated(ctx), c.B().Arbitrary("SENTINEL", "GET-MASTER-ADDR-BY-NAME").Args(master).Build()).AsStrSlice()
+			switch {
+			case rueidis.IsRedisNil(err):
+				return "", fmt.Errorf("the sentinel does not know the master %s", storeurl.Quote(master))
+			case err != nil:
+				return "", fromRueidis(err)
+			case len(addr) != 2: // host and port
+				return "", errReply
+			}
+			return net.JoinHostPort(addr[0], addr[1]), nil
+		}, func(addr string) bool {
+			votes[addr]++
+			if votes[addr] > len(g.hosts)/2 {
+				found = addr
+			}
+			return found != ""
+		})
+		return found, err
+	}
+}
+
+// findInCluster requests a key: the owner of its slot answers, and the others name the owner.
+func (g *guides) findInCluster(key string) func(context.Context) (string, error) {
+	return func(ctx context.Context) (string, error) {
+		found := ""
+		err := g.each(ctx, func(ctx context.Context, c rueidis.Client, host string) (string, error) {
+			err := c.Do(redisprogram.Undated(ctx), c.B().Exists().Key(key).Build()).Error()
+			if err == nil {
+				return host, nil
+			}
+			err = fromRueidis(err)
+			var refused *serverError
+			if !errors.As(err, &refused) {
+				return "", err
+			}
+			switch f := strings.Fields(refused.Text); {
+			case refused.Code == "ASK" || refused.Code == "TRYAGAIN": // it still has the slot
+				return host, nil
+			case refused.Code == "MOVED" && len(f) == 3 && strings.HasPrefix(f[2], ":"): // on the same host
+				return hostOf(host) + f[2], nil
+			case refused.Code == "MOVED" && len(f) == 3:
+				return f[2], nil
+			}
+			return "", err
+		}, func(addr string) bool {
+			found = addr
+			return true
+		})
+		return found, err
+	}
+}
