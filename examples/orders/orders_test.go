@@ -60,9 +60,14 @@ func testOrderBusy(f *fixture) {
 	t := f.t
 	f.Exec("INSERT INTO product VALUES (1, 3)", "INSERT INTO orders (id, product, quantity) VALUES (1, 1, 2)")
 	asked, goOn := make(chan struct{}), make(chan error)
-	here := f.serve(f.client(holdfast.Config{}), func(context.Context, orders.Order) error {
+	here := f.serve(f.client(holdfast.Config{}), func(ctx context.Context, _ orders.Order) error {
 		close(asked)
-		return <-goOn
+		select {
+		case err := <-goOn:
+			return err
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
 	})
 	there := f.serve(f.client(holdfast.Config{}), nil)
 	first := make(chan answer, 1)

@@ -14,7 +14,7 @@ type Account struct {
 	ID, Balance, Version int64
 }
 
-// ErrChanged: other programs changed the row at each try.
+// ErrChanged reports that other programs changed the row at each try.
 var ErrChanged = errors.New("the row was changed by others, at each try")
 
 // Update changes an account without a lock: it reads the row, lets change decide, and writes only if the version is

@@ -103,10 +103,9 @@ func NewBook(locks *holdfast.Client, ttl time.Duration) (*Book, error) {
 func (b *Book) Reserve(ctx context.Context, property, broker string) (Reservation, bool, error) {
 	name, begun := prefix+property, time.Now()
 	for {
-		asked := time.Now()
 		lock, err := b.locks.TryAcquire(ctx, name, holdfast.Owner(broker), holdfast.NoRenew(), holdfast.TTL(b.provisional))
 		if err == nil {
-			asked = time.Now()
+			asked := time.Now()
 			if err = lock.Extend(ctx, b.ttl); err == nil {
 				return leave(lock, broker, asked.Add(b.ttl)), false, nil
 			}
@@ -123,7 +122,7 @@ func (b *Book) Reserve(ctx context.Context, property, broker string) (Reservatio
 		case holder.Owner != broker:
 			return Reservation{}, false, &TakenError{told(name, holder)}
 		case holder.Left > b.confirmed:
-			asked = time.Now()
+			asked := time.Now()
 			lock, err := b.resume(ctx, name, holder, b.ttl)
 			if err == nil {
 				return leave(lock, broker, asked.Add(b.ttl)), true, nil

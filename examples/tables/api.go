@@ -51,7 +51,7 @@ func NewAPI(bar *Bar, log *slog.Logger) http.Handler {
 		"unknown-guest": {Title: "Usuário desconhecido", Detail: "não existe esse usuário"},
 		"past":          {Title: "O horário já passou", Detail: "esse horário já passou"},
 		"taken":         {Title: "A mesa não está livre nesse horário", Detail: "a mesa está reservada nesse horário"},
-		"busy":          {Title: "Muitos querem esta mesa", Detail: "outros a estão reservando neste momento; nada foi gravado, tente de novo"},
+		"busy":          {Title: "Muitos querem esta mesa", Detail: "outros a estão reservando agora; nada foi gravado, tente de novo"},
 	}})
 }
 

@@ -74,7 +74,8 @@ func testLists(f *fixture) {
 	}
 	expect(t, reserve(t, url, 1, 8, "2926-12-25T20:00"), http.StatusCreated)
 	expect(t, reserve(t, url, 1, 7, evening), http.StatusCreated)
-	guests := func(query string) (all []int64) {
+	guests := func(query string) []int64 {
+		var all []int64
 		var list struct {
 			Reservations []tables.Reservation `json:"reservas"`
 		}

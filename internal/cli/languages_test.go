@@ -10,6 +10,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"syscall"
@@ -142,7 +143,7 @@ func testWorker(t *testing.T, server, lock string, g *guarded, program []string)
 		if program[0] == "sh" {
 			as = name // it wants a name that is encoded already
 		}
-		return startWorker(t, append(program[:len(program):len(program)], server, as, g.url, fmt.Sprint(writes)))
+		return startWorker(t, append(slices.Clip(program), server, as, g.url, fmt.Sprint(writes)))
 	}
 	queue := func(holders, waiters int) {
 		t.Helper()

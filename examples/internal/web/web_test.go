@@ -108,8 +108,16 @@ func TestLanguages(t *testing.T) {
 		first        bool
 		accept, want string
 	}{
-		{false, "", "en"}, {true, "", "pt"}, {true, "*", "pt"}, {true, "de, fr;q=0.5", "pt"}, {false, "pt-BR", "pt"}, {false, "PT", "pt"},
-		{true, "en-US,en;q=0.9,pt;q=0.8", "en"}, {false, "en;q=0.4, pt;q=0.6", "pt"}, {false, "pt;q=0", "en"}, {true, "en;q=x", "pt"},
+		{false, "", "en"},
+		{true, "", "pt"},
+		{true, "*", "pt"},
+		{true, "de, fr;q=0.5", "pt"},
+		{false, "pt-BR", "pt"},
+		{false, "PT", "pt"},
+		{true, "en-US,en;q=0.9,pt;q=0.8", "en"},
+		{false, "en;q=0.4, pt;q=0.6", "pt"},
+		{false, "pt;q=0", "en"},
+		{true, "en;q=x", "pt"},
 	} {
 		h := web.New(slog.New(slog.DiscardHandler), map[string]web.Handler{
 			"GET /known": func(http.ResponseWriter, *http.Request) error {
