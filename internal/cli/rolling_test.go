@@ -1,0 +1,191 @@
+//go:build unix
+
+package cli_test
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+)
+
+// balancer passes TCP connections on to the nodes whose /readyz is 200, in turns, as a load balancer does that
+// knows nothing of HTTP.
+type balancer struct {
+	ln      net.Listener
+	refused atomic.Int64 // connections that a node which was believed ready did not accept
+	passed  atomic.Int64
+
+	mu    sync.Mutex
+	ready []string
+	next  int
+}
+
+// pollEvery is how often the balancer asks the nodes. The drain delay of the nodes is much longer.
+const pollEvery = 100 * time.Millisecond
+
+func startBalancer(t *testing.T, nodes []string) *balancer {
+	t.Helper()
+	ln, err := new(net.ListenConfig).Listen(t.Context(), "tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	b := &balancer{ln: ln}
+	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))
+	var work sync.WaitGroup
+	for _, node := range nodes {
+		work.Go(func() { b.watch(ctx, node) })
+	}
+	work.Go(func() {
+		for {
+			conn, err := ln.Accept()
+			if err != nil {
+				return
+			}
+			work.Go(func() { b.pass(ctx, conn) })
+		}
+	})
+	t.Cleanup(func() { cancel(); _ = ln.Close(); work.Wait() })
+	return b
+}
+
+// watch asks a node whether it is ready.
+func (b *balancer) watch(ctx context.Context, node string) {
+	client := &http.Client{Timeout: time.Second, Transport: &http.Transport{DisableKeepAlives: true}}
+	tick := time.NewTicker(pollEvery)
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+		}
+		req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+node+"/readyz", http.NoBody)
+		if err != nil {
+			return
+		}
+		res, err := client.Do(req)
+		if err == nil {
+			_ = res.Body.Close()
+		}
+		b.set(node, err == nil && res.StatusCode == http.StatusOK)
+	}
+}
+
+func (b *balancer) set(node string, ready bool) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	i := slices.Index(b.ready, node)
+	switch {
+	case ready && i < 0:
+		b.ready = append(b.ready, node)
+	case !ready && i >= 0:
+		b.ready = slices.Delete(b.ready, i, i+1)
+	}
+}
+
+// choose returns the next node, or "" if none is ready.
+func (b *balancer) choose() string {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if len(b.ready) == 0 {
+		return ""
+	}
+	b.next++
+	return b.ready[b.next%len(b.ready)]
+}
+
+// pass copies both directions until either side has ended.
+func (b *balancer) pass(ctx context.Context, client net.Conn) {
+	defer client.Close()
+	node, err := (&net.Dialer{Timeout: 10 * time.Second}).DialContext(ctx, "tcp", b.choose())
+	if err != nil {
+		if ctx.Err() == nil {
+			b.refused.Add(1)
+		}
+		return
+	}
+	b.passed.Add(1)
+	defer context.AfterFunc(ctx, func() { _ = client.Close(); _ = node.Close() })()
+	var answers sync.WaitGroup
+	answers.Go(func() {
+		_, _ = io.Copy(client, node)
+		_ = client.Close()
+	})
+	_, _ = io.Copy(node, client)
+	_ = node.Close()
+	answers.Wait()
+}
+
+// Three nodes are restarted one after the other behind a balancer, under 200 clients and five commands: no
+// connection is refused, no lease is lost, and no command fails.
+func TestRollingRestart(t *testing.T) {
+	t.Parallel()
+	const clients, commands, ttl = 200, 5, 15 * time.Second
+	c := newTrio(t, "http")
+	c.serveFlags = []string{"--drain-delay", "3s"}
+	for i := range c.nodes {
+		c.start(i)
+	}
+	c.form()
+	b := startBalancer(t, c.addrs)
+	await(t, time.Minute, "the balancer knows three nodes", func() bool { b.mu.Lock(); defer b.mu.Unlock(); return len(b.ready) == len(c.addrs) })
+	addr := b.ln.Addr().String()
+
+	ctx, cancel := context.WithTimeout(t.Context(), 8*time.Minute)
+	defer cancel()
+	var dials, failed, lost atomic.Int64
+	stop := make(chan struct{})
+	var acquired, kept sync.WaitGroup
+	defer func() { cancel(); kept.Wait() }() // also when the test fails early
+	acquired.Add(clients)
+	for i := range clients {
+		h := newHolder(t, "http://"+addr, fmt.Sprintf("client/%d", i), nil, &dials, &failed)
+		kept.Go(func() {
+			err := h.acquire(ctx, ttl)
+			acquired.Done()
+			if err == nil {
+				err = h.keep(ctx, ttl, stop)
+			}
+			if err != nil && lost.Add(1) == 1 {
+				t.Errorf("%s: %v", h.name, err)
+			}
+		})
+	}
+	over := filepath.Join(c.dir, "over")
+	results := make(chan result, commands)
+	for i := range commands {
+		begun := filepath.Join(c.dir, fmt.Sprint("begun", i))
+		cmd := command(t, "holdfast://"+addr, "run", fmt.Sprint("command/", i), "--ttl", ttl.String(), "--", "sh", "-c", `touch "$1"; until test -e "$2"; do sleep 0.2; done`, "sh", begun, over)
+		go func() { results <- run(t, cmd) }()
+		await(t, time.Minute, "the command runs", func() bool { _, err := os.Stat(begun); return err == nil })
+	}
+	acquired.Wait()
+	for i := range c.nodes {
+		c.nodes[i].Terminate()
+		c.start(i)
+		c.becomes(i, 0)
+		await(t, time.Minute, "the balancer knows three nodes again", func() bool { b.mu.Lock(); defer b.mu.Unlock(); return len(b.ready) == len(c.addrs) })
+	}
+	close(stop)
+	kept.Wait()
+	if err := os.WriteFile(over, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for range commands {
+		if r := <-results; r.status != 0 {
+			t.Errorf("a command: %+v", r)
+		}
+	}
+	if lost.Load() != 0 || failed.Load() != 0 || b.refused.Load() != 0 {
+		t.Errorf("of %d connections %d were refused by the balancer and %d by a node; %d leases were lost", b.passed.Load(), failed.Load(), b.refused.Load(), lost.Load())
+	}
+}
