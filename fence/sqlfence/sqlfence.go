@@ -150,7 +150,7 @@ func (g *Guard) CheckStamp(ctx context.Context, tx Tx, resource string, s fence.
 		exec: func(query string, args ...any) (func() (int64, error), error) {
 			res, err := tx.ExecContext(ctx, query, args...)
 			if err != nil {
-				return nil, err //nolint:wrapcheck // check does
+				return nil, err
 			}
 			return res.RowsAffected, nil
 		},

@@ -110,7 +110,7 @@ func Shared(path, name string) (*Authority, error) {
 	}
 	text, err := ownfile.ReadPrivate(path)
 	if err != nil {
-		return nil, err //nolint:wrapcheck // it names the file
+		return nil, err
 	}
 	a, err := Parse(text, 0)
 	if err != nil {
@@ -134,7 +134,7 @@ func createShared(path, name string) error {
 		return err
 	}
 	if err := ownfile.Create(path, append(a.PEM(), key...)); err != nil && !errors.Is(err, fs.ErrExist) {
-		return err //nolint:wrapcheck // it names the file
+		return err
 	}
 	return nil
 }

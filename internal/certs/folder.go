@@ -18,7 +18,7 @@ import (
 // ever replaced.
 type Folder string
 
-// Cert, Key and CA return the paths of the files. A name is a file name without its ending.
+// Cert returns the path of a certificate. A name is a file name without its ending.
 func (d Folder) Cert(name string) string { return filepath.Join(string(d), name+".pem") }
 
 // Key returns the path of the key of a certificate.
@@ -51,7 +51,7 @@ type Wanted struct {
 func (d Folder) Create(name string, others map[string][]byte, wanted ...Wanted) error {
 	const dirMode = 0o700
 	if err := os.MkdirAll(string(d), dirMode); err != nil {
-		return err //nolint:wrapcheck // it names the folder
+		return err
 	}
 	a, err := New(name, authorityLife)
 	if err != nil {
@@ -75,11 +75,11 @@ func (d Folder) Create(name string, others map[string][]byte, wanted ...Wanted) 
 func (d Folder) Issue(wanted ...Wanted) error {
 	cert, err := os.ReadFile(d.CA())
 	if err != nil {
-		return err //nolint:wrapcheck // it names the file
+		return err
 	}
 	key, err := ownfile.ReadPrivate(d.Key(caName))
 	if err != nil {
-		return err //nolint:wrapcheck // it names the file
+		return err
 	}
 	a, err := Parse(append(cert, key...), Life)
 	if err != nil {
@@ -105,12 +105,12 @@ func (d Folder) issue(a *Authority, files map[string][]byte, wanted []Wanted) er
 // check refuses a folder in which another user could replace the files.
 func (d Folder) check() error {
 	if err := ownfile.Check(string(d)); err != nil {
-		return err //nolint:wrapcheck // it names the folder
+		return err
 	}
 	info, err := os.Lstat(string(d))
 	switch {
 	case err != nil:
-		return err //nolint:wrapcheck // it names the folder
+		return err
 	case !info.IsDir():
 		return fmt.Errorf("%s: must be a folder", d)
 	case ownfile.CanOthersWrite(info.Mode()):
@@ -126,7 +126,7 @@ func write(files map[string][]byte) error {
 		case err == nil:
 			return &fs.PathError{Op: "create", Path: path, Err: fs.ErrExist}
 		case !errors.Is(err, fs.ErrNotExist):
-			return err //nolint:wrapcheck // it names the file
+			return err
 		}
 	}
 	var written []string
