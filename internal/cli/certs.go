@@ -220,10 +220,10 @@ func (a *app) printCerts(dir certs.Folder, uses [][2]string) error {
 	}
 	for _, use := range uses {
 		line := use[1]
-		switch {
-		case use[0] == "client":
+		switch use[0] {
+		case "client":
 			line = "export HOLDFAST_BACKEND=" + quoted(line)
-		case use[0] == "principal":
+		case "principal":
 			line = "principals: in the policy: " + line
 		}
 		if err := a.line(a.stdout, "%s", line); err != nil {

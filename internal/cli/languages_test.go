@@ -11,6 +11,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"syscall"
@@ -143,7 +144,7 @@ func testWorker(t *testing.T, server, lock string, g *guarded, program []string)
 		if program[0] == "sh" {
 			as = name // it wants a name that is encoded already
 		}
-		return startWorker(t, append(slices.Clip(program), server, as, g.url, fmt.Sprint(writes)))
+		return startWorker(t, append(slices.Clip(program), server, as, g.url, strconv.Itoa(writes)))
 	}
 	queue := func(holders, waiters int) {
 		t.Helper()

@@ -63,7 +63,7 @@ func (s *issuers) verify(ctx context.Context, by access.Issuer, token string) (a
 		return access.Claims{}, unreadable(by, away)
 	}
 	if err != nil {
-		return access.Claims{}, err //nolint:wrapcheck // access says which token
+		return access.Claims{}, err
 	}
 	return access.Claims{Subject: id.Subject, Expiry: id.Expiry}, nil
 }
@@ -135,7 +135,7 @@ func (s keySet) VerifySignature(ctx context.Context, token string) ([]byte, erro
 	if away, ok := errors.AsType[*awayError](err); ok {
 		*ctx.Value(awayKey{}).(*error) = away //nolint:forcetypeassert // see verify
 	}
-	return text, err //nolint:wrapcheck // the verifier does
+	return text, err
 }
 
 func unreadable(by access.Issuer, err error) error {
