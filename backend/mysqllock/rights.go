@@ -29,8 +29,12 @@ const writes = "SELECT INSERT UPDATE DELETE"
 func (b *Backend) rights() rights {
 	text := func(query string) string { return b.sql(query) }
 	return rights{b.db, backendName, b.name, text, []need{
-		{"meta", "version", "SELECT UPDATE"}, {"locks", "last", writes}, {"sessions", "ttl", writes},
-		{"leases", "ttl", writes}, {"tombs", "expires", writes}, {"losses", "expires", writes},
+		{"meta", "version", "SELECT UPDATE"},
+		{"locks", "last", writes},
+		{"sessions", "ttl", writes},
+		{"leases", "ttl", writes},
+		{"tombs", "expires", writes},
+		{"losses", "expires", writes},
 	}}
 }
 
@@ -84,10 +88,10 @@ func (r rights) missing(ctx context.Context) ([]string, error) {
 func (r rights) try(ctx context.Context, statement string) error {
 	rows, err := r.db.QueryContext(ctx, r.sql(statement))
 	if err != nil {
-		return err //nolint:wrapcheck // see unavailable
+		return err
 	}
 	defer rows.Close() //nolint:errcheck // nothing is read
-	return rows.Err()  //nolint:wrapcheck // see unavailable
+	return rows.Err()
 }
 
 // findings returns a finding for each right that the user lacks.

@@ -62,7 +62,7 @@ func TestProgramsPool(t *testing.T) {
 	}()
 	<-watching
 	stop()
-	<-ended
+	_ = <-ended // the end of its context
 	leasetest.Give(t, b, req)
 	if g := <-next; g.Err != nil {
 		t.Error(g.Err)
@@ -100,7 +100,9 @@ func TestNewDB(t *testing.T) {
 	if n := db.Stats().InUse; n != 0 {
 		t.Errorf("%d connections of the program are in use", n)
 	}
-	for name, db := range map[string]*sql.DB{"none": nil, "another driver": sql.OpenDB(foreign{})} {
+	other := sql.OpenDB(foreign{})
+	t.Cleanup(func() { _ = other.Close() })
+	for name, db := range map[string]*sql.DB{"none": nil, "another driver": other} {
 		_, err := pglock.NewDB(t.Context(), db, pglock.Config{})
 		if invalid, ok := errors.AsType[*backend.InvalidError](err); !ok || invalid.Field != "db" {
 			t.Errorf("%s: %v", name, err)

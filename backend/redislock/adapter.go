@@ -80,7 +80,7 @@ func (l *connLink) send(ctx context.Context, cmd ...any) (any, error) {
 	if l.replicas != nil {
 		return l.sendAndWait(ctx, cmd)
 	}
-	return l.conn.Do(ctx, cmd...) //nolint:wrapcheck // an adapter of ours wraps it
+	return l.conn.Do(ctx, cmd...)
 }
 
 // sendAndWait sends the command and waits for the replicas, on one connection.
@@ -113,7 +113,7 @@ func (l *connLink) config(ctx context.Context, globs ...string) (map[string]stri
 	for _, glob := range globs {
 		answer, err := l.conn.Do(ctx, "CONFIG", "GET", glob)
 		if err != nil {
-			return nil, err //nolint:wrapcheck // as in send
+			return nil, err
 		}
 		settings, err := pairs(answer)
 		if err != nil {
@@ -127,7 +127,7 @@ func (l *connLink) config(ctx context.Context, globs ...string) (map[string]stri
 func (l *connLink) info(ctx context.Context, section string) (string, error) {
 	answer, err := l.conn.Do(ctx, "INFO", section)
 	if err != nil {
-		return "", err //nolint:wrapcheck // as in send
+		return "", err
 	}
 	text, ok := answer.(string)
 	if !ok {
@@ -137,7 +137,7 @@ func (l *connLink) info(ctx context.Context, section string) (string, error) {
 }
 
 func (l *connLink) listen(ctx context.Context, channel string, ready func(), deliver func(payload string)) error {
-	return l.conn.Listen(ctx, channel, ready, deliver) //nolint:wrapcheck // as in send
+	return l.conn.Listen(ctx, channel, ready, deliver)
 }
 
 func (l *connLink) hangUp() { l.conn.HangUp() }
@@ -162,7 +162,7 @@ func number(answer any) (int64, error) {
 
 func numberIn(a redisprogram.Answer) (int64, error) {
 	if a.Err != nil {
-		return 0, a.Err //nolint:wrapcheck // as in send
+		return 0, a.Err
 	}
 	return number(a.Value)
 }

@@ -181,7 +181,7 @@ func (r *router) listen(ctx context.Context, channel string, ready func(), deliv
 
 // hangUp ends what the link itself does not end with its context.
 func (r *router) hangUp() {
-	if l, _ := r.known(); l != nil { //nolint:errcheck // without a link there is nothing to end
+	if l, _ := r.known(); l != nil {
 		l.hangUp()
 	}
 }

@@ -113,7 +113,7 @@ func lonely(t *testing.T, p redisprogram.Program) *node {
 	for range MinNodes {
 		links = append(links, newLink(nil, rueidis.ClientOption{InitAddress: []string{addr}, ForceSingleClient: true, DisableCache: true}, p))
 	}
-	b, err := newBackend(links, Config{NoQuarantine: true})
+	b, err := newBackend(links, Config{NoQuarantine: true, MaxTTL: 5 * time.Minute})
 	if err != nil {
 		t.Fatal(err)
 	}

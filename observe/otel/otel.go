@@ -120,8 +120,8 @@ func mode(shared bool) attribute.KeyValue {
 func (t *Telemetry) span(ctx context.Context, name string, took time.Duration, links []trace.Link, attributes ...attribute.KeyValue) trace.Span {
 	now := time.Now()
 	_, s := t.tracer.Start(ctx, name, trace.WithTimestamp(now.Add(-took)), trace.WithSpanKind(trace.SpanKindClient), trace.WithLinks(links...),
-		trace.WithAttributes(append(attributes, keyBackend.String(t.backend))...))
-	return s
+		trace.WithAttributes(append(attributes, keyBackend.String(t.backend))...)) //nolint:spancheck // its caller ends it
+	return s //nolint:spancheck // as above
 }
 
 func (t *Telemetry) acquired(ctx context.Context, e holdfast.AcquiredEvent) {

@@ -62,7 +62,7 @@ func observed(t *testing.T, f func(ctx context.Context, tracer *sdk.TracerProvid
 func attributes(s tracetest.SpanStub) map[attribute.Key]string {
 	all := make(map[attribute.Key]string)
 	for _, a := range s.Attributes {
-		all[a.Key] = a.Value.Emit()
+		all[a.Key] = a.Value.String()
 	}
 	return all
 }
@@ -151,7 +151,7 @@ func TestFailures(t *testing.T) {
 	if s := spans["holdfast.acquire"]; s.Status.Code == codes.Error || attributes(s)["holdfast.result"] != "held" {
 		t.Errorf("a lock that is held: %+v", s)
 	}
-	spans, metrics := observed(t, func(ctx context.Context, _ *sdk.TracerProvider, c *holdfast.Client, store *memlock.Store) {
+	spans, metrics := observed(t, func(ctx context.Context, _ *sdk.TracerProvider, c *holdfast.Client, _ *memlock.Store) {
 		lock, err := c.Acquire(ctx, "order:7")
 		if err != nil {
 			t.Fatal(err)

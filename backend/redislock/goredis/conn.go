@@ -100,7 +100,7 @@ func answer(v any, err error) (any, error) {
 	case err == nil:
 		return v, nil
 	case errors.Is(err, redis.Nil):
-		return nil, nil
+		return nil, nil //nolint:nilnil // a nil answer, which is one
 	case errors.As(err, &refused):
 		return nil, redisprogram.FromServer(refused.Error())
 	default:

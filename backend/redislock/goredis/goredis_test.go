@@ -173,7 +173,7 @@ func (i *inflating) Do(ctx context.Context, cmd ...any) (any, error) {
 	for at := first; at+1 < len(cmd); {
 		n, err := strconv.Atoi(cmd[at+1].(string))
 		if err != nil {
-			return answer, nil
+			return answer, nil //nolint:nilerr // it is no number of arguments, so there are no more operations
 		}
 		if cmd[at] == "acquire" {
 			for k := at + 2 + terms; k < at+2+n; k += 2 {
