@@ -114,15 +114,19 @@ func (b *build) measure(ctx context.Context, engine, file string, more []string)
 
 // measures are the figures that are compared. What stands while nothing is acquired or released has no
 // pairs, and should be small.
-var measures = []struct { //nolint:gochecknoglobals // constant
+func measures() []measure {
+	return []measure{
+		{bench.PairsPerSecond, "pairs/s", false},
+		{bench.RequestsPerSecond, "requests/s", true},
+		{bench.BytesEach, "bytes each", true},
+		{bench.Goroutines, "goroutines", true},
+	}
+}
+
+type measure struct {
 	metric bench.Metric
 	title  string
 	small  bool
-}{
-	{bench.PairsPerSecond, "pairs/s", false},
-	{bench.RequestsPerSecond, "requests/s", true},
-	{bench.BytesEach, "bytes each", true},
-	{bench.Goroutines, "goroutines", true},
 }
 
 // row is one figure of a scenario. before and after are medians of the rounds. gain is the median of the
@@ -139,7 +143,7 @@ type row struct {
 func compare(before, after []*bench.Report) []row {
 	var rows []row
 	for _, result := range before[0].Results {
-		for _, m := range measures {
+		for _, m := range measures() {
 			var old, fresh, gains []float64
 			for round := range before {
 				a, ok := figure(before[round], &result, m.metric)

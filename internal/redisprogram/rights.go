@@ -7,12 +7,10 @@ import (
 	"strings"
 )
 
-// calls finds the commands in the text of a program.
-var calls = regexp.MustCompile(`\bcall(?:\(|, )'([A-Z]+)'(?:, '([A-Z]+)')?`)
-
 // Rights returns what an ACL has to allow for the program, as words of ACL SETUSER without the plus: the
 // commands in its text, and those that run it as a function.
 func (p *Program) Rights() []string {
+	calls := regexp.MustCompile(`\bcall(?:\(|, )'([A-Z]+)'(?:, '([A-Z]+)')?`)
 	words := map[string]bool{"fcall": true, "function|load": true}
 	for _, m := range calls.FindAllStringSubmatch(p.script, -1) {
 		word := m[1]
