@@ -79,7 +79,9 @@ func (s advisoryStore) Connect(ctx context.Context, id backend.SessionID, ttl ti
 
 // Unavailable returns the error for the caller.
 func (s advisoryStore) Unavailable(op string, mayHold bool, err error) error {
-	err = s.b.rights().lacking(s.b.leases.Life(), err)
+	if code(err) == codeNoRight {
+		err = s.b.rights().lacking(s.b.leases.Life(), err)
+	}
 	for _, mine := range []error{ErrPooler, ErrOld} {
 		if errors.Is(err, mine) && !errors.Is(err, backend.ErrUnsupported) {
 			return fmt.Errorf("%s: %s: %w: %w", advisoryName, op, err, backend.ErrUnsupported)
