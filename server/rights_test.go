@@ -49,7 +49,7 @@ func TestLeaseIDsOfOthersAreNotTold(t *testing.T) {
 	bodies := map[server.Verb]string{
 		server.RenewMany: fmt.Sprintf(`{"leases":[{"name":"team-a/x","lease":%q}]}`, mine),
 		server.Batch:     fmt.Sprintf(`{"acquire":[{"name":"team-a/x","lease":%q}],"release":[{"name":"team-a/x","lease":%q}]}`, mine, mine),
-		server.Acquire:   `{"wait":"1ms"}`,
+		server.Acquire:   `{"wait":"200ms"}`,
 	}
 	for _, r := range server.Routes() {
 		if r.Verb == server.Watch || r.Verb == server.Break {
@@ -149,7 +149,7 @@ func (a *api) refusedAs(t *testing.T, who, name, lease string) {
 		{409, "POST", lockPath(name), fmt.Sprintf(`{"lease":%q}`, lease)},
 		{410, "PUT", path, `{}`},
 		{410, "DELETE", path, ""},
-		{410, "POST", lockPath(name), fmt.Sprintf(`{"lease":%q,"wait":"1ms"}`, lease)}, // it was released before
+		{410, "POST", lockPath(name), fmt.Sprintf(`{"lease":%q,"wait":"200ms"}`, lease)}, // it was released before
 	} {
 		if got := a.call(c.method, c.path, c.body, "Authorization", who); got.status != c.want {
 			t.Errorf("%s %s %s of %s: %d %s", c.method, c.path, c.body, who, got.status, got.body)
