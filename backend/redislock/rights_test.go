@@ -50,6 +50,7 @@ func TestLeastRights(t *testing.T) {
 		return b, err
 	}
 	backendtest.Run(t, backendtest.Harness{
+		Holders: leasetest.Holders(1000),
 		Open: func(t backendtest.T) backend.Backend {
 			b, err := redislock.Open(t.Context(), url, cfg)
 			if err != nil {

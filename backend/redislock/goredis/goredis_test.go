@@ -87,6 +87,7 @@ func TestConformance(t *testing.T) {
 			client, cfg := single(t, s.Addr()), redislock.Config{Quarantine: time.Second}
 			settled(t, open(t, client, cfg))
 			backendtest.Run(t, backendtest.Harness{
+				Holders:  holders(),
 				Open:     func(t backendtest.T) backend.Backend { return opened(t, client, cfg, nil) },
 				Restart:  func(backendtest.T) { s.Restart() },
 				SlowDisk: func(backendtest.T) func() { disk.Slow(testserver.SlowSync); return disk.Fast },
@@ -121,6 +122,7 @@ func TestConformanceInflated(t *testing.T) {
 			settled(t, open(t, client, cfg))
 			var inflated atomic.Int64
 			backendtest.Run(t, backendtest.Harness{
+				Holders: holders(),
 				Open: func(t backendtest.T) backend.Backend {
 					return opened(t, client, cfg, func(c redisprogram.Conn) redisprogram.Conn {
 						return &inflating{Conn: c, toss: toss, count: &inflated}
@@ -192,6 +194,7 @@ func groupConformance(t *testing.T, client redis.UniversalClient, cfg redislock.
 	cfg.Quarantine, cfg.RequestTimeout = 100*time.Millisecond, 30*time.Second
 	settled(t, open(t, client, cfg))
 	backendtest.Run(t, backendtest.Harness{
+		Holders:   holders(),
 		Open:      func(t backendtest.T) backend.Backend { return opened(t, client, cfg, nil) },
 		NoRestart: noRestart,
 	})
@@ -220,3 +223,6 @@ func TestConformanceSentinel(t *testing.T) {
 func addrs(servers []*testserver.RedisServer) []string {
 	return strings.Split(testserver.RedisAddrs(servers), ",")
 }
+
+// holders is fewer than with rueidis: what a break of thousands takes is the program's, which is the same.
+func holders() int { return leasetest.Holders(1000) }
