@@ -89,8 +89,8 @@ func TestSettingsHaveVariables(t *testing.T) {
 		if !ok {
 			value = "127.0.0.1:1"
 		}
-		if key == "log-level" || key == "log-format" {
-			value = map[string]string{"log-level": "info", "log-format": "json"}[key]
+		if other, ok := map[string]string{"log-level": "info", "log-format": "json", "quota-mib": "64"}[key]; ok {
+			value = other
 		}
 		if regexp.MustCompile(`^tls-|^cluster$|^insecure$|^backend$`).MatchString(key) {
 			continue // they need others
