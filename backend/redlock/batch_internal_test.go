@@ -154,7 +154,7 @@ func timeless(list []any, err error) string {
 			slices.Sort(all)
 			return fmt.Sprint(all)
 		case string:
-			if f := strings.Split(v, "\n"); len(f) == 10 { // a record: without its end and its beginning
+			if f := strings.Split(v, "\n"); len(f) == 11 { // a record: without its end and its beginning
 				return fmt.Sprintf("%q", append(f[:6:6], f[8:]...))
 			}
 			return v

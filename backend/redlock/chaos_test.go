@@ -23,7 +23,7 @@ func relayed(t *testing.T, c cluster) ([]*chaos.Proxy, string) {
 		relays = append(relays, p)
 		addrs = append(addrs, p.Addr())
 	}
-	return relays, "redlock://" + strings.Join(addrs, ",") + "?timeout=1s"
+	return relays, "redlock://" + strings.Join(addrs, ",") + "?timeout=1s&max_ttl=5m"
 }
 
 // Requests arrive, and no reply of three nodes does: the outcome is unknown, and the error

@@ -23,8 +23,8 @@ func freshStores(t *testing.T) map[string]struct{ url, reason string } {
 	t.Helper()
 	const three = 3
 	return map[string]struct{ url, reason string }{
-		"redis":   {"redis://" + testserver.Redis(t).Addr() + "?quarantine=10m", "the server is new or lost its data"},
-		"redlock": {"redlock://" + testserver.RedisAddrs(testserver.RedisNodes(t, three)) + "?max_ttl=10m&timeout=30s", "of the 3 nodes are new or lost data"},
+		"redis":   {"redis://" + testserver.Redis(t).Addr() + "?quarantine=1h", "the server is new or lost its data"},
+		"redlock": {"redlock://" + testserver.RedisAddrs(testserver.RedisNodes(t, three)) + "?max_ttl=1h&timeout=30s", "of the 3 nodes are new or lost data"},
 	}
 }
 

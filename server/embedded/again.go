@@ -10,7 +10,6 @@ import (
 	"time"
 
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
-	clientv3 "go.etcd.io/etcd/client/v3"
 	"go.etcd.io/etcd/server/v3/embed"
 )
 
@@ -302,14 +301,12 @@ func (e *Etcd) enlist(ctx context.Context) error {
 			if ok && rec.isOld(known) {
 				return fmt.Errorf("embedded: %s runs or has run from another copy of this folder: \"holdfast cluster remove %s\", then start it with an empty folder: %w", e.cfg.Name, e.cfg.Name, ErrRefused)
 			}
+			if ok && known == *rec.Next {
+				break
+			}
 		}
-		res, err := e.client.Txn(ctx).If(clientv3.Compare(clientv3.ModRevision(key), "=", revision)).
-			Then(clientv3.OpPut(key, encodeBoot(*rec.Next))).Commit()
-		if err != nil {
+		if err := e.putOver(ctx, key, revision, encodeBoot(*rec.Next)); err != nil {
 			return fmt.Errorf("embedded: write the start: %w", err)
-		}
-		if res.Succeeded {
-			break
 		}
 	}
 	rec.Boots[rec.Member], rec.Next = *rec.Next, nil

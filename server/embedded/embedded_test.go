@@ -346,7 +346,7 @@ func TestQuota(t *testing.T) {
 	held := backend.AcquireRequest{Name: "held", Lease: backend.NewLeaseID(), Session: s}
 	acquire(t, b, held)
 	blob := strings.Repeat("x", 1<<20)
-	for err = nil; err == nil; {
+	for err = nil; !errors.Is(err, rpctypes.ErrNoSpace); {
 		_, err = e.Client().Put(t.Context(), "blob", blob)
 	}
 	_, err = b.Acquire(t.Context(), backend.AcquireRequest{Name: "new", Lease: backend.NewLeaseID(), Session: s})
@@ -357,7 +357,7 @@ func TestQuota(t *testing.T) {
 	if res, err := b.Renew(t.Context(), backend.RenewRequest{Session: s}); err != nil || res.SessionLost || len(res.Lost) > 0 {
 		t.Errorf("Renew over the quota: %+v, %v", res, err)
 	}
-	if s := e.Status(t.Context()); len(s.Alarms) != 1 || s.Alarms[0] != (embedded.Alarm{Node: embedded.DefaultName, Kind: embedded.AlarmNoSpace}) || s.Size < s.Quota {
+	if s := e.Status(t.Context()); len(s.Alarms) != 1 || s.Alarms[0] != (embedded.Alarm{Node: embedded.DefaultName, Kind: embedded.AlarmNoSpace}) || s.Size < s.Quota-2*int64(len(blob)) {
 		t.Errorf("over the quota: %+v", s)
 	}
 	if err := e.Compact(t.Context()); err != nil {
@@ -375,14 +375,24 @@ func TestQuota(t *testing.T) {
 	}
 }
 
-// Data that is in use is not compacted away: the alarm stays, and the refusal says why.
+// A node whose data reached its quota restarts. Data that is in use is not compacted away: the alarm stays, and
+// the refusal says why. A greater quota makes room.
 func TestCompactRefuses(t *testing.T) {
 	t.Parallel()
-	e := start(t, embedded.Config{DataDir: testserver.Dir(t), Quota: 16 << 20})
+	dir := testserver.Dir(t)
+	e := start(t, embedded.Config{DataDir: dir})
 	blob := strings.Repeat("x", 1<<20)
-	var err error
-	for i := 0; err == nil; i++ {
-		_, err = e.Client().Put(t.Context(), fmt.Sprint("blob", i), blob)
+	for i := range 20 {
+		if _, err := e.Client().Put(t.Context(), fmt.Sprint("blob", i), blob); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := e.Close(); err != nil {
+		t.Fatal(err)
+	}
+	e = start(t, embedded.Config{DataDir: dir, Quota: 16 << 20})
+	if _, err := e.Client().Put(t.Context(), "blob", blob); !errors.Is(err, rpctypes.ErrNoSpace) {
+		t.Fatalf("Put over the quota: %v", err)
 	}
 	if err := e.Compact(t.Context()); !errors.Is(err, embedded.ErrRefused) {
 		t.Errorf("Compact: %v", err)
@@ -390,9 +400,10 @@ func TestCompactRefuses(t *testing.T) {
 	if s := e.Status(t.Context()); len(s.Alarms) != 1 {
 		t.Errorf("%+v", s)
 	}
-	if _, err := e.Client().Delete(t.Context(), "blob", clientv3.WithPrefix()); err != nil {
+	if err := e.Close(); err != nil { // with the alarm
 		t.Fatal(err)
 	}
+	e = start(t, embedded.Config{DataDir: dir, Quota: 64 << 20})
 	if err := e.Compact(t.Context()); err != nil {
 		t.Error(err)
 	}

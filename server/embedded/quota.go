@@ -3,13 +3,17 @@ package embedded
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"slices"
 
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"go.etcd.io/etcd/server/v3/embed"
+	"go.etcd.io/etcd/server/v3/etcdserver/api/v3rpc"
+	"go.etcd.io/etcd/server/v3/proxy/grpcproxy/adapter"
 )
 
 // Alarm is an alarm of etcd. While there is one, no node grants a lock. Leases are released as before, and
@@ -68,22 +72,37 @@ func (e *Etcd) Compact(ctx context.Context) error {
 	if size >= e.cfg.Quota {
 		return fmt.Errorf("embedded: the data of %s in use takes %d bytes, and its quota is %d: release or break locks, and compact again: %w", e.cfg.Name, size, e.cfg.Quota, ErrRefused)
 	}
-	return e.disarm(ctx, c)
+	return disarm(ctx, c, e.node.Server.Alarms(), func(member uint64) bool {
+		return member == uint64(e.node.Server.MemberID()) || !e.isMember(member)
+	})
 }
 
-// disarm clears the alarms about quotas that no other member will clear.
-func (e *Etcd) disarm(ctx context.Context, c *clientv3.Client) error {
-	own := uint64(e.node.Server.MemberID())
-	for _, m := range e.node.Server.Alarms() {
-		id := m.GetMemberID()
-		if m.GetAlarm() != pb.AlarmType_NOSPACE || id != own && e.isMember(id) {
+// disarm clears the alarms about quotas of some members.
+func disarm(ctx context.Context, c *clientv3.Client, alarms []*pb.AlarmMember, of func(member uint64) bool) error {
+	for _, m := range alarms {
+		if m.GetAlarm() != pb.AlarmType_NOSPACE || !of(m.GetMemberID()) {
 			continue
 		}
-		if _, err := c.AlarmDisarm(ctx, &clientv3.AlarmMember{MemberID: id, Alarm: pb.AlarmType_NOSPACE}); err != nil {
-			return fmt.Errorf("embedded: clear the alarm: %w", err)
+		if _, err := c.AlarmDisarm(ctx, &clientv3.AlarmMember{MemberID: m.GetMemberID(), Alarm: pb.AlarmType_NOSPACE}); err != nil {
+			return fmt.Errorf("clear the alarm: %w", err)
 		}
 	}
 	return nil
+}
+
+// putOver writes a key if it still has the revision, also at the quota: a node that cannot start cannot be
+// compacted, nor given a greater quota. Whether it was written the caller has to read.
+//
+// While there is an alarm, etcd refuses the write. Without one it does what it is asked for, reports that there
+// is no space, and raises the alarm again (etcd, server/etcdserver/apply/quota.go).
+func (e *Etcd) putOver(ctx context.Context, key string, revision int64, value string) error {
+	// The client of the node checks the quota first, and does not ask.
+	kv := clientv3.NewKVFromKVClient(adapter.KvServerToKvClient(v3rpc.NewKVServer(e.node.Server)), e.client)
+	_, err := kv.Txn(ctx).If(clientv3.Compare(clientv3.ModRevision(key), "=", revision)).Then(clientv3.OpPut(key, value)).Commit()
+	if !errors.Is(err, rpctypes.ErrNoSpace) {
+		return err
+	}
+	return disarm(ctx, e.client, e.node.Server.Alarms(), func(uint64) bool { return true })
 }
 
 func (e *Etcd) isMember(id uint64) bool {

@@ -45,7 +45,7 @@ func someNodes(t *testing.T) []*testserver.RedisServer {
 
 func client(t *testing.T, nodes []*testserver.RedisServer, cfg holdfast.Config) *holdfast.Client {
 	t.Helper()
-	b, err := redlock.Open(t.Context(), "redlock://"+testserver.RedisAddrs(nodes)+"?quarantine=off&timeout=10s", redlock.Config{})
+	b, err := redlock.Open(t.Context(), "redlock://"+testserver.RedisAddrs(nodes)+"?quarantine=off&timeout=10s&max_ttl=5m", redlock.Config{})
 	if err != nil {
 		t.Fatal(err)
 	}
