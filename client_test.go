@@ -222,7 +222,13 @@ func TestBreak(t *testing.T) {
 	c := newClient(t, f, holdfast.Config{})
 	operator := newClient(t, openStore(t, store), holdfast.Config{Owner: "op"})
 	lock := mustAcquire(t, c, "n")
-	res, err := operator.Break(t.Context(), "n", "stuck since noon")
+	if res, err := operator.BreakLease(t.Context(), "n", holdfast.NewLeaseID(), "not this one"); err != nil || len(res.Broken) > 0 || lock.Err() != nil {
+		t.Fatalf("a break of another lease: %+v, %v, %v", res, err, lock.Err())
+	}
+	if _, err := operator.BreakLease(t.Context(), "n", "", "no one"); !errors.Is(err, holdfast.ErrInvalid) {
+		t.Fatalf("a break of no lease: %v", err)
+	}
+	res, err := operator.BreakLease(t.Context(), "n", lock.Lease().ID, "stuck since noon")
 	if err != nil || len(res.Broken) != 1 || res.Token <= lock.Token() {
 		t.Fatalf("%+v, %v", res, err)
 	}

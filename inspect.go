@@ -93,7 +93,23 @@ func (c *Client) All(ctx context.Context, prefix string) iter.Seq2[LockInfo, err
 //
 // Errors: as for Inspect. OpError.MayHold means that the break may have been done.
 func (c *Client) Break(ctx context.Context, name, reason string) (BreakResult, error) {
-	req := backend.BreakRequest{Name: name, Reason: reason, Actor: c.cfg.Owner}
+	return c.breakLock(ctx, backend.BreakRequest{Name: name, Reason: reason, Actor: c.cfg.Owner})
+}
+
+// BreakLease takes the lock from one of its holders, which Inspect names, and from no other. If that lease does
+// not hold the lock any more, nothing is broken, and the result is without holders. All else is as for Break.
+//
+// Errors: as for Inspect; *InvalidError with the field "lease". OpError.MayHold means that the break may
+// have been done.
+func (c *Client) BreakLease(ctx context.Context, name string, lease LeaseID, reason string) (BreakResult, error) {
+	if err := backend.ValidateLeaseID(lease); err != nil {
+		return BreakResult{}, c.opErr("break", name, err)
+	}
+	return c.breakLock(ctx, backend.BreakRequest{Name: name, Lease: lease, Reason: reason, Actor: c.cfg.Owner})
+}
+
+func (c *Client) breakLock(ctx context.Context, req backend.BreakRequest) (BreakResult, error) {
+	name := req.Name
 	if err := errors.Join(checkContext(ctx), req.Validate()); err != nil {
 		return BreakResult{}, c.opErr("break", name, err)
 	}

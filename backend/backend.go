@@ -78,9 +78,10 @@ type Backend interface {
 	// List returns the locks that are held or waited for, in order of their names.
 	List(ctx context.Context, req ListRequest) (ListPage, error)
 
-	// Break takes the lock from all its holders and raises the token: every later grant, and the
-	// token returned, are greater than the victims' tokens. Waiters stay, and the first of them are
-	// granted. Breaking a lock that has no holder succeeds, with no holders in the result.
+	// Break takes the lock from all its holders, or from the one that req names, and raises the token:
+	// every later grant, and the token returned, are greater than the victims' tokens. Waiters stay,
+	// and the first of them are granted. Breaking a lock that has no such holder succeeds, with no
+	// holders in the result.
 	//
 	// The victims are the leases that held the lock when the break began. They are fixed before any
 	// of them loses it: a lease that is granted by the break, or while it is in progress, is never
@@ -338,6 +339,9 @@ type ListPage struct {
 // BreakRequest is the argument of Backend.Break.
 type BreakRequest struct {
 	Name string
+	// Lease is the only one that loses the lock. Empty: all that hold it. One that does not hold it
+	// loses nothing.
+	Lease LeaseID
 	// Reason and Actor are reported to the victims and to watchers; see ValidateText.
 	Reason string
 	Actor  string
@@ -345,7 +349,7 @@ type BreakRequest struct {
 
 // BreakResult is the result of Backend.Break.
 type BreakResult struct {
-	// Broken are the leases that were held.
+	// Broken are the leases that lost the lock.
 	Broken []Holder
 	// Token is greater than that of every broken lease, and not greater than that of any later
 	// grant of a lease that was not yet in the queue.

@@ -232,11 +232,19 @@ func (r BreakRequest) Validate() error {
 	if err := ValidateName(r.Name); err != nil {
 		return err
 	}
+	if r.Lease != "" {
+		if err := ValidateLeaseID(r.Lease); err != nil {
+			return err
+		}
+	}
 	if err := ValidateText("reason", r.Reason, MaxNoteLen); err != nil {
 		return err
 	}
 	return ValidateText("actor", r.Actor, MaxOwnerLen)
 }
+
+// Takes reports whether a holder loses the lock.
+func (r BreakRequest) Takes(holder LeaseID) bool { return r.Lease == "" || r.Lease == holder }
 
 func validText(field, s string, limit int) error {
 	switch {

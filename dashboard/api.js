@@ -49,7 +49,9 @@ export const ready = async () => (await call("/readyz")).body;
 export const signIn = async (token, breaks) =>
   (await call("/v1/session", changing("POST", { headers: { Authorization: "Bearer " + token }, body: JSON.stringify({ break: breaks }) }))).body;
 export const signOut = async () => call("/v1/session", changing("DELETE"));
-export const breakLock = async (name, reason) => (await call(pathOf(name) + "?reason=" + encodeURIComponent(reason), changing("DELETE"))).body;
+// breakLock takes the lock from one lease, or from all if lease is empty.
+export const breakLock = async (name, lease, reason) =>
+  (await call(pathOf(name) + "?" + new URLSearchParams(lease ? { lease, reason } : { reason }), changing("DELETE"))).body;
 
 const kinds = ["acquired", "released", "expired", "broken", "waiting", "left"];
 

@@ -35,10 +35,10 @@ const table = (head, rows) => {
   return t;
 };
 
-const holderRow = (h, limit, readAt) =>
+const holderRow = (h, limit, readAt, ...more) =>
   element("tr", "", cell(modeWord(h, limit)), cell(owner(h)), cell(h.token, "num token"), cell(age(h.since), "num"),
     cell(Date.parse(h.expires_at) > readAt ? leftOf(h) : "–", "num"),
-    cell(h.lease ? theirs("span", "token", h.lease) : element("span", "quiet", "not shown")), cell(h.note ? theirs("span", "note", h.note) : "–"));
+    cell(h.lease ? theirs("span", "token", h.lease) : element("span", "quiet", "not shown")), cell(h.note ? theirs("span", "note", h.note) : "–"), ...more);
 
 const waiterRow = (w, limit) =>
   element("tr", "", cell(String(w.position), "num"), cell(modeWord(w, limit)), cell(owner(w)), cell(age(w.since), "num"), cell(w.note ? theirs("span", "note", w.note) : "–"));
@@ -51,13 +51,13 @@ const party = (x) => element("li", "", owner(x), x.token ? element("span", "quie
 export class LockView {
   // eventsOf returns the events of a lock since the page was opened, the oldest first.
   constructor(eventsOf, opened, onBroken) {
-    Object.assign(this, { eventsOf, opened, onBroken, name: "", lock: null, readAt: 0, drawn: "", all: false, asked: "" });
+    Object.assign(this, { eventsOf, opened, onBroken, name: "", lock: null, readAt: 0, drawn: "", all: false, asked: "", lease: "" });
     byId("queue-all").addEventListener("click", () => {
       this.all = !this.all;
       this.drawn = "";
       this.draw();
     });
-    byId("break-open").addEventListener("click", () => this.ask());
+    byId("break-open").addEventListener("click", () => this.ask(""));
     byId("break-cancel").addEventListener("click", () => byId("break").close());
     byId("break-form").addEventListener("submit", (e) => {
       e.preventDefault();
@@ -108,8 +108,12 @@ export class LockView {
     const held = l.holders.length, queue = l.waiters.length;
     setText(byId("lock-summary"), held + queue === 0 ? "Free." : modeOf(l) + ", " + plural(held, "holder", "holders") + ", " + number(queue) + " waiting");
     show(byId("break-open"), l.may_break === true && held > 0);
+    const single = l.may_break === true && held > 1; // each holder can be broken by itself
+    const focused = document.activeElement.dataset.lease;
     byId("holders").replaceChildren(held === 0 ? element("p", "quiet", "None.")
-      : table(["Mode", "Owner", "Token", "Since", "Left", "Lease", "Note"], l.holders.slice(0, mostHolders).map((h) => holderRow(h, l.limit, this.readAt))));
+      : table(["Mode", "Owner", "Token", "Since", "Left", "Lease", "Note", ...(single ? [""] : [])],
+        l.holders.slice(0, mostHolders).map((h) => holderRow(h, l.limit, this.readAt, ...(single ? [cell(this.breakButton(h))] : [])))));
+    for (const e of document.querySelectorAll("#holders button")) if (e.dataset.lease === focused) e.focus();
     if (held > mostHolders) byId("holders").append(element("p", "quiet", "and " + number(held - mostHolders) + " more"));
     const shown = this.all ? l.waiters : l.waiters.slice(0, mostRows);
     byId("queue").replaceChildren(queue === 0 ? element("p", "quiet", "Empty.") : table(["Place", "Mode", "Owner", "Since", "Note"], shown.map((w) => waiterRow(w, l.limit))));
@@ -134,9 +138,23 @@ export class LockView {
     if (this.name && this.lock) drawing.draw(byId("timeline"), timeline(this.lock, this.eventsOf(this.name), api.now()));
   }
 
-  // ask opens the dialog with those who would lose the lock.
-  ask() {
-    this.asked = "";
+  breakButton(h) {
+    const e = element("button", "plain", "Break…");
+    e.dataset.lease = h.lease;
+    e.setAttribute("aria-label", "Break the lease of " + (h.owner ? visible(h.owner) : "no owner") + ", token " + h.token);
+    e.addEventListener("click", () => this.ask(h.lease));
+    return e;
+  }
+
+  // losers are the holders that the dialog is about: the one with this.lease, or all.
+  losers() {
+    return this.lock.holders.filter((h) => !this.lease || h.lease === this.lease);
+  }
+
+  // ask opens the dialog with those who would lose the lock: one lease, or all if it is empty.
+  ask(lease) {
+    Object.assign(this, { asked: "", lease });
+    setText(byId("break-do"), lease ? "Break this lease" : "Break the lock");
     byId("reason").value = "";
     show(byId("break-error"), false);
     this.compare();
@@ -146,16 +164,17 @@ export class LockView {
 
   // compare fills the dialog, and reports whether the holders are those that it showed before.
   compare() {
-    const tokens = this.lock.holders.map((h) => h.token).join();
+    const losers = this.losers();
+    const tokens = losers.map((h) => h.token).join();
     const same = this.asked === tokens;
     show(byId("break-changed"), this.asked !== "" && !same);
     if (this.asked !== "" && !same) setText(byId("break-changed"), "The holders have changed. Look again.");
     this.asked = tokens || "none";
     setText(byId("break-name"), visible(this.name));
-    const loses = this.lock.holders.slice(0, 8).map(party), others = this.lock.holders.length - 8;
+    const loses = losers.slice(0, 8).map(party), others = losers.length - 8;
     if (others > 0) loses.push(element("li", "quiet", "and " + number(others) + " more"));
-    byId("break-loses").replaceChildren(...(loses.length ? loses : [element("li", "quiet", "nobody: the lock is free")]));
-    const next = nextOf(this.lock).slice(0, 8).map(party);
+    byId("break-loses").replaceChildren(...(loses.length ? loses : [element("li", "quiet", this.lease ? "nobody: the lease has ended" : "nobody: the lock is free")]));
+    const next = nextOf(this.lock, this.lock.holders.filter((h) => !losers.includes(h))).slice(0, 8).map(party);
     byId("break-next").replaceChildren(...(next.length ? next : [element("li", "quiet", "nobody waits")]));
     byId("break-do").disabled = tokens === "";
     this.tick();
@@ -176,8 +195,8 @@ export class LockView {
     try {
       const before = this.asked;
       await this.read();
-      if ((this.lock.holders.map((h) => h.token).join() || "none") !== before) return;
-      const done = await api.breakLock(this.name, reason);
+      if ((this.losers().map((h) => h.token).join() || "none") !== before) return;
+      const done = await api.breakLock(this.name, this.lease, reason);
       byId("break").close();
       this.tell(done);
       this.onBroken(this.name);
@@ -185,7 +204,7 @@ export class LockView {
       setText(failed, e.body.may_hold || e.status === 0 ? "It is not known whether the lock was broken: " + e.message + ". Look at the holders before you try again." : e.message);
       show(failed, true);
     } finally {
-      byId("break-do").disabled = this.lock.holders.length === 0;
+      byId("break-do").disabled = this.losers().length === 0;
     }
   }
 

@@ -152,16 +152,15 @@ export const attention = (rows, ends, now, most) => {
   ];
 };
 
-// nextOf returns the waiters that get the lock when all its holders have lost it: the first one, and if it shares
-// the lock, those directly behind that fit.
-export const nextOf = (lock) => {
-  const [first, ...others] = lock.waiters;
-  if (!first) return [];
-  const next = [first];
-  let permits = first.permits;
-  for (const w of others) {
+// nextOf returns the waiters that get the lock when all its holders but those that stay have lost it: as many from
+// the front of the queue as fit together.
+export const nextOf = (lock, staying) => {
+  const next = [];
+  let permits = staying.reduce((sum, h) => sum + h.permits, 0);
+  for (const w of lock.waiters) {
+    const other = staying[0] || next[0];
     permits += w.permits;
-    if (!first.shared || !w.shared || (lock.limit > 1 && permits > lock.limit)) break;
+    if (other && (!other.shared || !w.shared || (lock.limit > 1 && permits > lock.limit))) break;
     next.push(w);
   }
   return next;

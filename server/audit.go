@@ -53,6 +53,6 @@ func (a *auditor) broke(r *request, claimed string, res backend.BreakResult, err
 			}
 		}
 	})
-	a.act(r, "break", slog.String("claimed", claimed), attrLock(r.name), slog.Uint64("token", uint64(res.Token)),
+	a.act(r, "break", slog.String("claimed", claimed), attrLock(r.name), slog.String("lease", r.params.Get("lease")), slog.Uint64("token", uint64(res.Token)),
 		slog.Any("owners", owners), slog.String("reason", r.params.Get("reason")), slog.String("result", result))
 }

@@ -137,6 +137,25 @@ func (s *Server) inspect(w http.ResponseWriter, r *request) {
 	s.write(w, r, http.StatusOK, lock)
 }
 
+// holderShownAs returns the ID in the store of the holder that this client is shown under an ID: its own leases
+// without their mark, those of others as they are. Without principals, and where there is none, it is the ID.
+func (s *Server) holderShownAs(ctx context.Context, r *request, id backend.LeaseID) (backend.LeaseID, error) {
+	if r.mark == "" || id == "" {
+		return id, nil
+	}
+	info, err := s.b.Inspect(ctx, r.name)
+	if err != nil {
+		return "", err
+	}
+	v := s.viewOf(r, r.name)
+	for _, h := range info.Holders {
+		if v.lease(string(h.Lease)) == string(id) {
+			return h.Lease, nil
+		}
+	}
+	return id, nil
+}
+
 // breakLock serves DELETE /v1/locks/{name}: an operator's act. The call to the backend is never
 // retried: a second break would evict the next holder.
 func (s *Server) breakLock(w http.ResponseWriter, r *request) {
@@ -147,7 +166,7 @@ func (s *Server) breakLock(w http.ResponseWriter, r *request) {
 	if claimed != "" {
 		actor = claimed + " via " + actor
 	}
-	req := backend.BreakRequest{Name: r.name, Reason: r.params.Get("reason"), Actor: actor}
+	req := backend.BreakRequest{Name: r.name, Lease: backend.LeaseID(r.params.Get("lease")), Reason: r.params.Get("reason"), Actor: actor}
 	if r.session != nil && strings.TrimSpace(req.Reason) == "" {
 		s.fail(w, r, invalid("reason", "empty", "given in a session of the page"))
 		return
@@ -158,6 +177,11 @@ func (s *Server) breakLock(w http.ResponseWriter, r *request) {
 	}
 	ctx, cancel := context.WithTimeout(r.Context(), s.cfg.Timeout)
 	defer cancel()
+	var err error
+	if req.Lease, err = s.holderShownAs(ctx, r, req.Lease); err != nil {
+		s.fail(w, r, err)
+		return
+	}
 	res, err := s.b.Break(ctx, req)
 	s.audit.broke(r, claimed, res, err)
 	if err != nil {

@@ -38,6 +38,9 @@ func TestBreak(t *testing.T) {
 	if got := a.call("DELETE", lockPath("job/7")+"?why=x", ""); got.status != 400 {
 		t.Errorf("unknown parameter: status %d", got.status)
 	}
+	if got := a.call("DELETE", lockPath("job/7")+"?lease=a%20b", ""); got.status != 400 || decode[wire.Problem](t, got).Field != "lease" {
+		t.Errorf("a lease with a space: %d %s", got.status, got.body)
+	}
 	empty := want[wire.Break](a, 200, "DELETE", lockPath("nobody"), "")
 	if empty.Broken == nil || len(empty.Broken) != 0 {
 		t.Errorf("break of a free lock %+v", empty)

@@ -80,6 +80,27 @@ func TestLeaseIDsOfOthersAreNotTold(t *testing.T) {
 	}
 }
 
+// Who may break a lock breaks one lease of several, by the ID that this principal is shown: its own, or
+// that of another.
+func TestBreakOne(t *testing.T) {
+	t.Parallel()
+	a := start(t, server.Config{Authorize: operatorsBreak, Principal: caller})
+	for _, who := range []string{"alice", "bob", "op"} {
+		want[wire.Grant](a, 200, "POST", lockPath("x"), `{"ttl":"5m","shared":true}`, "Authorization", who)
+	}
+	for left := 3; left > 0; left-- {
+		l := want[wire.Lock](a, 200, "GET", lockPath("x"), "", "Authorization", "op")
+		if len(l.Holders) != left {
+			t.Fatalf("%d hold it, want %d: %+v", len(l.Holders), left, l.Holders)
+		}
+		h := l.Holders[left-1]
+		want[wire.Problem](a, 403, "DELETE", lockPath("x")+"?lease="+h.Lease, "", "Authorization", "alice")
+		if got := want[wire.Break](a, 200, "DELETE", lockPath("x")+"?lease="+h.Lease, "", "Authorization", "op"); len(got.Broken) != 1 || got.Broken[0].Lease != h.Lease || got.Broken[0].Token != h.Token {
+			t.Errorf("break of %s: %+v", h.Lease, got)
+		}
+	}
+}
+
 // When callers have names, a lease belongs to its principal: for another one there is no lease with that
 // ID. The store keeps that, not the server.
 func TestLeaseOfAnother(t *testing.T) {

@@ -64,7 +64,7 @@ func routes() []route {
 		{"POST", "/v1/leases/batch", Batch, nil, nil, (*Server).batch},         // its items take the limiters of their own kind
 		{"GET", "/v1/locks", List, reading, []string{"prefix", "limit", "after"}, (*Server).list},
 		{"GET", "/v1/locks/{name}", Read, reading, nil, (*Server).inspect},
-		{"DELETE", "/v1/locks/{name}", Break, reading, []string{"reason"}, (*Server).breakLock},
+		{"DELETE", "/v1/locks/{name}", Break, reading, []string{"lease", "reason"}, (*Server).breakLock},
 		{"GET", "/v1/events", Watch, streaming, []string{"prefix"}, (*Server).events},
 		{"GET", "/v1/session", Session, nil, nil, (*Server).whoAmI},
 		{"POST", "/v1/session", Session, nil, nil, (*Server).openSession},

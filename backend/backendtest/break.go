@@ -15,6 +15,8 @@ func breakCases() []Case {
 		{ID: "C10", Name: "the-victim-is-told", Rule: c10, Needs: needsSessions, run: victimTold},
 		{ID: "C10", Name: "timed-victims-are-told", Rule: c10, Needs: needsTimed, run: timedVictim},
 		{ID: "C10", Name: "all-holders-are-broken", Rule: raised, Needs: needsPermits, run: allBroken},
+		{ID: "C10", Name: "one-of-the-holders-is-broken", Rule: "a break of one lease takes the lock from no other", Needs: needsSharing, run: oneBroken},
+		{ID: "C10", Name: "a-lease-that-holds-nothing-to-break", Rule: "a break of a lease that does not hold the lock changes nobody's", run: otherBroken},
 		{ID: "C10", Name: "the-next-in-queue-is-granted", Rule: raised, run: nextAfterBreak},
 		{ID: "C10", Name: "nobody-to-break", Rule: "breaking a lock that has no holder succeeds, with no holders in the result", run: nobodyToBreak},
 		{ID: "C10", Name: "lost-is-final", Rule: "a lease whose loss was reported is not granted again, or its next loss is reported, too", Needs: needsSessions, run: lostIsFinal},
@@ -135,6 +137,57 @@ func allBroken(e *env) {
 	if e.caps.Sessions {
 		e.pushed(b, two, "all")
 	}
+}
+
+func oneBroken(e *env) {
+	many := permits(3, 1)
+	if !e.caps.Permits {
+		many = shared
+	}
+	a, b := e.client(), e.client()
+	name := e.name()
+	one, two := a.take(a.ask(name, many)), b.take(b.ask(name, many))
+	three := a.take(a.ask(name, many))
+	w := a.join(a.ask(name))
+	res := e.breakLease(name, two.Lease, "only this")
+	if len(res.Broken) != 1 || res.Broken[0].Lease != two.Lease || res.Broken[0].Token != two.Token || res.Token <= two.Token {
+		e.Fatalf("Break of lease %s with token %d returned %+v", two.Lease, two.Token, res)
+	}
+	e.holds(name, one, three)
+	w.waits()
+	if e.caps.Sessions {
+		e.pushed(b, two, "only this")
+	}
+	if err := b.release(two.AcquireRequest); !errors.Is(err, backend.ErrLost) {
+		e.Errorf("Release of a broken lease: %v; it has to be ErrLost", err)
+	}
+	if got := a.keep().Lost; len(got) > 0 {
+		e.Errorf("Renew reports the losses %+v; another's lease was broken", got)
+	}
+	if res := e.breakLease(name, two.Lease, "again"); len(res.Broken) > 0 {
+		e.Errorf("the lease was broken before; Break returned %+v", res)
+	}
+	e.breakLease(name, one.Lease, "the next")
+	e.breakLease(name, three.Lease, "the last")
+	if next := w.granted(); next.Token <= three.Token {
+		e.Errorf("token %d after a break of token %d", next.Token, three.Token)
+	}
+}
+
+func otherBroken(e *env) {
+	a, b := e.client(), e.client()
+	name := e.name()
+	l := a.take(a.ask(name))
+	w := b.join(b.ask(name))
+	for _, lease := range []backend.LeaseID{backend.NewLeaseID(), w.req.Lease} {
+		if res := e.breakLease(name, lease, "a mistake"); len(res.Broken) > 0 {
+			e.Fatalf("Break of lease %s, which does not hold the lock, returned %+v", lease, res)
+		}
+	}
+	e.holds(name, l)
+	w.waits()
+	a.give(l)
+	w.granted()
 }
 
 func nextAfterBreak(e *env) {

@@ -320,6 +320,12 @@ func toldMutants() []mutant {
 				return b.OpenSession(ctx, r)
 			}}
 		}},
+		{"breaks all though one lease was named", []string{"C10"}, func() *hooks {
+			return &hooks{breaks: func(ctx context.Context, b backend.Backend, r backend.BreakRequest) (backend.BreakResult, error) {
+				r.Lease = ""
+				return b.Break(ctx, r)
+			}}
+		}},
 		{"breaks without telling by renewal", []string{"C10"}, func() *hooks {
 			return &hooks{renew: func(ctx context.Context, b backend.Backend, r backend.RenewRequest) (backend.RenewResult, error) {
 				res, err := b.Renew(ctx, r)

@@ -160,7 +160,11 @@ func tokensUnique(e *env) {
 
 // breakLock breaks the lock.
 func (e *env) breakLock(name, reason string) backend.BreakResult {
-	res, err := e.tryBreak(name, reason)
+	return e.breakLease(name, "", reason)
+}
+
+func (e *env) breakLease(name string, lease backend.LeaseID, reason string) backend.BreakResult {
+	res, err := e.tryBreak(name, lease, reason)
 	if err != nil {
 		e.Fatalf("Break of %q: %v", name, err)
 	}
@@ -169,8 +173,8 @@ func (e *env) breakLock(name, reason string) backend.BreakResult {
 
 // tryBreak breaks the lock, and returns to the caller the error of a store that does not answer
 // in time.
-func (e *env) tryBreak(name, reason string) (backend.BreakResult, error) {
+func (e *env) tryBreak(name string, lease backend.LeaseID, reason string) (backend.BreakResult, error) {
 	ctx, cancel := e.within(e.soon())
 	defer cancel()
-	return e.anyBackend().Break(ctx, backend.BreakRequest{Name: name, Reason: reason, Actor: "suite"})
+	return e.anyBackend().Break(ctx, backend.BreakRequest{Name: name, Lease: lease, Reason: reason, Actor: "suite"})
 }

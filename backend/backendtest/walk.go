@@ -179,7 +179,7 @@ func breakWalk(e *env) {
 				return // a busy server answers when the others have ended
 			}
 			before := tokens.greatest()
-			res, err := e.tryBreak(name, "walk")
+			res, err := e.tryBreak(name, "", "walk")
 			switch {
 			case errors.Is(err, backend.ErrUnavailable): // a busy server did not answer in time; the rule holds whatever became of it
 				e.Logf("Break: %v", err)

@@ -14,7 +14,7 @@ import (
 	"github.com/holdfast-io/holdfast/internal/seqlock"
 )
 
-// Break takes the lock from all its holders. The first read fixes the victims: a lease granted
+// Break takes the lock from its holders. The first read fixes the victims: a lease granted
 // later is not among them. If they do not fit into one transaction, they lose the lock in several,
 // the oldest first, each of which keeps out the waiters that cannot share the lock with the rest.
 // If Break fails between them, the remaining holders still hold the lock. Errors: *InvalidError,
@@ -29,7 +29,7 @@ func (b *Backend) Break(ctx context.Context, req backend.BreakRequest) (backend.
 	}
 	defer done()
 	br := &breaking{b: b, req: &req}
-	res, begun, err := seqlock.Break(ctx, br)
+	res, begun, err := seqlock.Break(ctx, br, &req)
 	err = b.fail(ctx, opBreak, err, begun)
 	if begun {
 		err = backend.PartDone(name, opBreak, err)

@@ -18,7 +18,7 @@ const breakAtOnce = 32
 
 const opBreak = "break"
 
-// Break takes the lock from all its holders, and notifies their sessions and the watchers. The
+// Break takes the lock from its holders, and notifies their sessions and the watchers. The
 // first read fixes the victims: all leases with tokens up to the greatest of theirs. A lease
 // granted later does not have such a token, unless it joins a victim by re-entry and so shares its
 // token: then it is broken, too. Where there are more than breakAtOnce holders, they lose the lock
@@ -82,7 +82,7 @@ func (br *breaking) pass(ctx context.Context) (bool, error) {
 		br.upTo = st.holders[len(st.holders)-1].rank()
 		br.res.Token = token(br.upTo + 1)
 	}
-	victims := slices.DeleteFunc(append(st.holders, st.queue...), func(e entry) bool { return e.rank() > br.upTo })
+	victims := slices.DeleteFunc(append(st.holders, st.queue...), func(e entry) bool { return e.rank() > br.upTo || !br.req.Takes(e.id()) })
 	told := br.b.holders(ctx, victims, breakAtOnce)
 	joinable := false
 	for from := 0; from < len(victims); from += breakAtOnce {
@@ -92,7 +92,7 @@ func (br *breaking) pass(ctx context.Context) (bool, error) {
 		}
 	}
 	for i := range victims {
-		joinable = joinable || victims[i].Reentrant
+		joinable = joinable || victims[i].Reentrant && br.req.Lease == ""
 	}
 	return !joinable, nil // a lease that joined in the meantime has a victim's token
 }

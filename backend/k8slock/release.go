@@ -79,7 +79,7 @@ func (s *session) abandon(k leaseKey) {
 	s.abandoned[k] = time.Now()
 }
 
-// Break takes the lock from all its holders, even from one of client-go's leader election. Errors:
+// Break takes the lock from its holders, even from one of client-go's leader election. Errors:
 // *InvalidError, *UnavailableError, ErrClosed, ctx's cause.
 func (b *Backend) Break(ctx context.Context, req backend.BreakRequest) (backend.BreakResult, error) {
 	if err := req.Validate(); err != nil {
@@ -92,13 +92,15 @@ func (b *Backend) Break(ctx context.Context, req backend.BreakRequest) (backend.
 	}
 	var res backend.BreakResult
 	c := &change{creates: true, apply: func(r *record) bool {
-		res = backend.BreakResult{Broken: r.describe().Holders}
+		res = backend.BreakResult{}
 		r.Broken = &broken{Reason: req.Reason}
-		for _, e := range r.Queue[:r.out()] {
-			r.Broken.Leases = append(r.Broken.Leases, e.Lease)
+		for _, h := range r.describe().Holders { // that of client-go has no lease
+			if req.Takes(h.Lease) {
+				res.Broken, r.Broken.Leases = append(res.Broken, h), append(r.Broken.Leases, h.Lease)
+			}
 		}
-		r.drop(func(e entry) bool { return e.Token > 0 })
-		r.foreign = false
+		r.drop(func(e entry) bool { return e.Token > 0 && req.Takes(e.Lease) })
+		r.foreign = r.foreign && req.Lease != ""
 		res.Token = r.nextToken()
 		r.promote(b.rest.clock.now())
 		return false

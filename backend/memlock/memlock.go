@@ -145,7 +145,7 @@ func (b *Backend) Release(ctx context.Context, req backend.ReleaseRequest) error
 	return lockstate.Release(b.store.rules(), b.store.lock(req.Name), &req)
 }
 
-// Break takes the lock from all its holders. Errors: *InvalidError, ErrClosed, ctx's
+// Break takes the lock from its holders. Errors: *InvalidError, ErrClosed, ctx's
 // cause.
 func (b *Backend) Break(ctx context.Context, req backend.BreakRequest) (backend.BreakResult, error) {
 	if err := req.Validate(); err != nil {
@@ -155,7 +155,7 @@ func (b *Backend) Break(ctx context.Context, req backend.BreakRequest) (backend.
 		return backend.BreakResult{}, err
 	}
 	defer b.store.leave()
-	return lockstate.Break(b.store.rules(), b.store.lock(req.Name), req.Reason), nil
+	return lockstate.Break(b.store.rules(), b.store.lock(req.Name), &req), nil
 }
 
 // Close makes the calls in progress, and all later ones, return ErrClosed. The leases stay in

@@ -2,6 +2,7 @@ package redislock
 
 import (
 	"context"
+	"strconv"
 
 	"github.com/holdfast-io/holdfast/backend"
 )
@@ -55,27 +56,50 @@ func (b *Backend) List(ctx context.Context, req backend.ListRequest) (backend.Li
 	return page, nil
 }
 
-// Break takes the lock from its holders and notifies them by push. See backend.Backend.
+// Break takes the lock from its holders and notifies them by push. Many of them lose it in several steps, each
+// of which keeps out the waiters that cannot share the lock with the rest. See backend.Backend.
 func (b *Backend) Break(ctx context.Context, req backend.BreakRequest) (backend.BreakResult, error) {
-	const op = "break"
 	if err := req.Validate(); err != nil {
 		return backend.BreakResult{}, err
 	}
-	answer, _, err := b.engine.do(ctx, true, "break", req.Name, req.Reason)
+	var res backend.BreakResult
+	for more := true; more; {
+		var err error
+		begun := res.Token > 0
+		if more, err = b.breakPart(ctx, &req, &res); err != nil && begun {
+			err = backend.PartDone(backendName, opBreak, err)
+		}
+		if err != nil {
+			return backend.BreakResult{}, err
+		}
+	}
+	sortHolders(res.Broken)
+	return res, nil
+}
+
+const opBreak = "break"
+
+// breakPart adds to res what the next step of a break has done, and reports whether there is another one.
+func (b *Backend) breakPart(ctx context.Context, req *backend.BreakRequest, res *backend.BreakResult) (bool, error) {
+	below := ""
+	if res.Token > 0 {
+		below = strconv.FormatUint(uint64(res.Token), 10)
+	}
+	answer, _, err := b.engine.do(ctx, true, opBreak, req.Name, req.Reason, string(req.Lease), below)
 	if err != nil {
-		return backend.BreakResult{}, toKind(op, err)
+		return false, toKind(opBreak, err)
 	}
 	d := decoder{list: answer}
 	if d.text() != "OK" {
-		return backend.BreakResult{}, refusal(op, &decoder{list: answer}, req.Name, 0)
+		return false, refusal(opBreak, &decoder{list: answer}, req.Name, 0)
 	}
-	result := backend.BreakResult{Token: d.token()}
+	res.Token = d.token()
+	more := d.int() == 1
 	for len(d.list) > 0 && d.err == nil {
-		result.Broken = append(result.Broken, d.holder(d.items()))
+		res.Broken = append(res.Broken, d.holder(d.items()))
 	}
 	if d.err != nil {
-		return backend.BreakResult{}, toKind(op, errReply)
+		return false, toKind(opBreak, errReply)
 	}
-	sortHolders(result.Broken)
-	return result, nil
+	return more, nil
 }

@@ -189,7 +189,7 @@ func settled(vs []vote, majority int) (fence.Token, bool) {
 	return greatest, false
 }
 
-// Break takes the lock from all its holders. Leases requested in the meantime stay. Errors:
+// Break takes the lock from its holders. Leases requested in the meantime stay. Errors:
 // *InvalidError, *UnavailableError, ErrClosed, ctx's cause.
 func (b *Backend) Break(ctx context.Context, req backend.BreakRequest) (backend.BreakResult, error) {
 	if err := req.Validate(); err != nil {
@@ -200,7 +200,7 @@ func (b *Backend) Break(ctx context.Context, req backend.BreakRequest) (backend.
 		return backend.BreakResult{}, err
 	}
 	defer cancel()
-	res, err := b.breakLock(ctx, req.Name)
+	res, err := b.breakLock(ctx, &req)
 	return res, toKind(ctx, opBreak, err, true)
 }
 
@@ -208,13 +208,14 @@ func (b *Backend) Break(ctx context.Context, req backend.BreakRequest) (backend.
 // is settled like that of a grant. A holder that releases its lease in the meantime has done
 // so if it found a majority of its votes, and is a victim otherwise, as far as the nodes
 // answer.
-func (b *Backend) breakLock(ctx context.Context, name string) (backend.BreakResult, error) {
-	s, silent, err := b.readState(ctx, name)
+func (b *Backend) breakLock(ctx context.Context, req *backend.BreakRequest) (backend.BreakResult, error) {
+	s, silent, err := b.readState(ctx, req.Name)
 	if err != nil {
 		return backend.BreakResult{}, err
 	}
 	const attempts, leastMargin = 16, 256
-	info, votes := b.describe(name, s, silent), tally(s.votes)
+	info, votes := b.describe(req.Name, s, silent), tally(s.votes)
+	info.Holders = slices.DeleteFunc(info.Holders, func(h backend.Holder) bool { return !req.Takes(h.Lease) })
 	by, victims := string(backend.NewLeaseID()), []string{strconv.Itoa(len(info.Holders))}
 	for _, h := range info.Holders {
 		victims = append(victims, string(h.Lease))
@@ -222,7 +223,7 @@ func (b *Backend) breakLock(ctx context.Context, name string) (backend.BreakResu
 	token := max(info.Token+1, fence.Token(b.clock())) //nolint:gosec // not negative
 	taken := make(map[backend.LeaseID]int)             // votes
 	for n := range attempts {
-		p := b.ask(one("break", name, append([]string{strconv.FormatUint(uint64(token), 10), by}, victims...)...))
+		p := b.ask(one("break", req.Name, append([]string{strconv.FormatUint(uint64(token), 10), by}, victims...)...))
 		acks, apart := 0, 0
 		greatest := token
 		err := p.collect(ctx, func(x answer) need {

@@ -284,15 +284,18 @@ func (b *Backend) List(ctx context.Context, req backend.ListRequest) (backend.Li
 
 func withWaiterLeases() http.Header { return http.Header{wire.HeaderWaiterLeases: {"true"}} }
 
-// Break evicts all holders of the lock. Errors: *InvalidError, *UnavailableError, ErrClosed,
+// Break takes the lock from its holders. Errors: *InvalidError, *UnavailableError, ErrClosed,
 // ctx's cause.
 func (b *Backend) Break(ctx context.Context, req backend.BreakRequest) (backend.BreakResult, error) {
 	if err := req.Validate(); err != nil {
 		return backend.BreakResult{}, err
 	}
 	c := call{op: "break", name: req.Name, method: http.MethodDelete, path: lockPath(req.Name), changes: true}
-	if req.Reason != "" {
-		c.query = url.Values{"reason": {req.Reason}}
+	c.query = url.Values{}
+	for param, value := range map[string]string{"lease": string(req.Lease), "reason": req.Reason} {
+		if value != "" {
+			c.query.Set(param, value)
+		}
 	}
 	if req.Actor != "" {
 		c.header = http.Header{wire.HeaderActor: {req.Actor}}

@@ -113,7 +113,7 @@ func (b *Backend) Release(ctx context.Context, req backend.ReleaseRequest) error
 	}))
 }
 
-// Break ends all leases that hold the lock. Errors: *InvalidError, *UnavailableError, ErrClosed,
+// Break ends the leases that hold the lock. Errors: *InvalidError, *UnavailableError, ErrClosed,
 // ctx's cause.
 func (b *Backend) Break(ctx context.Context, req backend.BreakRequest) (backend.BreakResult, error) {
 	if err := req.Validate(); err != nil {
@@ -121,7 +121,7 @@ func (b *Backend) Break(ctx context.Context, req backend.BreakRequest) (backend.
 	}
 	var res backend.BreakResult
 	err := b.do(ctx, newRequest("break", true, func(t *txn) error {
-		res = lockstate.Break(t.rules(), t.lock(req.Name), req.Reason)
+		res = lockstate.Break(t.rules(), t.lock(req.Name), &req)
 		return nil
 	}))
 	if err != nil {

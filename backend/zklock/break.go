@@ -21,7 +21,7 @@ const (
 	refusalsToLook = 8
 )
 
-// Break takes the lock from all its holders. The first read fixes the victims; entries are never
+// Break takes the lock from its holders. The first read fixes the victims; entries are never
 // reused, so a lease granted later is not among them. If they do not fit into one transaction, they
 // lose the lock in several, the oldest first, each of which keeps out the waiters that cannot share
 // the lock with the rest. If Break fails between them, the remaining holders still hold the lock.
@@ -43,7 +43,7 @@ func (b *Backend) Break(ctx context.Context, req backend.BreakRequest) (backend.
 		return backend.BreakResult{}, b.fail(ctx, opBreak, err, false)
 	}
 	br := &breaking{b: b, l: l, req: &req, lock: b.lockPath(req.Name)}
-	res, begun, err := seqlock.Break(ctx, br)
+	res, begun, err := seqlock.Break(ctx, br, &req)
 	err = b.fail(ctx, opBreak, err, begun)
 	if begun {
 		err = backend.PartDone(name, opBreak, err)

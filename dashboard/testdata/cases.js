@@ -68,10 +68,12 @@ export const cases = (s) => {
       { title: "Breaks and losses", entries: [{ name: "y", value: "expired 1s ago" }, { name: "x", value: "broken 1m ago" }] },
     ]],
 
-    ["after a break the first gets it", s.nextOf(lock("x", [], [waiter("a", 1), waiter("b", 1)])).map((w) => w.owner), ["a"]],
-    ["nobody gets what nobody waits for", s.nextOf(lock("x", [], [])), []],
-    ["shared waiters get it together, up to one that does not share", s.nextOf(lock("x", [], [waiter("a", 1, shared), waiter("b", 1, shared), waiter("c", 1), waiter("d", 1, shared)])).map((w) => w.owner), ["a", "b"]],
-    ["permits bound those that get it", s.nextOf(lock("x", [], [waiter("a", 1, { ...shared, permits: 2 }), waiter("b", 1, { ...shared, permits: 2 }), waiter("c", 1, shared)], { limit: 3 })).map((w) => w.owner), ["a"]],
+    ["after a break the first gets it", s.nextOf(lock("x", [], [waiter("a", 1), waiter("b", 1)]), []).map((w) => w.owner), ["a"]],
+    ["nobody gets what nobody waits for", s.nextOf(lock("x", [], []), []), []],
+    ["shared waiters get it together, up to one that does not share", s.nextOf(lock("x", [], [waiter("a", 1, shared), waiter("b", 1, shared), waiter("c", 1), waiter("d", 1, shared)]), []).map((w) => w.owner), ["a", "b"]],
+    ["permits bound those that get it", s.nextOf(lock("x", [], [waiter("a", 1, { ...shared, permits: 2 }), waiter("b", 1, { ...shared, permits: 2 }), waiter("c", 1, shared)], { limit: 3 }), []).map((w) => w.owner), ["a"]],
+    ["a waiter that does not share gets nothing beside a holder that stays", s.nextOf(lock("x", [], [waiter("a", 1)]), [holder("h", 1, shared)]), []],
+    ["the permits of a holder that stays count", s.nextOf(lock("x", [], [waiter("a", 1, { ...shared, permits: 2 }), waiter("b", 1, shared)], { limit: 3 }), [holder("h", 1, shared)]).map((w) => w.owner), ["a"]],
 
     ["the lanes of a timeline", (() => {
       const event = (kind, token, ago) => ({ kind, token, owner: "o" + token, at: iso(at - ago) });

@@ -265,8 +265,10 @@ func (b *Backend) Break(ctx context.Context, req backend.BreakRequest) (backend.
 	defer end()
 	var res backend.BreakResult
 	err = b.visit(ctx, "break", req.Name, true, func(r *record, now instant) {
-		res = backend.BreakResult{Broken: r.holders(now), Token: r.nextToken()}
-		r.Holder = nil
+		res = backend.BreakResult{Token: r.nextToken()}
+		if r.Holder != nil && req.Takes(r.Holder.Lease) {
+			res.Broken, r.Holder = r.holders(now), nil
+		}
 	})
 	if err != nil {
 		return backend.BreakResult{}, err

@@ -16,14 +16,17 @@ import (
 )
 
 func (a *app) breakCommand() *cobra.Command {
-	var reason string
+	var reason, lease string
 	var yes bool
 	cmd := &cobra.Command{
-		Use:   "break NAME --reason TEXT",
+		Use:   "break NAME --reason TEXT [--lease ID]",
 		Short: "Take a lock away from its holders",
 		Long: `Take a lock away from its holders. They are notified of the loss, with the reason, and the
 lock is granted to the first waiters in the queue. The token is raised: a resource that
 checks tokens refuses later writes of the former holders.
+
+With --lease only that lease loses the lock, and nothing is broken if it does not hold it any
+more. "holdfast show" lists the leases.
 
 Without --yes, show the current holders, and ask for confirmation if there is a terminal.`,
 		Example:           `  holdfast break nightly-report --reason "host is gone" --yes`,
@@ -38,15 +41,16 @@ Without --yes, show the current holders, and ask for confirmation if there is a 
 				return err
 			}
 			defer done()
-			return a.breakLock(cmd.Context(), c, args[0], reason, yes)
+			return a.breakLock(cmd.Context(), c, args[0], holdfast.LeaseID(lease), reason, yes)
 		},
 	}
 	cmd.Flags().StringVar(&reason, "reason", "", "reason, which the holders and the audit log get (required)")
+	cmd.Flags().StringVar(&lease, "lease", "", "the only lease that loses the lock (default all)")
 	cmd.Flags().BoolVar(&yes, "yes", false, "do not ask for confirmation")
 	return cmd
 }
 
-func (a *app) breakLock(ctx context.Context, c *holdfast.Client, name, reason string, yes bool) error {
+func (a *app) breakLock(ctx context.Context, c *holdfast.Client, name string, lease holdfast.LeaseID, reason string, yes bool) error {
 	info, err := c.Inspect(ctx, name)
 	if err != nil {
 		return err
@@ -60,13 +64,21 @@ func (a *app) breakLock(ctx context.Context, c *holdfast.Client, name, reason st
 		if a.terminal() < 0 {
 			return usageError("yes", "nothing was broken; add --yes to break %q", name)
 		}
-		fmt.Fprintf(a.stderr, "holdfast: break %q, which %d hold? Type yes: ", name, len(info.Holders))
+		what := fmt.Sprintf("%q, which %d hold", name, len(info.Holders))
+		if lease != "" {
+			what = fmt.Sprintf("lease %q of %q", string(lease), name)
+		}
+		fmt.Fprintf(a.stderr, "holdfast: break %s? Type yes: ", what)
 		line, err := bufio.NewReader(a.stdin).ReadString('\n')
 		if err != nil || strings.TrimSpace(line) != "yes" {
 			return usageError("yes", "nothing was broken")
 		}
 	}
-	res, err := c.Break(ctx, name, reason)
+	breaks := func() (holdfast.BreakResult, error) { return c.Break(ctx, name, reason) }
+	if lease != "" {
+		breaks = func() (holdfast.BreakResult, error) { return c.BreakLease(ctx, name, lease, reason) }
+	}
+	res, err := breaks()
 	if err != nil {
 		return err
 	}

@@ -252,11 +252,15 @@ func TestLeaseFromTheShell(t *testing.T) {
 			if err := json.Unmarshal([]byte(renewed.out), &is); err != nil || is.Token != lease.Token || time.Until(is.ExpiresAt) < time.Hour {
 				t.Fatalf("%v: %+v; want two hours from now", err, renewed)
 			}
-			broken := run(t, command(t, url, "break", "deploy", "--reason", "test", "--yes", "--json"))
 			var answer struct {
 				Token  uint64
 				Broken []struct{ Lease string }
 			}
+			other := run(t, command(t, url, "break", "deploy", "--lease", "another", "--reason", "test", "--yes", "--json"))
+			if err := json.Unmarshal([]byte(other.out), &answer); err != nil || len(answer.Broken) != 0 {
+				t.Fatalf("break of another lease: %v: %+v", err, other)
+			}
+			broken := run(t, command(t, url, "break", "deploy", "--lease", lease.Lease, "--reason", "test", "--yes", "--json"))
 			if err := json.Unmarshal([]byte(broken.out), &answer); err != nil || len(answer.Broken) != 1 || answer.Token <= lease.Token {
 				t.Fatalf("%v: %+v", err, broken)
 			}

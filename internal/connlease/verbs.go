@@ -338,7 +338,7 @@ func (b *Leases) List(ctx context.Context, req backend.ListRequest) (backend.Lis
 	return page, nil
 }
 
-// Break ends all leases that hold the lock. It asks the holders to release them, and ends the
+// Break ends the leases that hold the lock. It asks the holders to release them, and ends the
 // connections of those that do not within five seconds. Other leases may be about to get the
 // lock, with a token below the break's: Break repeats until there are none. Errors:
 // *InvalidError, *UnavailableError, ErrClosed, ctx's cause.
@@ -354,7 +354,7 @@ func (b *Leases) Break(ctx context.Context, req backend.BreakRequest) (backend.B
 	var res backend.BreakResult
 	named := make(map[backend.LeaseID]bool)
 	for looks := 1; ; looks++ {
-		token, hit, err := b.store.Mark(ctx, Mark{Name: req.Name, Reason: req.Reason, Below: res.Token})
+		token, hit, err := b.store.Mark(ctx, Mark{Name: req.Name, Lease: req.Lease, Reason: req.Reason, Below: res.Token})
 		if err == nil {
 			err = b.yielded(ctx, hit)
 		}

@@ -292,11 +292,12 @@ func Release[L, X any](s Store[L, X], lock *Lock[L, X], req *backend.ReleaseRequ
 	return nil
 }
 
-// Break takes the lock from all its holders, and issues a token: the next one is greater than theirs.
-func Break[L, X any](s Store[L, X], lock *Lock[L, X], reason string) backend.BreakResult {
-	res := backend.BreakResult{Token: s.Token(lock), Broken: Holders(s, lock.Holders.Leases)}
-	for _, h := range slices.Clone(lock.Holders.Leases) {
-		Lose(s, h, backend.EventBroken, backend.CauseBroken, reason)
+// Break takes the lock from its holders, or from one of them, and issues a token: the next one is greater than theirs.
+func Break[L, X any](s Store[L, X], lock *Lock[L, X], req *backend.BreakRequest) backend.BreakResult {
+	victims := slices.DeleteFunc(slices.Clone(lock.Holders.Leases), func(l *Lease[L, X]) bool { return !req.Takes(l.ID) })
+	res := backend.BreakResult{Token: s.Token(lock), Broken: Holders(s, victims)}
+	for _, h := range victims {
+		Lose(s, h, backend.EventBroken, backend.CauseBroken, req.Reason)
 	}
 	return res
 }

@@ -104,7 +104,7 @@ func release(id string, abandon bool) input {
 }
 
 func breaks(s *store, l *lock) {
-	res := lockstate.Break(s, l, "why")
+	res := lockstate.Break(s, l, &backend.BreakRequest{Name: l.Name, Reason: "why"})
 	s.note("%d were broken, token %d", len(res.Broken), res.Token)
 }
 

@@ -42,7 +42,7 @@ type Evictor[E any] interface {
 	Evict(ctx context.Context, victims []Victim[E], n int) ([]Victim[E], Outcome, error)
 }
 
-// Break takes the lock from all its holders. The first read fixes the victims: a lease granted later
+// Break takes the lock from the holders that req names. The first read fixes the victims: a lease granted later
 // is not among them. The token is the one after the greatest of theirs, because the store counts its
 // changes, and every later grant has that token or a greater one. If there are no holders, a write of
 // its own returns the token, and a lease granted before that write is a victim.
@@ -51,12 +51,12 @@ type Evictor[E any] interface {
 // Each transaction keeps out the waiters that cannot share the lock with the rest. Break returns
 // true with an error if a transaction has changed something, or may have. It is never retried then: a
 // retry could evict a later holder.
-func Break[E any](ctx context.Context, store Evictor[E]) (backend.BreakResult, bool, error) {
+func Break[E any](ctx context.Context, store Evictor[E], req *backend.BreakRequest) (backend.BreakResult, bool, error) {
 	var res backend.BreakResult
-	rest, err := victims(ctx, store, math.MaxUint64)
+	rest, err := victims(ctx, store, req, math.MaxUint64)
 	if err == nil && len(rest) == 0 {
 		if res.Token, err = store.Stamp(ctx); err == nil {
-			rest, err = victims(ctx, store, res.Token)
+			rest, err = victims(ctx, store, req, res.Token)
 		}
 	}
 	if len(rest) > 0 {
@@ -86,15 +86,15 @@ func Break[E any](ctx context.Context, store Evictor[E]) (backend.BreakResult, b
 	return res, begun, err
 }
 
-// victims reads the holders whose tokens are below the given one.
-func victims[E any](ctx context.Context, store Evictor[E], below fence.Token) ([]Victim[E], error) {
+// victims reads the holders that req names and whose tokens are below the given one.
+func victims[E any](ctx context.Context, store Evictor[E], req *backend.BreakRequest, below fence.Token) ([]Victim[E], error) {
 	all, err := store.Holders(ctx)
 	if err != nil {
 		return nil, err
 	}
 	var some []Victim[E]
 	for _, v := range all {
-		if v.Holder.Token < below {
+		if v.Holder.Token < below && req.Takes(v.Holder.Lease) {
 			some = append(some, v)
 		}
 	}

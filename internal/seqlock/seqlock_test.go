@@ -79,7 +79,7 @@ func TestBreak(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			res, begun, err := seqlock.Break(t.Context(), &test.store)
+			res, begun, err := seqlock.Break(t.Context(), &test.store, &backend.BreakRequest{})
 			if begun != test.begun || (err != nil) != test.fails {
 				t.Fatalf("begun %t, %v", begun, err)
 			}

@@ -63,7 +63,7 @@ func (b *Leases) Release(ctx context.Context, req backend.ReleaseRequest) error 
 	return b.do(ctx, r)
 }
 
-// Break ends all leases that hold the lock. Errors: *InvalidError, *UnavailableError, ErrClosed,
+// Break ends the leases that hold the lock. Errors: *InvalidError, *UnavailableError, ErrClosed,
 // ctx's cause.
 func (b *Leases) Break(ctx context.Context, req backend.BreakRequest) (backend.BreakResult, error) {
 	if err := req.Validate(); err != nil {
@@ -71,7 +71,7 @@ func (b *Leases) Break(ctx context.Context, req backend.BreakRequest) (backend.B
 	}
 	var res backend.BreakResult
 	err := b.do(ctx, newRequest("break", Scope{Names: []string{req.Name}}, func(t *txn) error {
-		res = lockstate.Break(t.rules(), t.lock(req.Name), req.Reason)
+		res = lockstate.Break(t.rules(), t.lock(req.Name), &req)
 		return nil
 	}))
 	if err != nil {

@@ -240,7 +240,7 @@ type Break struct {
 	Name string `json:"name"`
 	// Token is above that of every lease broken.
 	Token fence.Token `json:"token"`
-	// Broken are the leases that were held.
+	// Broken are the leases that lost the lock.
 	Broken []Holder `json:"broken"`
 }
 

@@ -22,9 +22,13 @@ end
 
 local SHOWN = 16 -- holders that a refusal names
 
--- The holders, each as lease, record and time left. With dead, also those that have no time
--- left: what they live by may be gone from the records.
-local function holders(l, most, dead)
+-- When a holder ends. What it lives by may be gone from the records: then it has ended.
+local function expiry(l, lease, h)
+  return lasts(life(l.name, lease, h)) or now
+end
+
+-- The holders that have time left, each as lease, record and time left.
+local function holders(l, most)
   local r = {}
   local all
   if most > 0 and l.n > MANY then
@@ -34,9 +38,9 @@ local function holders(l, most, dead)
   end
   for i = 1, #all, 2 do
     if all[i] ~= '@' then
-      local e = lasts(life(l.name, all[i], holder(all[i + 1]))) or now
-      if dead or e > now then
-        r[#r + 1] = {all[i], all[i + 1], math.max(0, e - now)}
+      local e = expiry(l, all[i], holder(all[i + 1]))
+      if e > now then
+        r[#r + 1] = {all[i], all[i + 1], e - now}
         if #r == most then break end
       end
     end

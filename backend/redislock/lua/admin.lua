@@ -86,28 +86,40 @@ local function list(i)
   return r
 end
 
--- break name reason -> OK token holder... | CLOCK
+local PART = 128 -- as many holders lose a lock in one call: Redis serves nobody else in the meantime
+
+-- break name reason lease below -> OK token more holder... | CLOCK. Without a lease, all holders with a token below that
+-- number lose the lock. The first call of a break has no number, and draws one: its victims are those who hold the
+-- lock now. more: 1 when some still do, and the client must call again.
 local function breaklock(i)
-  local name, reason = ARGV[i], ARGV[i + 1]
+  local name, reason, one, below = ARGV[i], ARGV[i + 1], ARGV[i + 2], tonumber(ARGV[i + 3])
   local l = open(name)
-  local t = tokens(1)
+  local t = below or tokens(1)
   if not t then return {'CLOCK'} end
-  local r = {'OK', t}
+  local r = {'OK', t, 0}
   if l.n == 0 then return r end
-  local lines = {} -- by session, written once: thousands of its leases may be broken
-  for _, out in ipairs(holders(l, -1, true)) do
-    local lease, h = out[1], holder(out[2])
-    r[#r + 1] = out
-    withdraw(l, lease, h)
-    local chan = h.chan
-    if not h.timed and alive('s:' .. h.sid) then
-      lines[h.sid] = lines[h.sid] or {}
-      table.insert(lines[h.sid], lease .. '\t' .. reason)
-      local ok, s = pcall(session, h.sid)
-      if ok then chan = s.chan end
+  local lines = {} -- by session, written once
+  local all = one == '' and call('HGETALL', l.key) or {one, call('HGET', l.key, one)}
+  for j = 1, #all, 2 do
+    local lease, rec = all[j], all[j + 1]
+    local h = lease ~= '@' and rec and holder(rec)
+    if h and tonumber(h.token) < t then
+      if #r == PART + 3 then
+        r[3] = 1
+        break
+      end
+      r[#r + 1] = {lease, rec, math.max(0, expiry(l, lease, h) - now)}
+      withdraw(l, lease, h)
+      local chan = h.chan
+      if not h.timed and alive('s:' .. h.sid) then
+        lines[h.sid] = lines[h.sid] or {}
+        table.insert(lines[h.sid], lease .. '\t' .. reason)
+        local ok, s = pcall(session, h.sid)
+        if ok then chan = s.chan end
+      end
+      push(chan, 'l', h.sid, lease, 'broken', reason)
+      event('broken', name, lease, h, reason)
     end
-    push(chan, 'l', h.sid, lease, 'broken', reason)
-    event('broken', name, lease, h, reason)
   end
   for sid, told in pairs(lines) do broken(sid, told) end
   advance(l, true)

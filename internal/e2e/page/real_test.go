@@ -251,6 +251,26 @@ func TestBreak(t *testing.T) {
 	b.until(`document.querySelector("#overview").hidden`)
 }
 
+// One of several holders loses the lock, and the others keep it.
+func TestBreakOneOfSeveral(t *testing.T) {
+	t.Parallel()
+	at := serve(t, server.Config{})
+	for _, who := range []string{"ann/1", "bob/2", "eve/3"} {
+		acquire(t, at, "", "x", wire.AcquireRequest{TTL: wire.Duration(time.Hour), Owner: who, Shared: true})
+	}
+	b := open(t, at+"/?lock=x", desk)
+	b.until(`document.querySelectorAll("#holders button").length === 3`)
+	b.click("#holders tr:nth-child(2) button")
+	b.until(`document.querySelector("#break-loses").innerText.startsWith("bob/2") && document.querySelectorAll("#break-loses li").length === 1`)
+	b.keys("it hangs\r")
+	b.until(`document.querySelector("#lock-done").textContent.startsWith("Broken. Lost it: bob/2")`)
+	b.until(`document.querySelectorAll("#holders button").length === 2`)
+	if status, text, err := call(leasetest.Within(t), "GET", at+"/v1/locks/x", "", ""); err != nil || status != http.StatusOK ||
+		!strings.Contains(text, "ann/1") || strings.Contains(text, "bob/2") || !strings.Contains(text, "eve/3") {
+		t.Errorf("%d %s, %v", status, text, err)
+	}
+}
+
 // The holders changed while the dialog was open: nobody loses the lock who was not shown.
 func TestBreakShowsWhoLoses(t *testing.T) {
 	t.Parallel()
