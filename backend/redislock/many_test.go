@@ -52,6 +52,47 @@ func TestManyLeases(t *testing.T) {
 	}
 }
 
+// A break of many holders takes several steps. Its victims are those that held the lock at the first one: who comes
+// between two steps keeps the lock.
+func TestBreakInParts(t *testing.T) {
+	t.Parallel()
+	const n = 300
+	s, cfg := quick(t)
+	b := open(t, s, cfg)
+	id := session(t, b, time.Hour)
+	shared := func() backend.AcquireRequest {
+		return backend.AcquireRequest{Name: "n", Lease: backend.NewLeaseID(), Session: id, Mode: backend.Shared}
+	}
+	for range n {
+		acquire(t, b, shared())
+	}
+	var res backend.BreakResult
+	steps, later := 0, make(map[backend.LeaseID]bool)
+	for more := true; more; steps++ {
+		var err error
+		if more, err = b.BreakPart(t.Context(), backend.BreakRequest{Name: "n"}, &res); err != nil {
+			t.Fatal(err)
+		}
+		if l := acquire(t, b, shared()); l.Token <= res.Token {
+			t.Errorf("token %d after step %d of a break with token %d", l.Token, steps+1, res.Token)
+		} else {
+			later[l.Lease] = true
+		}
+	}
+	if steps < 3 || len(res.Broken) != n || len(later) != steps {
+		t.Errorf("%d of %d were broken in %d steps", len(res.Broken), n, steps)
+	}
+	info, err := b.Inspect(t.Context(), "n")
+	if err != nil || len(info.Holders) != steps {
+		t.Errorf("%d hold the lock, want the %d that came later: %v", len(info.Holders), steps, err)
+	}
+	for _, h := range info.Holders {
+		if !later[h.Lease] {
+			t.Errorf("%+v holds the lock", h)
+		}
+	}
+}
+
 // The end of a session is reported to its listener, as soon as any client's request finds it.
 func TestExpiryIsTold(t *testing.T) {
 	t.Parallel()
