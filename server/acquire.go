@@ -144,6 +144,10 @@ func (s *Server) acquireOwn(ctx context.Context, w http.ResponseWriter, r *reque
 		return
 	}
 	a.lease = c.live.ID
+	if err := s.stillMay(r, a, c); err != nil {
+		s.fail(w, r, err)
+		return
+	}
 	sent, err := s.answer(w, r, a, c)
 	switch {
 	case err == nil:
@@ -155,6 +159,21 @@ func (s *Server) acquireOwn(ctx context.Context, w http.ResponseWriter, r *reque
 		s.cfg.Logger.LogAttrs(ctx, slog.LevelInfo, "a grant was not sent to its client: the lease is released", attrLock(a.name), attrError(err))
 		s.giveBack(a, c)
 	}
+}
+
+// stillMay decides once more about a request that waited: its right may have been withdrawn in the meantime. Then
+// the lease is released. A token that has expired since the request arrived is no reason, and a store of identities that
+// cannot be asked is none either.
+func (s *Server) stillMay(r *request, a ask, c *claim) error {
+	if !c.grant.Waited {
+		return nil
+	}
+	err := s.authorize(r, Action{Verb: Acquire, Name: a.name})
+	if no, ok := errors.AsType[*refusal](err); !ok || no.status != http.StatusForbidden {
+		return nil
+	}
+	s.giveBack(a, c)
+	return err
 }
 
 // giveBack releases a lease whose grant was not sent to the client. No client knows its ID, so this
@@ -263,6 +282,9 @@ func (s *Server) stillUnknown(a ask, unknown bool, err error) error {
 // tellTheirs answers an acquire of a lease ID that the client made, and reports whether the
 // client has the lock. The lease is the client's whether or not the answer reaches it.
 func (s *Server) tellTheirs(ctx context.Context, w http.ResponseWriter, r *request, a ask, c *claim, err error) bool {
+	if err == nil {
+		err = s.stillMay(r, a, c)
+	}
 	if err != nil {
 		s.fail(w, r, cause(ctx, err))
 		return false

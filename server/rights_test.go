@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net/http"
 	"strings"
+	"sync/atomic"
 	"testing"
 
 	"github.com/holdfast-io/holdfast/backend"
@@ -77,6 +78,36 @@ func TestLeaseIDsOfOthersAreNotTold(t *testing.T) {
 	}
 	if p := want[wire.Problem](a, 409, "POST", lockPath("team-a/x"), `{}`, op...); p.Holders[0].Lease != g.Lease {
 		t.Errorf("an operator is told %+v", p.Holders)
+	}
+}
+
+// A waiter whose right is withdrawn while it waits is refused, and the lock is free again.
+func TestRightEndsWhileWaiting(t *testing.T) {
+	t.Parallel()
+	for name, id := range map[string]string{"made by the server": "", "made by the client": "a-lease-of-my-own"} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			var withdrawn atomic.Bool
+			a := start(t, server.Config{Principal: caller, Authorize: func(r *http.Request, act server.Action) error {
+				if withdrawn.Load() && caller(r) == "alice" {
+					return errors.New("not any more")
+				}
+				return nil
+			}})
+			g := want[wire.Grant](a, 200, "POST", lockPath("x"), `{"ttl":"5m"}`, "Authorization", "bob")
+			next := a.send("POST", lockPath("x"), fmt.Sprintf(`{"ttl":"5m","wait":"50s","lease":%q}`, id), "Authorization", "alice")
+			a.waiters("x", 1)
+			withdrawn.Store(true)
+			if got := a.call("DELETE", lockPath("x")+"/leases/"+g.Lease, "", "Authorization", "bob"); got.status != 204 {
+				t.Fatalf("release: %d %s", got.status, got.body)
+			}
+			if got := next.get(t); got.status != 403 {
+				t.Errorf("the waiter got %d %s", got.status, got.body)
+			}
+			if again := want[wire.Grant](a, 200, "POST", lockPath("x"), `{"ttl":"5s","wait":"50s"}`, "Authorization", "bob"); again.Token <= g.Token {
+				t.Errorf("token %d after %d", again.Token, g.Token)
+			}
+		})
 	}
 }
 
