@@ -22,13 +22,16 @@ import (
 // binary is the command, built once for all tests.
 var binary string
 
+// tagsEnv has the build tags of the command.
+const tagsEnv = "HOLDFAST_TEST_TAGS"
+
 func TestMain(m *testing.M) {
 	dir, err := os.MkdirTemp("", "holdfast-cli")
 	if err != nil {
 		panic(err)
 	}
 	binary = filepath.Join(dir, "holdfast")
-	build := exec.CommandContext(context.Background(), "go", "build", "-C", "../../cmd/holdfast", "-o", binary, ".")
+	build := exec.CommandContext(context.Background(), "go", "build", "-C", "../../cmd/holdfast", "-tags", os.Getenv(tagsEnv), "-o", binary, ".")
 	if out, err := build.CombinedOutput(); err != nil {
 		panic(fmt.Sprintf("build: %v\n%s", err, out))
 	}
