@@ -16,6 +16,9 @@ import (
 // Acquire blocks until the lock is granted, ctx is done, or Wait elapses. ctx ends only the
 // waiting: it does not end the lock.
 //
+// A name is 1 to 512 bytes of UTF-8 without control characters. Slashes are allowed, but between them
+// no segment is empty, "." or "..": "orders/1" is a name, "/orders/1" and "a//b" are not.
+//
 // While the backend is unavailable Acquire retries under the same lease ID, so a lost reply never
 // means two grants. When it fails, a lease that may have been granted is released in the
 // background.

@@ -227,6 +227,19 @@ func TestDo(t *testing.T) {
 	if !errors.Is(err, holdfast.ErrLost) || !errors.Is(err, mine) { // B26: neither hides the other
 		t.Fatalf("%v", err)
 	}
+	// What f returned of its context's end is not said twice.
+	for what, end := range map[string]func(context.Context) error{"the error": context.Context.Err, "the cause": context.Cause} {
+		err := c.Do(t.Context(), "n", func(ctx context.Context, _ *holdfast.Lock) error {
+			if _, err := other.Break(t.Context(), "n", "test"); err != nil {
+				return err
+			}
+			<-ctx.Done()
+			return end(ctx)
+		})
+		if lost, ok := errors.AsType[*holdfast.OpError](err); !ok || !errors.Is(err, holdfast.ErrLost) || err.Error() != lost.Error() {
+			t.Errorf("f returned %s of its context: %v", what, err)
+		}
+	}
 	ctx, cancel := context.WithCancel(t.Context())
 	err = c.Do(ctx, "n", func(inner context.Context, _ *holdfast.Lock) error {
 		cancel()

@@ -18,7 +18,7 @@ import (
 var (
 	// ErrNoSchema: the tables do not exist, and the user may not create them. See
 	// [Backend.Migrate].
-	ErrNoSchema = errors.New("the tables of holdfast do not exist, and this user may not create them: run holdfast migrate as a user who may")
+	ErrNoSchema = errors.New("the tables of holdfast do not exist, and this user may not create them: run holdfast init-store as a user who may")
 	// ErrNewer: a later version of Holdfast created the tables. They were not changed.
 	ErrNewer = errors.New("the tables are of a later version")
 	// ErrOlder: a version of Holdfast that was never released created the tables. They were not
@@ -160,7 +160,7 @@ func remedy(err error) string {
 	case c == codeNoDatabase:
 		return "name a database that exists"
 	case errors.Is(err, ErrNoSchema):
-		return "create the tables with holdfast migrate"
+		return "create the tables with holdfast init-store"
 	case denied(err):
 		return "grant the user what the page of this store names"
 	case errors.Is(err, mysql.ErrNoTLS):

@@ -23,7 +23,7 @@ import (
 var (
 	// ErrNoSchema: the tables do not exist, and the role may not create them. See
 	// [Backend.Migrate].
-	ErrNoSchema = errors.New("the tables of holdfast do not exist, and this role may not create them: run holdfast migrate as a role that may")
+	ErrNoSchema = errors.New("the tables of holdfast do not exist, and this role may not create them: run holdfast init-store as a role that may")
 	// ErrPooler: the server is a pooler that does not accept the settings that we need for a
 	// connection. Nothing was done. With listen=false they are not needed.
 	ErrPooler = errors.New("a connection pooler refuses the settings of Holdfast: set listen=false")
@@ -169,7 +169,7 @@ func remedy(err error) string {
 	case c == codeNoDatabase:
 		return "name a database that exists"
 	case errors.Is(err, ErrNoSchema):
-		return "create the tables with holdfast migrate"
+		return "create the tables with holdfast init-store"
 	case strings.Contains(err.Error(), "server refused TLS connection"):
 		return "set sslmode=disable, or turn ssl on in the server"
 	}

@@ -32,6 +32,7 @@ func NewAPI(shop *Shop, log *slog.Logger) http.Handler {
 		"already-processed":  {Title: "O pedido já foi processado", Detail: "o pedido já foi processado: order traz o resultado"},
 		"other-request":      {Title: "A Idempotency-Key já foi usada", Detail: "a chave foi usada para outra quantidade"},
 		"not-found":          {Title: "Não encontrado", Detail: "não existe esse pedido ou produto"},
+		"another-epoch":      {Title: "Locks de outro armazenamento", Detail: "esta instância usa os locks de outro armazenamento, ou de outra época; nada foi gravado"},
 		"lock-lost":          {Title: "O lock foi perdido", Detail: "outra requisição assumiu, ou pode ter assumido; tente de novo"},
 	}})
 }
@@ -136,6 +137,8 @@ func explain(err error) *web.ProblemError {
 		p.Status, p.Type, p.Title = http.StatusUnprocessableEntity, "other-request", "Idempotency-Key was used before"
 	case errors.Is(err, ErrNotFound):
 		p.Status, p.Type, p.Title = http.StatusNotFound, "not-found", "Not found"
+	case errors.Is(err, fence.ErrEpoch): // an operator has to give all instances the same store and epoch
+		p.Status, p.Type, p.Title = http.StatusServiceUnavailable, "another-epoch", "Locks of another store"
 	case errors.Is(err, fence.ErrStale), errors.Is(err, holdfast.ErrLost):
 		p.Status, p.Type, p.Title, p.RetryAfter = http.StatusServiceUnavailable, "lock-lost", "The lock was lost", time.Second
 		p.Detail = "another request has taken over, or may have; try again"

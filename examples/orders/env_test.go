@@ -98,7 +98,7 @@ type fixture struct {
 
 func setUp(t *testing.T, database *testserver.PostgresDatabase) *fixture {
 	t.Helper()
-	store, err := orders.OpenStore(t.Context(), database.URL())
+	store, err := orders.OpenStore(t.Context(), database.URL(), 0)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -12,8 +12,10 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"math"
 	"os"
 	"os/signal"
+	"strconv"
 	"sync"
 	"syscall"
 	"time"
@@ -41,6 +43,7 @@ func Run(ctx context.Context, args []string, authorize Authorize, out, diag io.W
 	listen := flags.String("listen", "127.0.0.1:8080", "address to listen on")
 	database := flags.String("database", "", "URL of the PostgreSQL database")
 	url := flags.String("locks", "", "URL of the store of the locks: any that package open knows; empty: the database")
+	epoch := flags.Uint("epoch", 0, "epoch of the store of the locks: one more after each move to another store")
 	ttl := flags.Duration("ttl", 10*time.Second, "how long the locks of an instance that died keep the others out")
 	name := flags.String("name", "", "who this instance is, for people; empty: host and process")
 	payments := flags.String("payments", "", "URL of the payment provider, which is sent each order; empty: every order can be charged")
@@ -52,12 +55,15 @@ func Run(ctx context.Context, args []string, authorize Authorize, out, diag io.W
 	if *database == "" {
 		return fmt.Errorf("command line: %w", &holdfast.InvalidError{Field: "--database", Value: `""`, Bound: "the URL of a PostgreSQL database"})
 	}
+	if *epoch > math.MaxUint32 {
+		return fmt.Errorf("command line: %w", &holdfast.InvalidError{Field: "--epoch", Value: strconv.FormatUint(uint64(*epoch), 10), Bound: "0 to 4294967295"})
+	}
 	if *url == "" {
 		*url = *database
 	}
 	log := slog.New(slog.NewTextHandler(diag, nil))
 
-	store, err := OpenStore(ctx, *database)
+	store, err := OpenStore(ctx, *database, uint32(*epoch)) //nolint:gosec // checked above
 	if err != nil {
 		return err
 	}

@@ -23,6 +23,7 @@ func TestOrders(t *testing.T) {
 		"TokenAfterRead":  func(f *fixture) { testToken(f, false) },
 		"TokenAfterWrite": func(f *fixture) { testToken(f, true) },
 		"Order":           testOrder, "Outside": testOutside, "OrderBusy": testOrderBusy, "Reserve": testReserve, "StockBusy": testStockBusy,
+		"Epoch":       testEpoch,
 		"BadRequests": testBadRequests, "Start": testStart,
 	})
 }
@@ -197,6 +198,27 @@ func testStockBusy(f *fixture) {
 	}
 }
 
+// testEpoch: the locks move to a store whose tokens are smaller. What was guarded by the old one is refused, with an answer
+// that says so, until the epoch is raised; from then on the old store is refused.
+func testEpoch(f *fixture) {
+	t := f.t
+	f.Exec("INSERT INTO product VALUES (1, 9)")
+	before := start(t, "before", "--database", f.URL())
+	forgotten := start(t, "forgotten", "--database", f.URL(), "--locks", "memory://")
+	moved := start(t, "moved", "--database", f.URL(), "--locks", "memory://", "--epoch", "1")
+	expect(t, reserveStock(t, before.url, 1, "", 1), http.StatusOK)
+	if a := expect(t, reserveStock(t, forgotten.url, 1, "", 1), http.StatusServiceUnavailable); !a.is("another-epoch") {
+		t.Errorf("moved without an epoch: %s", a.text)
+	}
+	expect(t, reserveStock(t, moved.url, 1, "", 1), http.StatusOK)
+	if a := expect(t, reserveStock(t, before.url, 1, "", 1), http.StatusServiceUnavailable); !a.is("another-epoch") {
+		t.Errorf("the old store after the move: %s", a.text)
+	}
+	if n := f.Int("SELECT stock FROM product"); n != 7 {
+		t.Errorf("of 9 two were reserved, and %d are left", n)
+	}
+}
+
 // testBadRequests: every refusal is a problem that says what is wrong.
 func testBadRequests(f *fixture) {
 	t := f.t
@@ -245,6 +267,9 @@ func testStart(f *fixture) {
 	}
 	if err := run("--database", f.URL(), "--ttl", "1ms"); !errors.As(err, &bad) || bad.Field != "ttl" {
 		t.Errorf("a millisecond: %v", err)
+	}
+	if err := run("--database", f.URL(), "--epoch", "4294967296"); !errors.As(err, &bad) || bad.Field != "--epoch" {
+		t.Errorf("too great an epoch: %v", err)
 	}
 	for range 2 {
 		p := start(t, "demo", "--database", f.URL(), "--demo")

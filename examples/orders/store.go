@@ -74,8 +74,9 @@ type Store struct {
 	guard *sqlfence.Guard
 }
 
-// OpenStore connects to a PostgreSQL and creates the tables if there are none.
-func OpenStore(ctx context.Context, url string) (*Store, error) {
+// OpenStore connects to a PostgreSQL and creates the tables if there are none. epoch is that of the locks' store: 0, and
+// one more after each move to another.
+func OpenStore(ctx context.Context, url string, epoch uint32) (*Store, error) {
 	cfg, err := pgx.ParseConfig(url)
 	if err != nil {
 		return nil, fmt.Errorf("the URL of the database: %w", err) // pgx leaves out the password
@@ -84,7 +85,7 @@ func OpenStore(ctx context.Context, url string) (*Store, error) {
 	// transaction, so that no other instance waits for it until it resumes.
 	cfg.RuntimeParams["idle_in_transaction_session_timeout"] = "5s"
 	cfg.RuntimeParams["statement_timeout"] = "15s"
-	guard, err := sqlfence.New(sqlfence.Postgres, sqlfence.Config{})
+	guard, err := sqlfence.New(sqlfence.Postgres, sqlfence.Config{Epoch: epoch})
 	if err != nil {
 		return nil, err
 	}

@@ -4,6 +4,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"database/sql"
 	"errors"
@@ -32,11 +33,12 @@ import (
 
 func main() {
 	url := flag.String("backend", "", "redlock://host,host,host (default: three redis-server of its own)")
+	data := flag.String("data", "", "file of the database, which several processes may share (default: a file of this run)")
 	instances := flag.Int("instances", 3, "how many instances")
 	listen := flag.String("listen", "", "serve /healthz and /metrics on this address until SIGINT or SIGTERM")
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	err := run(ctx, os.Stdout, *url, *instances, *listen)
+	err := run(ctx, os.Stdout, *url, *data, *instances, *listen)
 	stop()
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "redlock-services:", err)
@@ -44,7 +46,7 @@ func main() {
 	}
 }
 
-func run(ctx context.Context, out io.Writer, url string, n int, listen string) error {
+func run(ctx context.Context, out io.Writer, url, data string, n int, listen string) error {
 	dir, err := os.MkdirTemp("", "redlock-services-")
 	if err != nil {
 		return fmt.Errorf("make a folder: %w", err)
@@ -59,11 +61,11 @@ func run(ctx context.Context, out io.Writer, url string, n int, listen string) e
 		url = nodes.url()
 		fmt.Fprintln(out, "three Redis servers:", url)
 	}
-	store, err := services.OpenStore(ctx, filepath.Join(dir, "data.db"))
+	store, err := services.OpenStore(ctx, cmp.Or(data, filepath.Join(dir, "data.db")))
 	if err != nil {
 		return err
 	}
-	defer store.Close() //nolint:errcheck // the file is removed
+	defer store.Close() //nolint:errcheck // what was committed stays
 	reg := prometheus.NewRegistry()
 	metrics, err := observe.NewPrometheus(reg, observe.Options{Backend: "redlock"})
 	if err != nil {

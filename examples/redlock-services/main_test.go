@@ -8,11 +8,16 @@ import (
 	"net"
 	"net/http"
 	"os"
+	"os/exec"
+	"path/filepath"
 	"regexp"
+	"strconv"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
+	"github.com/holdfast-io/holdfast/examples/redlock-services/internal/services"
 	"github.com/holdfast-io/holdfast/internal/testserver"
 )
 
@@ -61,8 +66,57 @@ func TestTerminated(t *testing.T) {
 // The command runs as the README has it.
 func TestRun(t *testing.T) {
 	t.Parallel()
-	if err := run(t.Context(), t.Output(), "", 3, ""); err != nil {
+	if err := run(t.Context(), t.Output(), "", "", 3, ""); err != nil {
 		t.Error(err)
+	}
+}
+
+// Four processes of two instances, on the same servers and database: each file is processed once, the IDs have no gaps, and
+// each change comes once.
+func TestProcesses(t *testing.T) {
+	t.Parallel()
+	exe, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	data := filepath.Join(t.TempDir(), "data.db")
+	store, err := services.OpenStore(t.Context(), data)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer store.Close()
+	url := "redlock://" + testserver.RedisAddrs(testserver.RedisNodes(t, 3)) + "?quarantine=off&timeout=10s"
+	said := make([]string, 4)
+	var wg sync.WaitGroup
+	for i := range said {
+		wg.Go(func() {
+			cmd := exec.CommandContext(t.Context(), exe, "-backend", url, "-data", data, "-instances", "2")
+			cmd.Env = append(os.Environ(), programEnv+"=1")
+			out, err := cmd.CombinedOutput()
+			if err != nil {
+				t.Errorf("%v: %s", err, out)
+			}
+			said[i] = string(out)
+		})
+	}
+	wg.Wait()
+	files, changes := 0, 0
+	for _, line := range said {
+		said := regexp.MustCompile(`processed (\d+) times; .* (\d+) changes`).FindStringSubmatch(line)
+		if said == nil {
+			t.Fatalf("it says %q", line)
+		}
+		here, _ := strconv.Atoi(said[1])
+		synchronised, _ := strconv.Atoi(said[2])
+		files, changes = files+here, changes+synchronised
+	}
+	var ids, last, results, most int
+	const count = "SELECT (SELECT count(DISTINCT id) FROM invoices), (SELECT last FROM counters), (SELECT count(*) FROM results), (SELECT max(changes) FROM synced)"
+	if err := store.DB().QueryRowContext(t.Context(), count).Scan(&ids, &last, &results, &most); err != nil {
+		t.Fatal(err)
+	}
+	if files != 5 || results != 5 || ids != 40 || last != 40 || changes != 40 || most != 1 {
+		t.Errorf("%d files processed and %d results, %d IDs of %d, %d changes, each %d times at most", files, results, ids, last, changes, most)
 	}
 }
 
@@ -76,7 +130,7 @@ func TestServe(t *testing.T) {
 	}
 	ctx, stop := context.WithCancel(t.Context())
 	ended := make(chan error, 1)
-	go func() { ended <- run(ctx, t.Output(), url, 2, listen) }()
+	go func() { ended <- run(ctx, t.Output(), url, "", 2, listen) }()
 	get := func(path string) string {
 		t.Helper()
 		for deadline := time.Now().Add(time.Minute); ; {

@@ -21,7 +21,7 @@ const evening = "2926-12-24T20:00:00"
 func TestTables(t *testing.T) {
 	t.Parallel()
 	each(t, map[string]func(*fixture){
-		"Reservation": testReservation, "Lists": testLists, "OneTable": testOneTable, "Busy": testBusy, "BadRequests": testBadRequests, "Start": testStart,
+		"Reservation": testReservation, "Lists": testLists, "OneTable": testOneTable, "Busy": testBusy, "Retried": testRetried, "BadRequests": testBadRequests, "Start": testStart,
 		"LostUpdate": testLostUpdate, "ShareLetsBothWrite": testShareLetsBothWrite, "ShareDeadlocks": testShareDeadlocks,
 		"UpdateWaits": testUpdateWaits,
 	})
@@ -166,6 +166,28 @@ func testBusy(f *fixture) {
 		t.Fatal(err)
 	}
 	expect(t, reserve(t, url, 1, 1, evening), http.StatusCreated)
+}
+
+// testRetried: a transaction that the database ended because of others is run again, from its start. After five of them
+// the guest is told to try again, and nothing was written.
+func testRetried(f *fixture) {
+	f.Exec("CREATE SEQUENCE conflicts",
+		`CREATE FUNCTION conflict() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN
+			IF nextval(''conflicts'') % 8 <> 0 THEN RAISE EXCEPTION ''a conflict'' USING ERRCODE = ''40001''; END IF; RETURN NEW; END'`,
+		"CREATE TRIGGER conflict BEFORE INSERT ON reserva FOR EACH ROW EXECUTE FUNCTION conflict()")
+	url := f.serve(patience)
+	ask := func() answer { // once: the function reserve would retry
+		return do(f.t, http.MethodPost, url+"/mesas/1/reservas", `{"usuarioId":1,"dataReserva":"`+evening+`"}`)
+	}
+	if a := expect(f.t, ask(), http.StatusServiceUnavailable); !a.is("busy") || a.header.Get("Retry-After") == "" {
+		f.t.Errorf("five conflicts: %s", a.text)
+	}
+	f.count(0, 0)
+	expect(f.t, ask(), http.StatusCreated) // the third of these is the eighth
+	f.count(1, 1)
+	if n := f.Int("SELECT last_value FROM conflicts"); n != 8 {
+		f.t.Errorf("%d transactions, not 5 and 3", n)
+	}
 }
 
 // testBadRequests: every refusal is a problem that says what is wrong.

@@ -141,9 +141,9 @@ func (a *app) printEvent(e holdfast.Event) {
 	_ = a.line(a.stdout, "%s  %-9s %-9s %-16s token %s  %s %s", e.At.Local().Format("15:04:05.000"), e.Kind, e.Mode, e.Owner, token, e.Name, e.Reason)
 }
 
-func (a *app) migrateCommand() *cobra.Command {
+func (a *app) initStoreCommand() *cobra.Command {
 	return &cobra.Command{
-		Use:   "migrate",
+		Use:   "init-store",
 		Short: "Prepare the backend: create its schema if it has one",
 		Long: `Open the backend, and create its schema if it does not exist: the local file, or the tables
 in PostgreSQL, MySQL or MariaDB. Other backends have no schema and are only opened.
@@ -152,8 +152,8 @@ Repeating the command changes nothing.
 A role that may use the tables but not create them needs SELECT, INSERT, UPDATE and DELETE
 on all tables, and in PostgreSQL USAGE on the schema and, for advisory locks, on its
 sequence. The role that created the tables grants these privileges.`,
-		Example: `  holdfast migrate --backend sqlite:///var/lib/holdfast/locks.db
-  holdfast migrate --backend postgres://admin@db/app`,
+		Example: `  holdfast init-store --backend sqlite:///var/lib/holdfast/locks.db
+  holdfast init-store --backend postgres://admin@db/app`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			b, err := a.open(cmd.Context())

@@ -184,7 +184,7 @@ Exit status: 0; 75 the lock is held; 74 the backend is unavailable; 70 the lock 
 	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return &usage{err: err} })
 	root.AddCommand(
 		a.runCommand(), a.acquireCommand(), a.renewCommand(), a.releaseCommand(), a.lsCommand(), a.showCommand(),
-		a.breakCommand(), a.watchCommand(), a.topCommand(), a.serveCommand(), a.doctorCommand(), a.migrateCommand(),
+		a.breakCommand(), a.watchCommand(), a.topCommand(), a.serveCommand(), a.doctorCommand(), a.initStoreCommand(),
 		a.electCommand(), a.clusterCommand(), a.certsCommand(), a.policyCommand(), a.benchCommand(), a.benchWorkerCommand(), a.verifyCommand(), a.versionCommand(),
 	)
 	return root

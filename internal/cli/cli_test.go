@@ -22,13 +22,16 @@ import (
 // binary is the command, built once for all tests.
 var binary string
 
+// tagsEnv has the build tags of the command.
+const tagsEnv = "HOLDFAST_TEST_TAGS"
+
 func TestMain(m *testing.M) {
 	dir, err := os.MkdirTemp("", "holdfast-cli")
 	if err != nil {
 		panic(err)
 	}
 	binary = filepath.Join(dir, "holdfast")
-	build := exec.CommandContext(context.Background(), "go", "build", "-C", "../../cmd/holdfast", "-o", binary, ".")
+	build := exec.CommandContext(context.Background(), "go", "build", "-C", "../../cmd/holdfast", "-tags", os.Getenv(tagsEnv), "-o", binary, ".")
 	if out, err := build.CombinedOutput(); err != nil {
 		panic(fmt.Sprintf("build: %v\n%s", err, out))
 	}
@@ -276,7 +279,7 @@ func TestJSON(t *testing.T) {
 	t.Parallel()
 	url := sqliteURL(t)
 	run(t, command(t, url, "acquire", "n", "--ttl", "1m"))
-	for _, args := range [][]string{{"ls"}, {"show", "n"}, {"doctor"}, {"version"}, {"migrate"}} {
+	for _, args := range [][]string{{"ls"}, {"show", "n"}, {"doctor"}, {"version"}, {"init-store"}} {
 		got := run(t, command(t, url, append(args, "--json")...))
 		var v map[string]any
 		if err := json.Unmarshal([]byte(got.out), &v); err != nil || got.status != 0 {
@@ -303,7 +306,7 @@ func TestCompletionAndHelp(t *testing.T) {
 		t.Errorf("names are not completed: %+v", got)
 	}
 	help := run(t, command(t, url, "help")).out
-	for _, sub := range []string{"run", "serve", "acquire", "renew", "release", "ls", "show", "break", "watch", "top", "doctor", "migrate", "cluster", "version", "completion"} {
+	for _, sub := range []string{"run", "serve", "acquire", "renew", "release", "ls", "show", "break", "watch", "top", "doctor", "init-store", "cluster", "version", "completion"} {
 		if !strings.Contains(help, "\n  "+sub+" ") {
 			t.Errorf("help does not name %s", sub)
 		}

@@ -139,7 +139,7 @@ func TestHostileServer(t *testing.T) {
 		"release":         {"release", "x", lease},
 		"break":           {"break", "x", "--yes"},
 		"elect":           {"elect", "invalid", "--once", "--", "true"},
-		"migrate":         {"migrate"},
+		"init-store":      {"init-store"},
 		"complete":        {"__complete", "show", ""},
 		"an error":        {"show", "err", "--verbose"},
 	} {

@@ -56,7 +56,7 @@ func quarantineOfCommands(t *testing.T, url, reason string) {
 		if got.status != 74 || strings.Contains(got.stderr, "is held") {
 			t.Errorf("%v: %+v, want status 74", args, got)
 		}
-		for _, want := range []string{"in quarantine", reason, "quarantine=off"} {
+		for _, want := range []string{"in quarantine for another ", reason, "quarantine=off"} {
 			if !strings.Contains(got.stderr, want) {
 				t.Errorf("%v: it does not say %q: %s", args, want, got.stderr)
 			}
@@ -124,7 +124,7 @@ func quarantineOfTheServer(t *testing.T, name, url, reason string) {
 		body, err := io.ReadAll(got.Body)
 		_ = got.Body.Close()
 		if err != nil || got.StatusCode != http.StatusServiceUnavailable || got.Header.Get("Retry-After") == "" ||
-			!strings.Contains(string(body), reason) || !strings.Contains(string(body), "quarantine=off") || strings.Contains(string(body), "is held") {
+			!strings.Contains(string(body), "for another ") || !strings.Contains(string(body), reason) || !strings.Contains(string(body), "quarantine=off") || strings.Contains(string(body), "is held") {
 			t.Errorf("%s %s: %s, Retry-After %q: %s, %v", ask.method, ask.path, got.Status, got.Header.Get("Retry-After"), body, err)
 		}
 	}
@@ -152,7 +152,7 @@ func TestQuarantineIsSaidAtOnce(t *testing.T) {
 
 func saidAtOnce(t *testing.T, url string) {
 	t.Helper()
-	for _, args := range [][]string{{"run", "job", "--", "true"}, {"acquire", "job"}, {"serve", "--backend", url, "--listen", "127.0.0.1:0"}} {
+	for _, args := range [][]string{{"run", "job", "--", "true"}, {"acquire", "job"}, {"elect", "job", "--", "true"}, {"serve", "--backend", url, "--listen", "127.0.0.1:0"}} {
 		cmd := command(t, url, args...)
 		stderr, err := cmd.StderrPipe()
 		if err != nil {

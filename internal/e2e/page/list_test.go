@@ -11,6 +11,7 @@ import (
 	"github.com/chromedp/cdproto/performance"
 	"github.com/chromedp/chromedp/kb"
 
+	"github.com/holdfast-io/holdfast/backend"
 	"github.com/holdfast-io/holdfast/fence"
 	"github.com/holdfast-io/holdfast/internal/chaos"
 	"github.com/holdfast-io/holdfast/internal/leasetest"
@@ -226,6 +227,18 @@ func TestConnectionIsLost(t *testing.T) {
 	proxy.Heal()
 	b.until(`document.querySelector("#link").dataset.state === "live" && document.querySelector("#alert").hidden`)
 	b.until(`document.querySelector("#rows").innerText.includes("carol/9")`)
+}
+
+// The page says that the store is in quarantine, with the reason, how long it takes, and what turns it off.
+func TestQuarantineIsShown(t *testing.T) {
+	t.Parallel()
+	f, at := serveFake(t, small())
+	q := &backend.QuarantineError{Backend: "redis", Reason: "the server is new or lost its data", Left: time.Hour, Parameter: "quarantine=off"}
+	f.mu.Lock()
+	f.unready = q
+	f.mu.Unlock()
+	b := open(t, at, desk)
+	b.until(fmt.Sprintf(`!document.querySelector("#alert").hidden && document.querySelector("#alert").textContent === %q`, "No lock is granted: "+q.Error()))
 }
 
 // An event changes the lock that it is about, without a read of all others.

@@ -1,0 +1,38 @@
+package cli_test
+
+import (
+	"os"
+	"os/exec"
+	"strings"
+	"testing"
+)
+
+// The supervision of macOS and the BSDs, on Linux: with it a command that is killed, stopped or signalled, or whose lock is
+// lost, passes the same tests. Those of what only Linux has are left out: see docs/guarantees.md.
+func TestSupervisionOfPOSIX(t *testing.T) {
+	t.Parallel()
+	if testing.Short() {
+		t.Skip("it builds the command once more")
+	}
+	same := []string{
+		"TestBrokenWhileRunning", "TestSignalsArePassedOn", "TestSignalWhileWaiting", "TestWatchdogKilled", "TestNoOtherWatchdog",
+		"TestStoppedCommandIsTerminated", "TestDaemonIsLeftAlone", "TestRunWithinRun", "TestFilesArePassedOn", "TestIgnoredSignals",
+		"TestTerminal", "TestStopAndGoOn", "TestStoppedPastTheLease", "TestStopInAPipeline", "TestAtMostSaysSo",
+		"TestHolderKilled/sqlite", "TestHolderStopped/sqlite",
+	}
+	exe, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	cmd := exec.CommandContext(t.Context(), exe, "-test.v", "-test.run", "^"+strings.Join(same, "$|^")+"$")
+	cmd.Env = append(os.Environ(), tagsEnv+"=holdfast_posix")
+	out, err := cmd.CombinedOutput()
+	if err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	for _, name := range same {
+		if !strings.Contains(string(out), "--- PASS: "+name+" (") {
+			t.Errorf("%s was not run", name)
+		}
+	}
+}
