@@ -1,6 +1,7 @@
 package redislock_test
 
 import (
+	"errors"
 	"fmt"
 	"sync"
 	"testing"
@@ -8,6 +9,8 @@ import (
 
 	"github.com/holdfast-io/holdfast/backend"
 	"github.com/holdfast-io/holdfast/backend/redislock"
+	"github.com/holdfast-io/holdfast/internal/chaos"
+	"github.com/holdfast-io/holdfast/internal/leasetest"
 	"github.com/holdfast-io/holdfast/internal/testserver"
 )
 
@@ -91,6 +94,31 @@ func TestBreakInParts(t *testing.T) {
 			t.Errorf("%+v holds the lock", h)
 		}
 	}
+}
+
+// A break whose reply is lost may have been done, and says so.
+func TestBreakWithoutReply(t *testing.T) {
+	t.Parallel()
+	s, cfg := quick(t)
+	b := open(t, s, cfg)
+	acquire(t, b, backend.AcquireRequest{Name: "n", Session: session(t, b, time.Hour)})
+	relay := chaos.Start(t, s.Addr())
+	operator := openURL(t, "redis://"+relay.Addr()+"?quarantine=off&timeout=1s")
+	if _, err := operator.Break(within(t, patience), backend.BreakRequest{Name: "nobody's"}); err != nil { // it is connected
+		t.Fatal(err)
+	}
+	relay.Hold(chaos.Replies)
+	_, err := operator.Break(within(t, patience), backend.BreakRequest{Name: "n"})
+	if away, ok := errors.AsType[*backend.UnavailableError](err); !ok || !away.MayHold {
+		t.Errorf("%v; want that it may have been done", err)
+	}
+	leasetest.Succeeds(t, func() error {
+		info, err := b.Inspect(within(t, patience), "n")
+		if err == nil && len(info.Holders) > 0 {
+			err = fmt.Errorf("%+v", info.Holders)
+		}
+		return err
+	})
 }
 
 // The end of a session is reported to its listener, as soon as any client's request finds it.
