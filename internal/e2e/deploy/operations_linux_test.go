@@ -1,0 +1,425 @@
+package deploy_test
+
+import (
+	"bytes"
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"maps"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"runtime"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/holdfast-io/holdfast/internal/testserver"
+)
+
+// patience bounds a wait for a node.
+const patience = 2 * time.Minute
+
+// manual is docs/operations.md with what its tests have run. A comment before each block names it:
+//
+//	<!-- run: NAME -->   a block of sh, which a test runs
+//	<!-- file: NAME -->  a block of yaml, which a test gives to the program that reads it
+type manual struct {
+	t      *testing.T
+	blocks map[string]string
+	used   map[string]bool
+
+	dir    string // the working folder
+	system string // what packages are installed into
+	bin    string // the folder of the programs
+	prefix string // commands before those of each block
+	pairs  []string
+}
+
+// openManual reads the page. The commands of a block are found in a folder of the test, where some stand for
+// programs that a test cannot run: docker, kubectl, systemctl, apt.
+func openManual(t *testing.T) *manual {
+	t.Helper()
+	m := &manual{t: t, blocks: make(map[string]string), used: make(map[string]bool), dir: testserver.Dir(t)}
+	page := read(t, "docs", "operations.md")
+	for _, b := range regexp.MustCompile("(?ms)(?:^<!-- (run|file): ([^\n]+) -->\n)?^```(\\w*)\n(.*?)^```").FindAllStringSubmatch(page, -1) {
+		want := map[string]string{"run": "sh", "file": "yaml"}[b[1]]
+		if want == "" || b[3] != want || m.blocks[b[2]] != "" {
+			t.Errorf("a block has no name, or that of another one: %q %q\n%s", b[1], b[2], b[4])
+		}
+		m.blocks[b[2]] = b[4]
+	}
+	if len(m.blocks) < 20 {
+		t.Fatalf("only %d blocks were found", len(m.blocks))
+	}
+	m.system, m.bin = m.at("system"), m.at("bin")
+	for _, dir := range []string{m.system, m.bin} {
+		if err := os.Mkdir(dir, 0o700); err != nil {
+			t.Fatal(err)
+		}
+	}
+	unit := `test -f "$SYSTEM/usr/lib/systemd/system/holdfast.service"`
+	for name, script := range map[string]string{
+		"sudo":       `exec "$@"`,
+		"apt":        `test "$1" = install && dpkg-deb -x "$2" "$SYSTEM" && ln -sf "$SYSTEM/usr/bin/holdfast" "$BIN/holdfast"`,
+		"systemctl":  `test "$*" = "enable --now holdfast" && ` + unit,
+		"journalctl": `test "$*" = "-u holdfast" && ` + unit,
+		"docker": `case "$1" in
+compose) test "$2" = -f && test -f "$3" && case "$4" in exec) grep -q "^  $5:" "$3";; up) ;; *) false;; esac;;
+build) test "$2" = -f && test -f "$3";;
+run) ;;
+*) false;;
+esac`,
+		"kubectl": `for a; do case "$a" in --from-file=*) test -f "${a##*=}" || exit 1;; esac; done`,
+		"helm":    `test "$1" = install && shift && exec "` + testserver.Tool(t, "helm") + `" template "$@"`,
+	} {
+		if err := os.WriteFile(filepath.Join(m.bin, name), []byte("#!/bin/sh\n"+script+"\n"), 0o700); err != nil {
+			t.Fatal(err)
+		}
+	}
+	m.former()
+	return m
+}
+
+// former makes the command the one that was not installed from a package.
+func (m *manual) former() {
+	m.t.Helper()
+	command := filepath.Join(m.bin, "holdfast")
+	_ = os.Remove(command)
+	if err := os.Symlink(holdfast(m.t), command); err != nil {
+		m.t.Fatal(err)
+	}
+}
+
+func (m *manual) at(name string) string { return filepath.Join(m.dir, name) }
+
+// block returns a block, with the addresses and folders of the test.
+func (m *manual) block(name string) string {
+	m.t.Helper()
+	text, ok := m.blocks[name]
+	if !ok {
+		m.t.Fatalf("the page has no block %q", name)
+	}
+	m.used[name] = true
+	return m.prefix + strings.NewReplacer(m.pairs...).Replace(text)
+}
+
+// file writes a block to the working folder.
+func (m *manual) file(name string) {
+	m.t.Helper()
+	if err := os.WriteFile(m.at(name), []byte(m.block(name)), 0o600); err != nil {
+		m.t.Fatal(err)
+	}
+}
+
+// environ are the variables of the commands.
+func (m *manual) environ() []string {
+	return []string{"PATH=" + m.bin + ":" + os.Getenv("PATH"), "SYSTEM=" + m.system, "BIN=" + m.bin, "XDG_STATE_HOME=" + m.at("state")}
+}
+
+// shell runs commands, and returns what they print.
+func (m *manual) shell(dir, text string) (string, error) {
+	ctx, cancel := context.WithTimeout(m.t.Context(), 10*time.Minute)
+	defer cancel()
+	cmd := exec.CommandContext(ctx, "sh", "-euc", text)
+	cmd.Dir, cmd.Env, cmd.WaitDelay = dir, append(os.Environ(), m.environ()...), 10*time.Second
+	out, err := cmd.CombinedOutput()
+	if err != nil {
+		err = fmt.Errorf("%w\n%s", err, out)
+	}
+	return string(out), err
+}
+
+// run runs a block, which has to succeed and print the texts.
+func (m *manual) run(name string, says ...string) {
+	m.t.Helper()
+	m.runIn(m.dir, name, says...)
+}
+
+func (m *manual) runIn(dir, name string, says ...string) {
+	m.t.Helper()
+	out, err := m.shell(dir, m.block(name))
+	if err != nil {
+		m.t.Fatalf("%s: %v", name, err)
+	}
+	for _, text := range says {
+		if !strings.Contains(out, text) {
+			m.t.Errorf("%s does not print %q:\n%s", name, text, out)
+		}
+	}
+}
+
+// start runs a block that ends with a server. The server takes the place of the shell, so that it gets the signals.
+func (m *manual) start(name string, env ...string) *testserver.Process {
+	m.t.Helper()
+	text := strings.Replace(m.block(name), "holdfast serve", "exec holdfast serve", 1)
+	return testserver.Start(m.t, testserver.Command{Path: "sh", Args: []string{"-euc", text}, Dir: m.dir, Env: append(m.environ(), env...)})
+}
+
+// Every command of docs/operations.md works, in the order of the page. A command that no test runs is an error.
+func TestOperations(t *testing.T) {
+	t.Parallel()
+	needs(t, "dpkg-deb")
+	m := openManual(t)
+	m.firstServer()
+	m.files()
+	m.installed()
+	m.cluster()
+	for name := range maps.Keys(m.blocks) {
+		if !m.used[name] {
+			t.Errorf("no test runs the block %q", name)
+		}
+	}
+}
+
+// Commands in the text of the page exist, with their flags.
+func TestOperationsMentions(t *testing.T) {
+	t.Parallel()
+	spans := regexp.MustCompile("`(holdfast [^`]+)`").FindAllStringSubmatch(strings.ReplaceAll(read(t, "docs", "operations.md"), "\n", " "), -1)
+	if len(spans) < 10 {
+		t.Errorf("only %d commands were found", len(spans))
+	}
+	for _, span := range spans {
+		words := strings.Fields(span[1])
+		path := words[:2]
+		if len(words) > 2 && slices.Contains([]string{"cluster", "policy", "certs"}, words[1]) {
+			path = words[:3]
+		}
+		help, err := exec.CommandContext(t.Context(), holdfast(t), append(slices.Clone(path[1:]), "--help")...).CombinedOutput()
+		if err != nil || !strings.Contains(string(help), "\n  "+strings.Join(path, " ")) {
+			t.Errorf("%s: there is no such command: %v", span[1], err)
+		}
+		for _, flag := range regexp.MustCompile(`--[a-z-]+`).FindAllString(span[1], -1) {
+			if !strings.Contains(string(help), flag) {
+				t.Errorf("%s has no %s", span[1], flag)
+			}
+		}
+	}
+}
+
+// firstServer runs the section about mutual TLS.
+func (m *manual) firstServer() {
+	t := m.t
+	addr := fmt.Sprintf("127.0.0.1:%d", testserver.FreePort(t))
+	server := m.start("first", "HOLDFAST_SERVE_LISTEN="+addr)
+	m.pairs = []string{"localhost:7420", "localhost" + strings.TrimPrefix(addr, "127.0.0.1")}
+	m.await(server, "first client")
+	m.run("first client", "done")
+	if out, err := m.shell(m.dir, strings.ReplaceAll(m.block("first client"), "&cert=certs/client.pem&key=certs/client.key", "")); err == nil {
+		t.Errorf("without a certificate: %s", out)
+	}
+	m.run("second client", `"billing": {certificates: ["billing"]}`)
+	server.Terminate()
+}
+
+// files gives the files of the page to the programs that read them.
+func (m *manual) files() {
+	m.file("policy.yaml")
+	m.run("policy", "3 principals", "grant 1 allows billing")
+	m.file("serve.yaml")
+	m.run("settings", "drain-delay", "5s")
+	m.file("prometheus.yaml")
+	rules := read(m.t, "deploy", "prometheus", "rules.yaml")
+	if err := os.WriteFile(m.at("rules.yaml"), []byte(rules), 0o600); err != nil {
+		m.t.Fatal(err)
+	}
+	must(m.t, testserver.Tool(m.t, "promtool"), "check", "config", m.at("prometheus.yaml"))
+}
+
+// installed runs the sections about systemd and containers. The programs that a test cannot run only check
+// that the files which they get exist.
+func (m *manual) installed() {
+	t := m.t
+	root := file(t)
+	m.pairs = []string{
+		"-o bin/", "-o " + m.bin + "/deb-", "BINARY=bin/", "BINARY=" + m.bin + "/deb-", "--target bin", "--target " + m.dir, "./bin/", m.dir + "/",
+		"amd64", runtime.GOARCH, "holdfast://127.0.0.1:7421", "holdfast://" + strings.TrimPrefix(serve(t, holdfast(t)), "http://"),
+		"deploy/helm", filepath.Join(root, "deploy", "helm"),
+	}
+	m.runIn(root, "package")
+	m.runIn(root, "service")
+	m.runIn(root, "image")
+	m.runIn(root, "compose")
+	for _, name := range []string{"tls.crt", "tls.key", "ca.crt", "node.crt", "node.key", "peers.crt", "policy.yaml", "token"} {
+		if err := os.WriteFile(m.at(name), nil, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	m.run("chart", "kind: StatefulSet")
+	m.former()
+}
+
+// await repeats a block until it succeeds.
+func (m *manual) await(p *testserver.Process, name string) {
+	m.t.Helper()
+	text := m.block(name)
+	p.Await(patience, func(context.Context) error { _, err := m.shell(m.dir, text); return err })
+}
+
+// site has the nodes of the page's cluster.
+type site struct {
+	*manual
+
+	clients, peers map[string]string // addresses, by node
+	nodes          map[string]*testserver.Process
+}
+
+func (m *manual) site() *site {
+	s := &site{m, make(map[string]string), make(map[string]string), make(map[string]*testserver.Process)}
+	for _, node := range []string{"a", "b", "c", "d"} {
+		s.clients[node] = fmt.Sprintf("127.0.0.1:%d", testserver.FreePort(m.t))
+		s.peers[node] = fmt.Sprintf("127.0.0.1:%d", testserver.FreePort(m.t))
+	}
+	for _, dir := range []string{"etc", "backups"} {
+		if err := os.Mkdir(m.at(dir), 0o700); err != nil {
+			m.t.Fatal(err)
+		}
+	}
+	return s
+}
+
+func (s *site) folder(node string) string { return s.at("data-" + node) }
+
+// on makes the commands those of the host of a node. All hosts have the folder of the certificates.
+func (s *site) on(node string) *site {
+	s.pairs = []string{"--name a", "--name " + node, "0.0.0.0:2380", s.peers[node], "--listen :7420", "--listen " + s.clients[node]}
+	for name, addr := range s.clients {
+		s.pairs = append(s.pairs, "--host "+name+".example", "--host 127.0.0.1", name+".example:2380", s.peers[name], name+".example", addr)
+	}
+	s.pairs = append(s.pairs, "/var/lib/holdfast", s.folder(node), "/var/backups", s.at("backups"), "/etc/holdfast", s.at("etc"))
+	return s
+}
+
+// up starts nodes.
+func (s *site) up(nodes ...string) {
+	for _, node := range nodes {
+		s.nodes[node] = s.on(node).start("serve")
+	}
+	s.on("a")
+}
+
+// lose kills nodes and removes their data.
+func (s *site) lose(nodes ...string) {
+	s.t.Helper()
+	for _, node := range nodes {
+		s.nodes[node].Kill()
+		if err := os.RemoveAll(s.folder(node)); err != nil {
+			s.t.Fatal(err)
+		}
+	}
+}
+
+// whole waits until every member runs, and checks that the lock that was acquired first is still held.
+func (s *site) whole(members int) {
+	s.t.Helper()
+	s.nodes["a"].Await(patience, func(context.Context) error {
+		out, err := s.shell(s.dir, s.block("backend")+"holdfast cluster status")
+		if n := strings.Count(out, "running"); err == nil && n != members {
+			return fmt.Errorf("%d members: %s", n, out)
+		}
+		return err
+	})
+	_, err := s.shell(s.dir, s.block("backend")+"holdfast acquire kept --try --ttl 1m")
+	if exit, ok := errors.AsType[*exec.ExitError](err); !ok || exit.ExitCode() != 75 {
+		s.t.Errorf("the lock is held, and acquire says %v", err)
+	}
+}
+
+// command runs a command on the cluster that is not on the page.
+func (s *site) command(text string) {
+	s.t.Helper()
+	if _, err := s.shell(s.dir, s.block("backend")+text); err != nil {
+		s.t.Fatalf("%s: %v", text, err)
+	}
+}
+
+// cluster runs the sections about a cluster, on one cluster, in the order in which they make sense.
+func (m *manual) cluster() {
+	s := m.site()
+	s.on("a").run("certificates")
+	s.up("a", "b", "c")
+	s.prefix = s.block("backend")
+	s.await(s.nodes["a"], "init")
+	s.command("holdfast acquire kept --ttl 1h")
+	s.whole(3)
+
+	s.run("add")
+	s.nodes["d"] = s.on("d").start("serve added")
+	s.on("a").whole(4)
+	s.run("promote")
+	s.command("holdfast cluster remove d")
+	s.lose("d")
+	s.whole(3)
+
+	s.lose("c")
+	if out, err := s.shell(s.dir, "set +e\n"+s.block("remove")); err != nil || !strings.Contains(out, "unreachable") {
+		s.t.Fatalf("remove: %v\n%s", err, out)
+	}
+	s.up("c")
+	s.whole(3)
+
+	s.command("holdfast acquire orders/eu --ttl 1h")
+	s.run("break", "orders/eu: 1 lost it")
+	s.run("compact", "a: ", "b: ", "c: ")
+	s.run("snapshot")
+	s.rotated()
+	s.upgraded()
+
+	s.lose("b", "c")
+	s.nodes["a"].Kill()
+	s.run("reclaim")
+	s.up("a", "b", "c")
+	s.whole(3)
+
+	s.lose("a", "b", "c")
+	s.run("restore")
+	s.up("a", "b", "c")
+	s.whole(3)
+}
+
+// rotated replaces the certificate of the servers, which they read again.
+func (s *site) rotated() {
+	before := s.shown("a")
+	s.run("rotate")
+	s.nodes["a"].Await(patience, func(context.Context) error {
+		if bytes.Equal(s.shown("a"), before) {
+			return errors.New("the former certificate is shown")
+		}
+		return nil
+	})
+	s.whole(3)
+}
+
+// shown returns the certificate that a node shows to clients.
+func (s *site) shown(node string) []byte {
+	s.t.Helper()
+	d := tls.Dialer{Config: &tls.Config{MinVersion: tls.VersionTLS12, InsecureSkipVerify: true}} //nolint:gosec // only to see the certificate
+	conn, err := d.DialContext(s.t.Context(), "tcp", s.clients[node])
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	defer conn.Close()
+	secure, _ := conn.(*tls.Conn)
+	return secure.ConnectionState().PeerCertificates[0].Raw
+}
+
+// upgraded installs the package, which is another build than that of the nodes, and restarts one node at a time.
+func (s *site) upgraded() {
+	found, err := filepath.Glob(s.at("holdfast_*.deb"))
+	if err != nil || len(found) != 1 {
+		s.t.Fatalf("the package that the page builds: %q, %v", found, err)
+	}
+	s.pairs = append([]string{"amd64", runtime.GOARCH}, s.pairs...)
+	s.run("upgrade")
+	if now, err := filepath.EvalSymlinks(filepath.Join(s.bin, "holdfast")); err != nil || !strings.HasPrefix(now, s.system) {
+		s.t.Fatalf("the command is %s, %v", now, err)
+	}
+	for _, node := range []string{"a", "b", "c"} {
+		s.nodes[node].Terminate()
+		s.up(node)
+		s.whole(3)
+	}
+}
