@@ -177,6 +177,8 @@ Exit status: 0; 75 the lock is held; 74 the backend is unavailable; 70 the lock 
 		SilenceUsage:  true,
 		SilenceErrors: true,
 	}
+	root.Version = versionText()
+	root.SetVersionTemplate("{{.Version}}\n")
 	root.PersistentFlags().StringVar(&a.backend, "backend", "", "URL of the backend (default: HOLDFAST_BACKEND, else a local file)")
 	root.PersistentFlags().BoolVar(&a.json, "json", false, "print JSON")
 	root.PersistentFlags().BoolVarP(&a.quiet, "quiet", "q", false, "print only errors")
