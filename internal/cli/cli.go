@@ -2,7 +2,6 @@
 package cli
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -194,7 +193,14 @@ Exit status: 0; 75 the lock is held; 74 the backend is unavailable; 70 the lock 
 
 // url returns the URL of the backend: from the flag, the environment, or the local file.
 func (a *app) url() (string, error) {
-	if named := cmp.Or(a.backend, os.Getenv("HOLDFAST_BACKEND")); named != "" {
+	named := a.backend
+	if named == "" {
+		var err error
+		if named, err = backendOfEnvironment(); err != nil {
+			return "", err
+		}
+	}
+	if named != "" {
 		return withToken(named), nil
 	}
 	path, err := sqlitelock.DefaultPath()
