@@ -29,10 +29,10 @@ grants:
 	if err != nil {
 		t.Fatal(err)
 	}
-	a := start(t, server.Config{Authorize: policy.Authorize, Principal: func(r *http.Request) string { name, _ := policy.Identify(r); return name }})
+	a := start(t, server.Config{Cluster: &nodes{}, Authorize: policy.Authorize, Principal: func(r *http.Request) string { name, _ := policy.Identify(r); return name }})
 	as := func(token string) []string { return []string{"Authorization", "Bearer " + token} }
 	open := []string{"/healthz", "/readyz", "/openapi.json", "/", "/dashboard/{file}"}
-	for _, r := range server.Routes() {
+	for _, r := range server.AllRoutes() {
 		isOpen := slices.Contains(open, r.Pattern)
 		for _, headers := range [][]string{nil, as("unknown"), as(hash("app")), {"Authorization", "Basic YXBwOg=="}} {
 			if got := a.call(r.Method, somePath(r.Pattern), "", headers...); (got.status == 401) == isOpen {
@@ -57,6 +57,9 @@ grants:
 		{"DELETE", lockPath("team-a/7"), "", "oncall", 200},
 		{"GET", "/v1/locks", "", "app", 200},
 		{"GET", "/metrics", "", "idle", 200},
+		{"GET", "/v1/cluster", "", "app", 403},
+		{"GET", "/v1/cluster", "", "oncall", 200},
+		{"POST", "/v1/cluster/compact", "", "oncall", 200},
 	} {
 		if got := a.call(c.method, c.path, c.body, as(c.token)...); got.status != c.want {
 			t.Errorf("%s %s as %s: %d, want %d: %s", c.method, c.path, c.token, got.status, c.want, got.body)

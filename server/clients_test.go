@@ -2,11 +2,16 @@ package server_test
 
 import (
 	"bufio"
+	"context"
 	"fmt"
 	"io"
 	"net"
 	"net/http"
+	"net/http/httptest"
 	"net/netip"
+	"strings"
+	"sync"
+	"sync/atomic"
 	"testing"
 
 	"github.com/holdfast-io/holdfast/internal/leasetest"
@@ -75,6 +80,80 @@ func TestQuotas(t *testing.T) {
 	want[wire.Grant](a, 200, "POST", lockPath("x4"), `{"ttl":"5m"}`, greedy...)
 }
 
+// While a client is at all its limits and sends more than it may, another one acquires, watches and renews, and
+// loses nothing.
+func TestOthersOfOneAtItsLimits(t *testing.T) {
+	t.Parallel()
+	const senders = 12
+	a := start(t, server.Config{
+		Authorize: func(*http.Request, server.Action) error { return nil }, Principal: caller, Limits: server.Limits{ConnectionsPerIP: 1000},
+		Quota: func(who string) server.Quota {
+			if who == "greedy" {
+				return server.Quota{Locks: 4, Waiters: 2, Streams: 1, Connections: senders / 2, Requests: 50}
+			}
+			return server.Quota{}
+		},
+	})
+	a.http.Transport = &http.Transport{MaxIdleConnsPerHost: 2 * senders}
+	greedy, other := as("greedy"), as("other")
+	for _, name := range []string{"full", "greedy"} {
+		want[wire.Grant](a, 200, "POST", lockPath(name), `{"ttl":"10m"}`, greedy...)
+	}
+	for range 2 {
+		a.send("POST", lockPath("full"), `{"wait":"60s"}`, greedy...)
+	}
+	a.waitersAs("other", "full", 2)
+	a.tooMany("POST", lockPath("more"), `{}`, greedy...) // it holds two, and may soon hold two more
+	listen(t, a, "/v1/events", greedy...).next(t, "watching")
+	events := listen(t, a, "/v1/events?prefix=other%2F", other...)
+	events.next(t, "watching")
+	kept := want[wire.Grant](a, 200, "POST", lockPath("kept"), `{"ttl":"30s"}`, other...)
+
+	ctx, cancel := context.WithCancel(t.Context())
+	var sending sync.WaitGroup
+	defer sending.Wait()
+	defer cancel()
+	var refused, wrong atomic.Int64
+	for i := range senders {
+		sending.Go(func() {
+			for n := i; ctx.Err() == nil; n++ {
+				c := [...]struct{ method, path, body string }{
+					{"POST", lockPath("full"), `{"wait":"60s"}`},
+					{"POST", lockPath(fmt.Sprint("more", n)), `{}`},
+					{"GET", "/v1/events", ""},
+					{"GET", "/v1/locks", ""},
+					{"POST", batchPath, `{"acquire":[{"name":"full","lease":"the-lease-of-a-2"}]}`},
+				}[n%5]
+				got, err := a.do(ctx, c.method, c.path, c.body, greedy...)
+				switch {
+				case err != nil: // in the end, or where a connection is closed that is one too many
+				case got.status == http.StatusTooManyRequests:
+					refused.Add(1)
+				case got.status != http.StatusOK:
+					wrong.Store(int64(got.status))
+				}
+			}
+		})
+	}
+	leasetest.Eventually(t, "a client is at all its limits", func() bool { return refused.Load() > 10*senders && a.srv.ConnectionsOf("greedy") >= senders/2 })
+	for i := range 20 {
+		name := fmt.Sprint("other/", i)
+		g := want[wire.Grant](a, 200, "POST", lockPath(name), `{}`, other...)
+		if e := events.next(t, "acquired"); e.Name != name {
+			t.Errorf("an event of %s", e.Name)
+		}
+		want[wire.RenewResult](a, 200, "PUT", lockPath("kept")+"/leases/"+kept.Lease, `{"ttl":"30s"}`, other...)
+		want[wire.Lock](a, 200, "GET", lockPath(name), "", other...)
+		if got := a.call("DELETE", lockPath(name)+"/leases/"+g.Lease, "", other...); got.status != 204 {
+			t.Errorf("release: %d %s", got.status, got.body)
+		}
+		events.next(t, "released")
+	}
+	if status := wrong.Load(); status != 0 {
+		t.Errorf("a client beyond its limits got %d", status)
+	}
+}
+
 // Waiters of a client are bounded together, whatever they wait for.
 func TestQuotaOfWaiters(t *testing.T) {
 	t.Parallel()
@@ -125,6 +204,33 @@ func TestHalfForOneClient(t *testing.T) {
 	local := start(t, server.Config{Limits: server.Limits{Events: 4}})
 	for range 4 { // a client on this host that is no principal
 		listen(t, local, "/v1/events").next(t, "watching")
+	}
+}
+
+// Without identities, clients beyond this host are bounded by their address, of IPv6 by their network.
+func TestQuotaOfAnAddress(t *testing.T) {
+	t.Parallel()
+	a := start(t, server.Config{Anonymous: true, Limits: server.Limits{Acquires: 4}})
+	a.take("x", `{"ttl":"10m"}`)
+	ask := func(ctx context.Context, from, body string) int {
+		req := httptest.NewRequestWithContext(ctx, "POST", "http://127.0.0.1"+lockPath("x"), strings.NewReader(body))
+		req.RemoteAddr = from
+		answer := httptest.NewRecorder()
+		a.srv.ServeHTTP(answer, req)
+		return answer.Code
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	var waiting sync.WaitGroup
+	defer waiting.Wait()
+	defer cancel()
+	for i, from := range []string{"[2001:db8::1]:1", "[2001:db8::2]:1"} {
+		waiting.Go(func() { ask(ctx, from, `{"wait":"60s"}`) })
+		a.waiters("x", i+1)
+	}
+	for from, want := range map[string]int{"[2001:db8::3]:1": 429, "[2001:db8:0:1::1]:1": 409, "192.0.2.1:1": 409, "127.0.0.1:1": 409} {
+		if got := ask(t.Context(), from, `{}`); got != want {
+			t.Errorf("from %s: %d, want %d", from, got, want)
+		}
 	}
 }
 

@@ -17,10 +17,15 @@ type RouteInfo struct {
 	Verb            Verb
 }
 
-// Routes returns the table.
-func Routes() []RouteInfo {
+// Routes returns the table of a server that is no node of a cluster.
+func Routes() []RouteInfo { return tell(routes()) }
+
+// AllRoutes returns the whole table.
+func AllRoutes() []RouteInfo { return tell(append(routes(), clusterRoutes()...)) }
+
+func tell(table []route) []RouteInfo {
 	var out []RouteInfo
-	for _, r := range routes() {
+	for _, r := range table {
 		out = append(out, RouteInfo{r.method, r.pattern, r.verb})
 	}
 	return out

@@ -20,7 +20,7 @@ import (
 
 // somePath fills in a route's pattern.
 func somePath(pattern string) string {
-	return strings.NewReplacer("{name}", "team-a%2Fx", "{lease}", "0123456789abcdef").Replace(pattern)
+	return strings.NewReplacer("{name}", "team-a%2Fx", "{lease}", "0123456789abcdef", "{action}", "init").Replace(pattern)
 }
 
 // Every route passes the guard: each route of the table is authorised, and refused when
@@ -33,13 +33,13 @@ func TestEveryRouteIsAuthorized(t *testing.T) {
 	}{{server.ErrUnauthenticated, 401}, {errors.New("not for you"), 403}} {
 		var mu sync.Mutex
 		asked := make(map[server.Verb]int)
-		a := start(t, server.Config{Authorize: func(_ *http.Request, act server.Action) error {
+		a := start(t, server.Config{Cluster: &nodes{}, Authorize: func(_ *http.Request, act server.Action) error {
 			mu.Lock()
 			defer mu.Unlock()
 			asked[act.Verb]++
 			return c.err
 		}})
-		table := server.Routes()
+		table := server.AllRoutes()
 		if len(table) < 15 {
 			t.Fatalf("%d routes", len(table))
 		}
@@ -54,7 +54,7 @@ func TestEveryRouteIsAuthorized(t *testing.T) {
 		}
 		mu.Lock()
 		defer mu.Unlock()
-		if len(asked) != 11 {
+		if len(asked) != 12 {
 			t.Errorf("asked about %v", asked)
 		}
 	}

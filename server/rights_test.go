@@ -79,6 +79,29 @@ func TestLeaseIDsOfOthersAreNotTold(t *testing.T) {
 	if p := want[wire.Problem](a, 409, "POST", lockPath("team-a/x"), `{}`, op...); p.Holders[0].Lease != g.Lease {
 		t.Errorf("an operator is told %+v", p.Holders)
 	}
+	queue.cancel()
+	leasetest.Eventually(t, "alice has left the queue", func() bool {
+		info, err := a.b.Inspect(t.Context(), "team-a/x")
+		return err == nil && len(info.Waiters) == 0
+	})
+	want[wire.Break](a, 200, "DELETE", lockPath("team-a/x")+"?reason=r", "", op...)
+	again := want[wire.Grant](a, 200, "POST", lockPath("team-a/x"), `{"ttl":"5m","note":"`+note+`"}`, "Authorization", "alice")
+	if got := a.call("DELETE", lockPath("team-a/x")+"/leases/"+again.Lease, "", "Authorization", "alice"); got.status != 204 {
+		t.Errorf("release: %d %s", got.status, got.body)
+	}
+	kinds := make(map[string]bool)
+	for !kinds["released"] {
+		kind, data := stream.event(t)
+		kinds[kind] = true
+		for _, secret := range []string{g.Lease, again.Lease, waiting, note, waiter} {
+			if strings.Contains(data, secret) {
+				t.Errorf("event %s tells it: %s", kind, data)
+			}
+		}
+	}
+	if !kinds["left"] || !kinds["broken"] || !kinds["acquired"] {
+		t.Errorf("the stream has only %v", kinds)
+	}
 }
 
 // A waiter whose right is withdrawn while it waits is refused, and the lock is free again.

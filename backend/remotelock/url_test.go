@@ -28,7 +28,7 @@ func TestURL(t *testing.T) {
 		"", "localhost:7420", "http://h", "holdfast://", "holdfast://:7420", "holdfast://h?x=1", "holdfast://h?", "holdfast://h#f",
 		"holdfast://:secret@h:0", "holdfast://:secret@h:65536", "holdfast://user:secret@h", "holdfast://user@h", "holdfast://:secret@h:port", "holdfast://:secret@h?x=1",
 		"holdfast://:secret@h", "holdfast+unix://h/s", "holdfast+unix:///s/", "holdfast+unix://", "holdfast://h?ca=x", "holdfasts://h?ca=/none",
-		"holdfasts://h?token_file=/none", "holdfasts://h?server_name=a&server_name=b",
+		"holdfasts://h?token_file=/none", "holdfast://h?token_file=url_test.go", "holdfast://localhost,h?token_file=url_test.go", "holdfasts://h?server_name=a&server_name=b",
 		"holdfast://a,", "holdfast://,a", "holdfast://a,,b", "holdfast://a,b:0", "holdfast://a,secret@b", "holdfast://:secret@localhost,b", "holdfast+unix:///run/a,b/",
 		"holdfast://a" + strings.Repeat(",a", 16), "holdfast://a,b c", "holdfast://a,b:port",
 	} {

@@ -89,6 +89,9 @@ func (a *app) breakLock(ctx context.Context, c *holdfast.Client, name string, le
 		}
 		return a.printJSON(map[string]any{"name": name, "token": uint64(res.Token), "broken": broken})
 	}
+	if len(res.Broken) == 0 {
+		return a.line(a.stdout, "%s: no client held it, nothing was broken", name)
+	}
 	return a.line(a.stdout, "%s: %d lost it; tokens are above %d now", name, len(res.Broken), res.Token-1)
 }
 
@@ -186,19 +189,28 @@ func (a *app) versionCommand() *cobra.Command {
 		Short: "Print the version",
 		Args:  cobra.NoArgs,
 		RunE: func(*cobra.Command, []string) error {
-			revision := "unknown"
-			if info, ok := debug.ReadBuildInfo(); ok {
-				for _, s := range info.Settings {
-					if s.Key == "vcs.revision" {
-						revision = s.Value
-					}
-				}
-			}
 			if a.json {
-				return a.printJSON(map[string]string{"version": Version, "revision": revision, "go": runtime.Version(), "os": runtime.GOOS, "arch": runtime.GOARCH})
+				return a.printJSON(map[string]string{"version": Version, "revision": revision(), "go": runtime.Version(), "os": runtime.GOOS, "arch": runtime.GOARCH})
 			}
-			_, err := fmt.Fprintf(a.stdout, "holdfast %s (%s, %s %s/%s)\n", Version, revision, runtime.Version(), runtime.GOOS, runtime.GOARCH)
+			_, err := fmt.Fprintln(a.stdout, versionText())
 			return err
 		},
 	}
+}
+
+// versionText returns the version, the commit and the platform in a line.
+func versionText() string {
+	return fmt.Sprintf("holdfast %s (%s, %s %s/%s)", Version, revision(), runtime.Version(), runtime.GOOS, runtime.GOARCH)
+}
+
+// revision returns the commit from which the command was built, if the go command knew it.
+func revision() string {
+	if info, ok := debug.ReadBuildInfo(); ok {
+		for _, s := range info.Settings {
+			if s.Key == "vcs.revision" {
+				return s.Value
+			}
+		}
+	}
+	return "unknown"
 }

@@ -224,7 +224,10 @@ func writeBench(report *bench.Report, writers map[string]benchWriter) error {
 func (a *app) benchEngines(ctx context.Context, o *benchOptions) ([]*bench.Engine, []string, error) {
 	url := a.backend
 	if url == "" && len(o.engines) == 0 {
-		url = os.Getenv("HOLDFAST_BACKEND")
+		var err error
+		if url, err = backendOfEnvironment(); err != nil {
+			return nil, nil, err
+		}
 	}
 	if url == "" {
 		self, err := os.Executable()

@@ -2,7 +2,6 @@
 package cli
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -177,6 +176,8 @@ Exit status: 0; 75 the lock is held; 74 the backend is unavailable; 70 the lock 
 		SilenceUsage:  true,
 		SilenceErrors: true,
 	}
+	root.Version = versionText()
+	root.SetVersionTemplate("{{.Version}}\n")
 	root.PersistentFlags().StringVar(&a.backend, "backend", "", "URL of the backend (default: HOLDFAST_BACKEND, else a local file)")
 	root.PersistentFlags().BoolVar(&a.json, "json", false, "print JSON")
 	root.PersistentFlags().BoolVarP(&a.quiet, "quiet", "q", false, "print only errors")
@@ -192,7 +193,14 @@ Exit status: 0; 75 the lock is held; 74 the backend is unavailable; 70 the lock 
 
 // url returns the URL of the backend: from the flag, the environment, or the local file.
 func (a *app) url() (string, error) {
-	if named := cmp.Or(a.backend, os.Getenv("HOLDFAST_BACKEND")); named != "" {
+	named := a.backend
+	if named == "" {
+		var err error
+		if named, err = backendOfEnvironment(); err != nil {
+			return "", err
+		}
+	}
+	if named != "" {
 		return withToken(named), nil
 	}
 	path, err := sqlitelock.DefaultPath()

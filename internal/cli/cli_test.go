@@ -11,6 +11,7 @@ import (
 	"os/exec"
 	ossignal "os/signal"
 	"path/filepath"
+	"runtime"
 	"strings"
 	"syscall"
 	"testing"
@@ -270,6 +271,9 @@ func TestLeaseFromTheShell(t *testing.T) {
 			if got := run(t, command(t, url, "release", "deploy", lease.Lease)); got.status != 70 {
 				t.Fatalf("release of what was broken: %+v", got)
 			}
+			if got := run(t, command(t, url, "break", "deploy", "--reason", "test", "--yes")); got.status != 0 || got.out != "deploy: no client held it, nothing was broken\n" {
+				t.Errorf("break of a free lock: %+v", got)
+			}
 		})
 	}
 }
@@ -304,6 +308,10 @@ func TestCompletionAndHelp(t *testing.T) {
 	run(t, command(t, url, "acquire", "nightly", "--ttl", "1m"))
 	if got := run(t, command(t, url, "__complete", "show", "ni")); !strings.Contains(got.out, "nightly") {
 		t.Errorf("names are not completed: %+v", got)
+	}
+	version := run(t, command(t, url, "version"))
+	if got := run(t, command(t, url, "--version")); got != version || got.status != 0 || !strings.Contains(got.out, ", "+runtime.Version()+" "+runtime.GOOS+"/"+runtime.GOARCH+")\n") {
+		t.Errorf("--version: %+v; version: %+v", got, version)
 	}
 	help := run(t, command(t, url, "help")).out
 	for _, sub := range []string{"run", "serve", "acquire", "renew", "release", "ls", "show", "break", "watch", "top", "doctor", "init-store", "cluster", "version", "completion"} {

@@ -10,7 +10,6 @@ import (
 	"net"
 	"net/http"
 	"net/url"
-	"os"
 	"strconv"
 	"strings"
 	"time"
@@ -32,7 +31,11 @@ type nodes struct {
 func (a *app) nodes() (*nodes, error) {
 	raw := a.backend
 	if raw == "" {
-		if raw = os.Getenv("HOLDFAST_BACKEND"); !strings.HasPrefix(raw, "holdfast") {
+		var err error
+		if raw, err = backendOfEnvironment(); err != nil {
+			return nil, err
+		}
+		if !strings.HasPrefix(raw, "holdfast") {
 			raw = "holdfast://127.0.0.1:" + remoteurl.DefaultPort
 		}
 	}

@@ -66,6 +66,7 @@ Exit status: as for "holdfast run".`,
 	o.limit, o.permits = 1, 1
 	cmd.Annotations = map[string]string{ownSignals: "a signal is passed on to the command"}
 	addGrace(cmd, &grace, &o.ttl)
+	o.addPassBackend(cmd)
 	f.SortFlags = false
 	return cmd
 }

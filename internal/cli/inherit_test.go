@@ -8,6 +8,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/holdfast-io/holdfast/internal/testserver"
 )
 
 // A command under two locks sees the inner one: its token must not be that of another lock,
@@ -23,6 +25,38 @@ func TestRunWithinRun(t *testing.T) {
 	}
 	if want := "inner " + field(t, lines[2], "lease") + " " + field(t, lines[2], "token"); lines[0] != want || lines[1] != "1" {
 		t.Errorf("the command was told %q, %s tokens, want %q", lines[0], lines[1], want)
+	}
+}
+
+// The command does not inherit a password, and a holdfast in it says so: it does not use the local file, where the
+// locks of others are free.
+func TestPasswordIsNotPassedOn(t *testing.T) {
+	t.Parallel()
+	const secret = "hunter2-canary"
+	url := "redis://:" + secret + "@" + testserver.Redis(t, "--requirepass", secret).Addr() + "?quarantine=off"
+	state := testserver.Dir(t)
+	in := func(verb string, args ...string) result {
+		t.Helper()
+		cmd := command(t, url, append([]string{verb}, args...)...)
+		cmd.Env = append(cmd.Env, "XDG_STATE_HOME="+state, "H="+binary)
+		return run(t, cmd)
+	}
+	for _, verb := range []string{"run", "elect"} {
+		if got := in(verb, verb, "--", "env"); got.status != 0 || strings.Contains(got.out, secret) {
+			t.Errorf("%s: %+v", verb, got)
+		}
+	}
+	for _, inner := range []string{`"$H" run inner -- true`, `"$H" ls`, `"$H" cluster status`, `"$H" doctor`} {
+		if got := in("run", "outer", "--", "sh", "-c", inner); got.status != 64 || !strings.Contains(got.stderr, "HOLDFAST_BACKEND") || !strings.Contains(got.stderr, "--pass-backend") {
+			t.Errorf("%s: %+v", inner, got)
+		}
+		inner = "export HOLDFAST_BACKEND=sqlite://" + state + "/x.db; " + inner
+		if got := in("run", "outer", "--", "sh", "-c", inner); strings.Contains(got.stderr, "--pass-backend") {
+			t.Errorf("%s: %+v", inner, got)
+		}
+	}
+	if got := in("run", "--pass-backend", "outer", "--", "sh", "-c", `"$H" show outer --json`); got.status != 0 || !strings.Contains(got.out, `"outer"`) {
+		t.Errorf("with --pass-backend: %+v", got)
 	}
 }
 

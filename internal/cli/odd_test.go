@@ -210,6 +210,8 @@ func TestAbsurdInput(t *testing.T) {
 		{url, []string{"serve", "--listen", "127.0.0.1:99999"}, "listen"},
 		{url, []string{"serve", "--listen", "0.0.0.0:0"}, "listen"},
 		{url, []string{"serve", "--listen", ":0"}, "anonymous"},
+		{url, []string{"serve", "--listen", ":0", "--insecure"}, "anonymous"},
+		{url, []string{"serve", "--listen", ":0", "--anonymous"}, "insecure"},
 		{url, []string{"serve", "--listen", ":0", "--policy", "x"}, "insecure"},
 		{url, []string{"serve", "--listen", "unix:"}, "path"},
 		{url, []string{"serve", "--policy", "x", "--anonymous"}, "anonymous"},

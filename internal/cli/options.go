@@ -19,6 +19,12 @@ type lockOptions struct {
 	limitGiven      bool
 	owner, note     string
 	atLeast, atMost time.Duration
+	passBackend     bool
+}
+
+// addPassBackend adds the flag --pass-backend.
+func (o *lockOptions) addPassBackend(cmd *cobra.Command) {
+	cmd.Flags().BoolVar(&o.passBackend, "pass-backend", false, "let the command inherit HOLDFAST_BACKEND also if it has a password")
 }
 
 func (o *lockOptions) add(cmd *cobra.Command) {

@@ -10,8 +10,6 @@ import (
 	"os/signal"
 	"runtime"
 	"slices"
-	"strconv"
-	"strings"
 	"sync/atomic"
 	"syscall"
 	"time"
@@ -35,7 +33,8 @@ to another client. A local timer in a separate process does this, even if the ba
 hangs or holdfast itself is stopped or killed.
 
 The command's environment has HOLDFAST_LOCK, HOLDFAST_TOKEN and HOLDFAST_LEASE. Send the
-token with every write, and let the resource refuse a smaller one.
+token with every write, and let the resource refuse a smaller one. It has HOLDFAST_BACKEND
+only if that has no password, or with --pass-backend.
 
 Signals are passed on to the command. It runs in its own process group, in the
 foreground if there is a terminal. Ctrl-Z, fg and bg work as for any command, but a
@@ -69,6 +68,7 @@ usage, 126 and 127 if the command cannot be run or does not exist.`,
 	o.add(cmd)
 	cmd.Annotations = map[string]string{ownSignals: "a signal is passed on to the command"}
 	addGrace(cmd, &grace, &o.ttl)
+	o.addPassBackend(cmd)
 	return cmd
 }
 
@@ -206,7 +206,7 @@ func (a *app) supervise(lock *holdfast.Lock, argv []string, o *lockOptions, grac
 	margin := killMargin(o.ttl)
 	g.tell("until", int64(bootTime()+time.Until(lock.Deadline())-margin))
 	tty := a.controlTerminal()
-	c, start, err := startChild(argv, a.childEnv(lock), a.stdio(), tty)
+	c, start, err := startChild(argv, a.childEnv(lock, o.passBackend), a.stdio(), tty)
 	if err != nil {
 		g.bye()
 		return 0, startError(argv[0], err)
@@ -236,18 +236,6 @@ func (a *app) supervise(lock *holdfast.Lock, argv []string, o *lockOptions, grac
 // already is before the end of the lease.
 func killMargin(ttl time.Duration) time.Duration {
 	return min(max(ttl/50, 20*time.Millisecond), 500*time.Millisecond)
-}
-
-// childEnv returns the environment of this process with the lock added. It drops the values
-// that an outer "holdfast run" has set: of two values the command would see the first.
-func (a *app) childEnv(lock *holdfast.Lock) []string {
-	env := slices.DeleteFunc(os.Environ(), func(v string) bool {
-		name, _, _ := strings.Cut(v, "=")
-		return slices.Contains([]string{"HOLDFAST_LOCK", "HOLDFAST_TOKEN", "HOLDFAST_LEASE"}, name)
-	})
-	return append(env,
-		"HOLDFAST_LOCK="+lock.Name(), "HOLDFAST_TOKEN="+strconv.FormatUint(uint64(lock.Token()), 10),
-		"HOLDFAST_LEASE="+string(lock.Lease().ID))
 }
 
 // startError converts the failure to start a command to the exit status that a shell would use.

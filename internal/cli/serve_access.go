@@ -38,7 +38,7 @@ func (o *accessOptions) add(f *pflag.FlagSet) {
 	f.StringVar(&o.clientCA, "tls-client-ca", "", "certificate authority of client certificates, which identify principals (PEM file)")
 	f.StringSliceVar(&o.hosts, "host", nil, "host names that clients may use for this server (default: with --tls-cert those in the certificate)")
 	f.StringVar(&o.audit, "audit", "", "file for a JSON line about each break, refusal and act on the cluster (default: with --policy standard error, else the log)")
-	f.BoolVar(&o.insecure, "insecure", false, "with --policy, listen beyond this host without TLS: tokens are sent in the clear")
+	f.BoolVar(&o.insecure, "insecure", false, "listen beyond this host without TLS: tokens and lease IDs are sent in the clear")
 	f.BoolVar(&o.anonymous, "anonymous", false, "listen beyond this host without authentication: every client that connects may do everything")
 }
 
@@ -52,9 +52,9 @@ func (o *accessOptions) check(beyond bool) error {
 	case o.policy != "" && o.anonymous:
 		return usageError("anonymous", "cannot be combined with --policy, which identifies every client")
 	case beyond && o.policy == "" && !o.anonymous:
-		return usageError("listen", "must be on this host's loopback; add --policy and --tls-cert to identify clients, or --anonymous to serve every client without authentication")
-	case beyond && o.policy != "" && o.cert == "" && !o.insecure:
-		return usageError("policy", "needs --tls-cert and --tls-key beyond this host, or --insecure: tokens would be sent in the clear")
+		return usageError("listen", "must be on this host's loopback; add --policy, --tls-cert and --tls-key to identify clients, or --anonymous and --insecure to serve every client without authentication and TLS")
+	case beyond && o.cert == "" && !o.insecure:
+		return usageError("tls-cert", "must be given with --tls-key beyond this host, or --insecure: tokens and lease IDs would be sent in the clear")
 	}
 	return nil
 }
@@ -66,7 +66,7 @@ func (o *accessOptions) apply(cfg *server.Config, log *slog.Logger, stderr io.Wr
 	end := func() {}
 	switch {
 	case o.audit != "":
-		file, err := openAudit(o.audit)
+		file, err := openAudit(o.audit, stderr)
 		if err != nil {
 			return nil, err
 		}

@@ -139,7 +139,7 @@ func TestServeOnASocket(t *testing.T) {
 	}
 	start := func() *testserver.Process {
 		s := testserver.Start(t, testserver.Command{Path: binary, Args: []string{
-			"serve", "--listen", "unix:" + socket, "--data-dir", filepath.Join(dir, "data"), "--policy", policy,
+			"serve", "--listen", "unix:" + socket, "--data-dir", filepath.Join(dir, "data"), "--policy", policy, "-q",
 		}})
 		s.Await(time.Minute, func(ctx context.Context) error {
 			return exec.CommandContext(ctx, binary, "ls", "--backend", "holdfast+unix://"+socket).Run()
@@ -152,6 +152,9 @@ func TestServeOnASocket(t *testing.T) {
 	}
 	if r := run(t, command(t, "holdfast+unix://"+socket, "run", "theirs", "--", "true")); r.status == 0 {
 		t.Errorf("without a grant: %+v", r)
+	}
+	if log := first.Log(); !strings.Contains(log, `"act":"refused","principal":"me"`) || strings.Contains(log, "serving") {
+		t.Errorf("with -q the log has %s", log)
 	}
 	r := run(t, command(t, "", "serve", "--listen", "unix:"+socket, "--data-dir", filepath.Join(dir, "other")))
 	if r.status != 1 || !strings.Contains(r.stderr, "another server") {

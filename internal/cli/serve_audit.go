@@ -1,23 +1,26 @@
 package cli
 
 import (
+	"io"
 	"os"
 	"sync"
 	"time"
 )
 
 // auditFile appends lines to a file. When the file is renamed or removed, as programs do that rotate logs,
-// the lines go to a new one within a second.
+// the lines go to a new one within a second. A line that the file does not take, because the disk is full, goes to
+// spare.
 type auditFile struct {
-	path string
+	path  string
+	spare io.Writer
 
 	mu     sync.Mutex
 	file   *os.File
 	looked time.Time
 }
 
-func openAudit(path string) (*auditFile, error) {
-	f := &auditFile{path: path}
+func openAudit(path string, spare io.Writer) (*auditFile, error) {
+	f := &auditFile{path: path, spare: spare}
 	if err := f.open(); err != nil {
 		return nil, usageError("audit", "%q: must be a file that can be written: %v", path, err)
 	}
@@ -42,7 +45,11 @@ func (f *auditFile) Write(line []byte) (int, error) {
 			_ = old.Close() // each line was written
 		}
 	}
-	return f.file.Write(line)
+	n, err := f.file.Write(line)
+	if err != nil {
+		return f.spare.Write(line)
+	}
+	return n, nil
 }
 
 // moved reports whether the path names another file, or none.

@@ -6,6 +6,8 @@ import (
 	"context"
 	"crypto/tls"
 	"fmt"
+	"io"
+	"net/http"
 	"os/exec"
 	"path/filepath"
 	"strings"
@@ -66,6 +68,18 @@ func TestServeClusterTLS(t *testing.T) {
 	if err := greet(t, addr, friend); err != nil {
 		t.Errorf("one with a certificate: %v", err)
 	}
+	nodes[1].Kill()
+	nodes[2].Await(time.Minute, func(ctx context.Context) error { // without a majority it is not ready, and says why
+		res, err := fetch(ctx, http.MethodGet, "http://"+addrs[2]+"/readyz", "")
+		if err != nil {
+			return err
+		}
+		defer res.Body.Close()
+		if text, err := io.ReadAll(res.Body); err != nil || res.StatusCode != http.StatusServiceUnavailable || !strings.Contains(string(text), "majority") {
+			return fmt.Errorf("%s: %s, %v", res.Status, text, err)
+		}
+		return nil
+	})
 }
 
 // greet connects and sends a request. A TLS 1.3 server refuses a certificate after the

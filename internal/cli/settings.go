@@ -232,7 +232,7 @@ func withoutSecrets(raw string) string {
 	}
 	q := u.Query()
 	for name := range q {
-		if lower := strings.ToLower(name); strings.Contains(lower, "password") || strings.Contains(lower, "secret") || lower == "token" {
+		if isSecret(name) {
 			q.Set(name, "xxxxx")
 			u.RawQuery = q.Encode()
 		}

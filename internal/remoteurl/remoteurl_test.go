@@ -1,10 +1,16 @@
 package remoteurl_test
 
 import (
+	"errors"
 	"fmt"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
+	"testing/synctest"
+	"time"
 
+	"github.com/holdfast-io/holdfast/backend"
 	"github.com/holdfast-io/holdfast/internal/leasetest"
 	"github.com/holdfast-io/holdfast/internal/remoteurl"
 )
@@ -30,6 +36,34 @@ func TestWithTokenFile(t *testing.T) {
 			t.Errorf("%s without a file: %s", raw, got)
 		}
 	}
+}
+
+// The file of a token is read again when it has changed. One that is gone, or is empty for a moment, changes nothing.
+func TestTokenIsReadAgain(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		path := filepath.Join(t.TempDir(), "token")
+		token := remoteurl.NewToken("", path)
+		if got, err := token.Get(); !errors.Is(err, backend.ErrInvalid) {
+			t.Errorf("no file: %q, %v", got, err)
+		}
+		for _, c := range []struct{ text, want string }{{"first\n", "first"}, {"second", "second"}, {"", "second"}, {"a\nb", "second"}, {" third ", "third"}} {
+			if err := os.WriteFile(path, []byte(c.text), 0o600); err != nil {
+				t.Fatal(err)
+			}
+			time.Sleep(time.Second)
+			if got, err := token.Get(); got != c.want || err != nil {
+				t.Errorf("%q: %q, %v", c.text, got, err)
+			}
+		}
+		if err := os.Remove(path); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(time.Second)
+		if got, err := token.Get(); got != "third" || err != nil {
+			t.Errorf("without the file: %q, %v", got, err)
+		}
+	})
 }
 
 // No URL makes Parse panic or return a server without a port, and its errors never have the token.

@@ -111,12 +111,17 @@ func TestReload(t *testing.T) {
 	ln := listen(t, "tcp", "127.0.0.1:0")
 	serve(t, f, ln, nil)
 	client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
+	lock := "http://" + ln.Addr().String() + "/v1/locks/billing%2Fx"
 	ask := func(token string) int {
-		got, _ := status(t, client, "POST", "http://"+ln.Addr().String()+"/v1/locks/billing%2Fx", `{"wait":"0s"}`, token)
+		got, _ := status(t, client, "POST", lock, `{"wait":"0s"}`, token)
 		return got
 	}
-	if got := ask("billing-1"); got != 200 {
-		t.Fatalf("before: %d", got)
+	const lease = "the-lease-of-billing"
+	if got, body := status(t, client, "POST", lock, `{"ttl":"10m","lease":"`+lease+`"}`, "billing-1"); got != 200 {
+		t.Fatalf("before: %d %s", got, body)
+	}
+	if got := ask("billing-2"); got != 409 {
+		t.Errorf("with the other token: %d, want 409", got)
 	}
 	write(t, path, "grants: 7")
 	log.await(t, "has an error")
@@ -127,6 +132,16 @@ func TestReload(t *testing.T) {
 	log.await(t, "was changed")
 	if got := ask("billing-1"); got != 403 {
 		t.Errorf("without the grant: %d, want 403", got)
+	}
+	for _, method := range []string{"PUT", "DELETE"} {
+		if got, body := status(t, client, method, lock+"/leases/"+lease, "", "billing-1"); got != 403 {
+			t.Errorf("%s of its lease without the grant: %d %s", method, got, body)
+		}
+	}
+	for _, at := range []string{lock, strings.TrimSuffix(lock, "/billing%2Fx")} { // for who may break it
+		if got, body := status(t, client, "GET", at, "", "oncall"); got != 200 || !strings.Contains(body, lease) {
+			t.Errorf("%s: %d %s", at, got, body)
+		}
 	}
 	write(t, path, strings.Replace(example(), hash("billing-1"), hash("billing-3"), 1))
 	leasetest.Eventually(t, "the new token is known", func() bool { return ask("billing-3") != 401 })

@@ -2,7 +2,9 @@ package deploy_test
 
 import (
 	"context"
+	"debug/elf"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"os"
 	"os/exec"
@@ -90,6 +92,11 @@ func TestDockerfile(t *testing.T) {
 	}
 	if err := os.Mkdir(filepath.Join(root, "tmp"), 0o777); err != nil { // the base image has it
 		t.Fatal(err)
+	}
+	if binary, err := elf.Open(filepath.Join(root, "usr/bin/holdfast")); err != nil {
+		t.Error(err)
+	} else if _, err := binary.Symbols(); !errors.Is(err, elf.ErrNoSymbols) {
+		t.Errorf("the command has symbols: %v", err)
 	}
 	addr := fmt.Sprintf("127.0.0.1:%d", testserver.FreePort(t))
 	argv := slices.Concat([]string{"--userspec=" + i.user, root}, i.entrypoint, i.cmd, []string{"--listen", addr})

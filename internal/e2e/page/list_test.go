@@ -184,6 +184,32 @@ func TestAddress(t *testing.T) {
 	b.shows("orders:1", "billing/b", "billing/a")
 }
 
+// The timeline of a lock shows its holders, its waiters and the leases that ended.
+func TestTimeline(t *testing.T) {
+	t.Parallel()
+	f, at := serveFake(t, small())
+	b := open(t, at, desk)
+	b.until(`document.querySelector("#link").dataset.state === "live"`)
+	f.tell("acquired", wire.Event{Name: "billing/b", Owner: "ann/1", Token: 9, At: ago(3 * time.Hour)})
+	f.tell("broken", wire.Event{Name: "billing/b", Owner: "ann/1", Token: 9, Reason: "why", At: ago(2 * time.Hour)})
+	b.goTo("?lock=billing%2Fb")
+	b.until(`["holder .hold", "waiter .wait", "past.broken .hold"].every((s) => document.querySelectorAll("#timeline svg g." + s).length === 1)`)
+	b.until(`document.querySelector("#timeline svg").getAttribute("aria-label").endsWith(": 1 lease that ended, 1 holder, 1 waiter. The tables below have the same.")`)
+	b.until(`[...document.querySelectorAll("#events tbody tr")].map((r) => r.cells[1].innerText).join() === "broken,acquired"`)
+}
+
+// In a narrow window each lock is a card: its name, its owner, and the rest.
+func TestCards(t *testing.T) {
+	t.Parallel()
+	_, at := serveFake(t, small())
+	b := open(t, at, size{width: 420, height: 900})
+	b.shows("orders:1", "billing/b", "billing/a")
+	tops := value[[]float64](b, `[".name", ".owner", ".since", ".waiting", ".wait"].map((c) => document.querySelector("#rows .row:not([hidden]) > " + c).getBoundingClientRect().top)`)
+	if tops[0] >= tops[1] || tops[1] >= tops[2] || tops[2] != tops[3] || tops[2] != tops[4] {
+		t.Errorf("the parts of a card begin at %v", tops)
+	}
+}
+
 // A screen reader finds its way: each part has a role and a name.
 func TestRoles(t *testing.T) {
 	t.Parallel()

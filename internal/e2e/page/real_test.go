@@ -192,7 +192,7 @@ func TestBreak(t *testing.T) {
 	b.until(`document.querySelector("#sign-in-error").textContent.startsWith("Not signed in")`)
 	b.signIn("viewer", true)
 	b.shows("orders/7") // and not the lock that it may not read
-	b.until(`document.querySelector("#who").textContent.startsWith("viewer")`)
+	b.until(`document.querySelector("#who").textContent.startsWith("viewer") && document.querySelector("#store").textContent === "memory" && document.querySelector("#version").textContent === "dev"`)
 	if cookie := value[string](b, "document.cookie"); cookie != "" {
 		t.Errorf("scripts can read the cookie: %s", cookie)
 	}
