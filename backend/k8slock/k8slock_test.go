@@ -26,9 +26,9 @@ func open(t backendtest.T, kubeconfig string) *k8slock.Backend {
 func TestConformance(t *testing.T) {
 	t.Parallel()
 	etcd, disk := testserver.WithSlowDisk(t, testserver.StartEtcd(t, testserver.EtcdOptions{})[0])
-	server := testserver.KubernetesOn(t, etcd)
-	kubeconfig := server.Kubeconfig(server.Addr())
-	restart := server.Restart
+	server := testserver.KubernetesOn(t, etcd, fairless()...)
+	leastAccount(t, server)
+	kubeconfig, restart := server.KubeconfigAs(leastName), server.Restart
 	backendtest.Run(t, backendtest.Harness{
 		Open:    func(t backendtest.T) backend.Backend { return open(t, kubeconfig) },
 		Restart: func(backendtest.T) { restart() },

@@ -75,9 +75,8 @@ func userLocksOn(t *testing.T) (leasetest.Bound, *testserver.MariaDBServer) {
 func TestUserLocksConformance(t *testing.T) {
 	t.Parallel()
 	s, disk := testserver.WithSlowDisk(t, testserver.MariaDB(t))
-	backendtest.Run(t, leasetest.Harness(s, disk, testserver.SlowSync, func(ctx context.Context) (backend.Backend, error) {
-		return mysqllock.OpenUserLocks(ctx, getlockURL(s, "root", s.Addr()), mysqllock.UserLocksConfig{})
-	}))
+	url := leastUser(t, s, "mysql+getlock", openLocks, unchecked)
+	backendtest.Run(t, leasetest.Harness(s, disk, testserver.SlowSync, func(ctx context.Context) (backend.Backend, error) { return openLocks(ctx, url) }))
 }
 
 // A node of a Galera cluster has user locks of its own, and may lose what it has committed: both

@@ -18,9 +18,8 @@ func TestMain(m *testing.M) { leaktest.Main(m) }
 func TestConformance(t *testing.T) {
 	t.Parallel()
 	s, disk := testserver.WithSlowDisk(t, testserver.MariaDB(t))
-	h := leasetest.Harness(s, disk, testserver.SlowSync, func(ctx context.Context) (backend.Backend, error) {
-		return mysqllock.Open(ctx, s.URL(), mysqllock.Config{})
-	})
+	url := leastUser(t, s, "mysql", openLeases, unchecked)
+	h := leasetest.Harness(s, disk, testserver.SlowSync, func(ctx context.Context) (backend.Backend, error) { return openLeases(ctx, url) })
 	h.Holders = leasetest.Holders(500) // each transaction reads all of them
 	backendtest.Run(t, h)
 }

@@ -58,7 +58,6 @@ func sessionsOf(s *testserver.PostgresServer, application string) int64 {
 func TestAdvisoryConformance(t *testing.T) {
 	t.Parallel()
 	s, disk := testserver.WithSlowDisk(t, testserver.Postgres(t))
-	backendtest.Run(t, leasetest.Harness(s, disk, testserver.SlowSync, func(ctx context.Context) (backend.Backend, error) {
-		return pglock.OpenAdvisory(ctx, advisoryURL(s, "postgres", s.Addr()), pglock.AdvisoryConfig{})
-	}))
+	url := leastUser(t, s, "postgres+advisory", openLocks, unchecked)
+	backendtest.Run(t, leasetest.Harness(s, disk, testserver.SlowSync, func(ctx context.Context) (backend.Backend, error) { return openLocks(ctx, url) }))
 }

@@ -17,13 +17,13 @@ func TestMain(m *testing.M) { leaktest.Main(m) }
 
 func TestConformance(t *testing.T) {
 	t.Parallel()
-	conforms(t, "")
+	conforms(t, func(s *testserver.PostgresServer) string { return leastUser(t, s, "postgres", openLeases, unchecked) })
 }
 
 // TestConformanceDeaf runs the suite as behind a pooler: without notifications.
 func TestConformanceDeaf(t *testing.T) {
 	t.Parallel()
-	conforms(t, "&listen=false&schema=deaf")
+	conforms(t, func(s *testserver.PostgresServer) string { return s.URL() + "&listen=false&schema=deaf" })
 }
 
 // TestConformanceInflated runs the suite with locks that are inflated as soon as they were taken: all,
@@ -52,13 +52,12 @@ func TestConformanceInflated(t *testing.T) {
 	}
 }
 
-// conforms runs the suite with more parameters of the URL.
-func conforms(t *testing.T, more string) {
+// conforms runs the suite.
+func conforms(t *testing.T, urlOf func(*testserver.PostgresServer) string) {
 	t.Helper()
 	s, disk := testserver.WithSlowDisk(t, testserver.Postgres(t))
-	h := leasetest.Harness(s, disk, testserver.SlowSync, func(ctx context.Context) (backend.Backend, error) {
-		return pglock.Open(ctx, s.URL()+more, pglock.Config{})
-	})
+	url := urlOf(s)
+	h := leasetest.Harness(s, disk, testserver.SlowSync, func(ctx context.Context) (backend.Backend, error) { return openLeases(ctx, url) })
 	h.Holders = leasetest.Holders(500) // each transaction reads all of them
 	backendtest.Run(t, h)
 }

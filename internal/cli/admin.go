@@ -89,6 +89,9 @@ func (a *app) breakLock(ctx context.Context, c *holdfast.Client, name string, le
 		}
 		return a.printJSON(map[string]any{"name": name, "token": uint64(res.Token), "broken": broken})
 	}
+	if len(res.Broken) == 0 && lease != "" {
+		return a.line(a.stdout, "%s: that lease does not hold it, nothing was broken", name)
+	}
 	if len(res.Broken) == 0 {
 		return a.line(a.stdout, "%s: no client held it, nothing was broken", name)
 	}
