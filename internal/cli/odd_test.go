@@ -212,6 +212,7 @@ func TestAbsurdInput(t *testing.T) {
 		{url, []string{"serve", "--listen", ":0"}, "anonymous"},
 		{url, []string{"serve", "--listen", ":0", "--insecure"}, "anonymous"},
 		{url, []string{"serve", "--listen", ":0", "--anonymous"}, "insecure"},
+		{url, []string{"serve", "--listen", ":0", "--anonymous", "--insecure"}, "host"},
 		{url, []string{"serve", "--listen", ":0", "--policy", "x"}, "insecure"},
 		{url, []string{"serve", "--listen", "unix:"}, "path"},
 		{url, []string{"serve", "--policy", "x", "--anonymous"}, "anonymous"},

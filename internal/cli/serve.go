@@ -55,7 +55,7 @@ get an answer, and leases stay.
 --policy says who may do what: principals are identified by client certificates, tokens,
 or, on a Unix socket, by their user. Without it every client may do everything, and the
 server refuses to listen beyond this host without --anonymous, and without --tls-cert or
---insecure.
+--insecure with --host.
 
 The nodes of a cluster identify each other by certificates. Nodes on several
 hosts need --peer-cert, --peer-key and --peer-ca. Nodes on the loopback of one host, with

@@ -55,6 +55,8 @@ func (o *accessOptions) check(beyond bool) error {
 		return usageError("listen", "must be on this host's loopback; add --policy, --tls-cert and --tls-key to identify clients, or --anonymous and --insecure to serve every client without authentication and TLS")
 	case beyond && o.cert == "" && !o.insecure:
 		return usageError("tls-cert", "must be given with --tls-key beyond this host, or --insecure: tokens and lease IDs would be sent in the clear")
+	case beyond && o.cert == "" && len(o.hosts) == 0:
+		return usageError("host", "must be given beyond this host without TLS: the names that clients use for this server, so that a page of another site cannot reach it under a name of its own")
 	}
 	return nil
 }
