@@ -106,8 +106,8 @@ func TestSlowClients(t *testing.T) {
 		"body":    {"POST /v1/locks/x HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: 100\r\n\r\n{", "408"},
 		"idle":    {"GET /healthz HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n", "200"},
 	} {
-		conn := dial(t, a)
 		begun := time.Now()
+		conn := dial(t, a) // the server's time begins with it
 		if _, err := io.WriteString(conn, c.send); err != nil {
 			t.Fatal(err)
 		}
