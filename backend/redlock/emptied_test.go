@@ -70,3 +70,41 @@ func emptiedBeforeAStranger(t *testing.T, args []string, empty func(*testserver.
 		t.Errorf("told %v", err)
 	}
 }
+
+// Five nodes that were just started, and that no client has used before, grant when they have been up for max_ttl. So others
+// that have been up for longer grant immediately.
+func TestFreshNodes(t *testing.T) {
+	t.Parallel()
+	const params, ttl = "max_ttl=10s&timeout=30s", 10 * time.Second
+	began := time.Now()
+	fresh := func() cluster {
+		var c cluster
+		for range nodes {
+			c = append(c, testserver.Redis(t))
+		}
+		return c
+	}
+	unused, used := fresh(), fresh()
+	b := used.open(t, params)
+	short := func(r *backend.AcquireRequest) { r.TTL = ttl }
+	_, err := b.Acquire(within(t, patience), ask("first", short))
+	q, ok := errors.AsType[*backend.QuarantineError](err)
+	switch {
+	case !ok && time.Since(began) > ttl/2: // the machine is so busy that they are not new any more
+	case !ok || q.Left > ttl+2*time.Second || q.Parameter != "quarantine=off" || !strings.Contains(q.Reason, "new"):
+		t.Errorf("just started: %v", err)
+	}
+	take(t, b, ask("second", short))
+	if took := time.Since(began); took < ttl-time.Second { // uptimes are in whole seconds
+		t.Errorf("granted %s after the start", took)
+	}
+	leasetest.Succeeds(t, func() error { // they were started one after the other
+		if up := time.Since(began); up < 2*ttl {
+			return fmt.Errorf("up for %s", up)
+		}
+		return nil
+	})
+	if err := unused.open(t, params).Quarantined(t.Context()); errors.Is(err, backend.ErrQuarantine) {
+		t.Errorf("up for longer than max_ttl: %v", err)
+	}
+}

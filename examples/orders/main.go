@@ -63,7 +63,7 @@ func Run(ctx context.Context, args []string, authorize Authorize, out, diag io.W
 	}
 	log := slog.New(slog.NewTextHandler(diag, nil))
 
-	store, err := OpenStore(ctx, *database, uint32(*epoch)) //nolint:gosec // checked above
+	store, err := OpenStore(ctx, *database, uint32(*epoch))
 	if err != nil {
 		return err
 	}

@@ -198,8 +198,8 @@ func testStockBusy(f *fixture) {
 	}
 }
 
-// testEpoch: the locks move to a store whose tokens are smaller. What was guarded by the old one is refused, with an answer
-// that says so, until the epoch is raised; from then on the old store is refused.
+// testEpoch: the locks move to a store whose tokens are smaller. Its writes are refused, with an answer that says why, until
+// the epoch is raised. From then on those of the old store are refused.
 func testEpoch(f *fixture) {
 	t := f.t
 	f.Exec("INSERT INTO product VALUES (1, 9)")

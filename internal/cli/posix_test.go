@@ -5,6 +5,7 @@ import (
 	"os/exec"
 	"strings"
 	"testing"
+	"time"
 )
 
 // The supervision of macOS and the BSDs, on Linux: with it a command that is killed, stopped or signalled, or whose lock is
@@ -26,6 +27,7 @@ func TestSupervisionOfPOSIX(t *testing.T) {
 	}
 	cmd := exec.CommandContext(t.Context(), exe, "-test.v", "-test.run", "^"+strings.Join(same, "$|^")+"$")
 	cmd.Env = append(os.Environ(), tagsEnv+"=holdfast_posix")
+	cmd.WaitDelay = 10 * time.Second // a command that was not killed keeps the pipe open
 	out, err := cmd.CombinedOutput()
 	if err != nil {
 		t.Fatalf("%v\n%s", err, out)

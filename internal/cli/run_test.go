@@ -297,15 +297,21 @@ func TestWatchdogKilled(t *testing.T) {
 	_ = b.cmd.Wait()
 }
 
-// An operator breaks the lock: the command is ended, with 70.
+// An operator breaks the lock: the command is ended, with 70, and long before its lease would have ended.
 func TestBrokenWhileRunning(t *testing.T) {
 	t.Parallel()
 	url := sqliteURL(t)
-	b := beat(t, url, "10s")
+	b := beat(t, url, "5m")
 	if got := run(t, command(t, url, "break", "n", "--reason", "test", "--yes")); got.status != 0 {
 		t.Fatalf("%+v", got)
 	}
-	_ = b.cmd.Wait()
+	ended := make(chan struct{})
+	go func() { defer close(ended); _ = b.cmd.Wait() }()
+	select {
+	case <-ended:
+	case <-time.After(time.Minute):
+		t.Fatal("the command was not ended")
+	}
 	if status := b.cmd.ProcessState.ExitCode(); status != 70 {
 		t.Errorf("status %d, want 70", status)
 	}

@@ -116,7 +116,9 @@ func (m *mutant) try(ctx context.Context, dir string) (verdict, string) {
 		return untried, err.Error()
 	}
 	begun := time.Now()
-	cmd := exec.CommandContext(ctx, "go", "test", "-count=1", "-failfast", "-timeout", patience.String(), "-overlay", overlay, "-run", m.tests, "./"+m.pkg) //nolint:gosec // our own data
+	cmd := exec.CommandContext(ctx, "go", "test", "-count=1", "-failfast", "-timeout", patience.String(), "-run", m.tests, "./"+m.pkg) //nolint:gosec // our own data
+	// Not a flag: a test that builds a program has to build it with the fault.
+	cmd.Env = append(os.Environ(), "GOFLAGS="+strings.TrimSpace(os.Getenv("GOFLAGS")+" -overlay="+overlay))
 	out, err := cmd.CombinedOutput()
 	took := time.Since(begun).Round(time.Second)
 	switch {
