@@ -13,6 +13,8 @@ import (
 	"slices"
 	"strconv"
 	"time"
+
+	"github.com/holdfast-io/holdfast/internal/storeerr"
 )
 
 // object is the part of a Lease of coordination.k8s.io/v1 that is used here. Fields of other
@@ -244,6 +246,8 @@ func refusal(res *http.Response) error {
 	if json.Unmarshal(b, &status) == nil {
 		const line = 300
 		e.message, e.reason = status.Message[:min(len(status.Message), line)], status.Reason
+	} else if bytes.Contains(b, []byte(storeerr.HTTPToTLS)) {
+		e.message = storeerr.HTTPToTLS
 	}
 	return e
 }

@@ -26,11 +26,14 @@ var (
 func toKind(op string, err error) error {
 	var sent *sentError
 	var server *serverError
+	var partial *partialError
 	switch {
 	case err == nil:
 		return nil
 	case errors.Is(err, backend.ErrClosed):
 		return backend.ErrClosed
+	case errors.As(err, &partial):
+		return &backend.UnavailableError{Backend: backendName, Op: op, Err: err}
 	case errors.As(err, &server):
 		return &backend.UnavailableError{Backend: backendName, Op: op, MayHold: !refused(server.Code), Err: storeerr.Refused(backendName, describe(server), server.Remedy())}
 	case errors.As(err, &sent):

@@ -11,6 +11,7 @@ import (
 
 	"github.com/redis/rueidis"
 
+	"github.com/holdfast-io/holdfast/backend"
 	"github.com/holdfast-io/holdfast/internal/redisprogram"
 	"github.com/holdfast-io/holdfast/internal/storeurl"
 )
@@ -62,20 +63,33 @@ func (g *guides) each(ctx context.Context, ask func(context.Context, rueidis.Cli
 		})
 	}
 	var errs []error
+	refusals := 0
 	for range g.hosts {
 		select {
 		case a := <-answers:
 			if a.err != nil {
 				errs = append(errs, a.err)
+				if errors.Is(toKind("find", a.err), backend.ErrRefused) {
+					refusals++
+				}
 			} else if take(a.text) {
 				return nil
 			}
 		case <-ctx.Done():
-			return errors.Join(append(errs, context.Cause(ctx))...)
+			return &partialError{errors.Join(append(errs, context.Cause(ctx))...)}
 		}
 	}
-	return errors.Join(append(errs, errNobodyKnows)...)
+	err := errors.Join(append(errs, errNobodyKnows)...)
+	if refusals < len(g.hosts) {
+		return &partialError{err}
+	}
+	return err
 }
+
+// partialError is the error of several servers. Some of them may refuse this client, but not all.
+type partialError struct{ error }
+
+func (e *partialError) Unwrap() error { return e.error }
 
 // bounded makes the connection of a client end with ctx, also while it is being made.
 func bounded(ctx context.Context, option rueidis.ClientOption) rueidis.ClientOption {

@@ -15,6 +15,7 @@ import (
 	"github.com/redis/rueidis"
 
 	"github.com/holdfast-io/holdfast/backend"
+	"github.com/holdfast-io/holdfast/internal/redisprogram"
 	"github.com/holdfast-io/holdfast/internal/storeurl"
 )
 
@@ -196,11 +197,11 @@ func (t *target) tune() {
 }
 
 func dialTCP(ctx context.Context, addr string, dialer *net.Dialer, secure *tls.Config) (net.Conn, error) {
-	dial := dialer.DialContext
-	if secure != nil {
-		dial = (&tls.Dialer{NetDialer: dialer, Config: secure}).DialContext
+	conn, err := dialer.DialContext(ctx, "tcp", addr)
+	if err != nil || secure == nil {
+		return conn, err //nolint:wrapcheck // it names the address
 	}
-	return dial(ctx, "tcp", addr)
+	return redisprogram.Secure(ctx, conn, secure, dialer.Timeout)
 }
 
 // connect creates a client. It returns when ctx ends, at the latest.
@@ -211,10 +212,7 @@ func connect(ctx context.Context, option rueidis.ClientOption) (rueidis.Client, 
 	}
 	done := make(chan dialled, 1)
 	go func() {
-		client, err := rueidis.NewClient(option)
-		if err != nil && client != nil {
-			client.Close()
-		}
+		client, err := redisprogram.NewClient(ctx, option)
 		done <- dialled{client, err}
 	}()
 	select {

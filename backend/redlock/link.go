@@ -106,7 +106,7 @@ func (l *rueidisLink) dial(ctx context.Context, addr string, dialer *net.Dialer,
 		return nil, fmt.Errorf("dial: %w", err)
 	}
 	if secure != nil {
-		return tls.Client(conn, secure), nil
+		return redisprogram.Secure(ctx, conn, secure, dialer.Timeout)
 	}
 	return conn, nil
 }
@@ -122,11 +122,8 @@ func (l *rueidisLink) connected() (rueidis.Client, error) {
 	if l.closed {
 		return nil, &unsentError{errors.New("the link is closed")}
 	}
-	client, err := rueidis.NewClient(l.option)
+	client, err := redisprogram.NewClient(context.Background(), l.option)
 	if err != nil {
-		if client != nil {
-			client.Close()
-		}
 		return nil, &unsentError{fromRueidis(err)}
 	}
 	l.client = client

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 	"io"
 	"maps"
 	"mime"
@@ -30,6 +31,9 @@ type call struct {
 	changes bool          // it changes leases: without an answer, the outcome is unknown
 	refusal *wire.Problem // receives the server's refusal; nil: not wanted
 }
+
+// errHTTPS is the answer of a server that was sent plain text.
+var errHTTPS = errors.New(storeerr.HTTPToTLS)
 
 // maxAnswer bounds the bytes that are read of an answer.
 const maxAnswer = 64 << 20
@@ -65,6 +69,9 @@ func (b *Backend) decode(c call, res *http.Response, body []byte) error {
 			return b.unavailable(c.op, c.changes, errAnswer)
 		}
 		return nil
+	}
+	if res.StatusCode == http.StatusBadRequest && bytes.Contains(body, []byte(storeerr.HTTPToTLS)) {
+		return b.unavailable(c.op, false, errHTTPS)
 	}
 	p := wire.Problem{Status: res.StatusCode}
 	if kind, _, err := mime.ParseMediaType(res.Header.Get("Content-Type")); err == nil && kind == wire.ContentTypeProblem {

@@ -69,6 +69,13 @@ func (h *hosts) server(addr string) string {
 	return cmp.Or(h.names[addr], addr)
 }
 
+// count returns the number of addresses, with the one that is omitted.
+func (h *hosts) count() int {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return len(h.names)
+}
+
 // silent omits an address for that long, in later rounds, if there are others.
 func (h *hosts) silent(addr string, d time.Duration) {
 	h.mu.Lock()

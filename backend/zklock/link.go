@@ -15,6 +15,8 @@ import (
 
 	"github.com/holdfast-io/holdfast/backend"
 	"github.com/holdfast-io/holdfast/internal/retry"
+	"github.com/holdfast-io/holdfast/internal/speaks"
+	"github.com/holdfast-io/holdfast/internal/storeerr"
 )
 
 // link is a connection to the ensemble with one ZooKeeper session. The client library reconnects
@@ -33,6 +35,7 @@ type link struct {
 	loop      chan struct{} // closed when the library's goroutine has ended
 	known     chan struct{} // closed when the ensemble knows who the user is
 	hosts     hosts
+	refusals  storeerr.Endpoints // by address
 	watches   *watches
 
 	mu       sync.Mutex
@@ -195,8 +198,16 @@ func (l *link) dial(cfg *Config, timeout time.Duration) zk.Dialer {
 		}
 		conn, err := cfg.dial(network, address, l.hosts.server(address), patience)
 		if err != nil {
+			l.refusals.Tried(address, err)
 			return nil, err
 		}
+		conn = speaks.Watch(conn, func(err error) error {
+			if cfg.TLS == nil && cfg.Dial == nil {
+				err = l.speaksTLS(err, address)
+			}
+			l.refusals.Tried(address, err)
+			return err
+		})
 		l.mu.Lock()
 		defer l.mu.Unlock()
 		if l.shut {
@@ -208,6 +219,20 @@ func (l *link) dial(cfg *Config, timeout time.Duration) zk.Dialer {
 		}
 		return l.wire, nil
 	}
+}
+
+// speaksTLS explains the error of a connection that the server has answered nothing on.
+func (l *link) speaksTLS(err error, address string) error {
+	ctx, cancel := context.WithCancel(context.Background())
+	defer cancel()
+	go func() {
+		select {
+		case <-l.over:
+			cancel()
+		case <-ctx.Done():
+		}
+	}()
+	return speaks.TLS(ctx, err, question(), speaks.To("tcp", address))
 }
 
 // wire is a connection that reads its first answer along: that has the session time-out, which the
@@ -416,15 +441,23 @@ type unsent struct{ err error }
 func (e *unsent) Error() string { return e.err.Error() }
 func (e *unsent) Unwrap() error { return e.err }
 
-// await waits until there is a session, with the user authenticated.
+// await waits until there is a session, with the user authenticated. It returns the error of a server if every
+// server refuses this client.
 func (l *link) await(ctx context.Context) error {
 	for _, done := range []<-chan struct{}{l.ready, l.known} {
-		select {
-		case <-done:
-		case <-l.over:
-			return backend.ErrClosed
-		case <-ctx.Done():
-			return context.Cause(ctx)
+		for !isClosed(done) {
+			another, refusal := l.refusals.Refusal(max(1, l.hosts.count()))
+			if refusal != nil {
+				return refusal
+			}
+			select {
+			case <-done:
+			case <-another:
+			case <-l.over:
+				return backend.ErrClosed
+			case <-ctx.Done():
+				return context.Cause(ctx)
+			}
 		}
 	}
 	return nil

@@ -2,10 +2,7 @@ package zklock_test
 
 import (
 	"context"
-	"crypto/tls"
 	"errors"
-	"io"
-	"net"
 	"net/url"
 	"strings"
 	"testing"
@@ -16,46 +13,6 @@ import (
 	"github.com/holdfast-io/holdfast/internal/leasetest"
 	"github.com/holdfast-io/holdfast/internal/testserver"
 )
-
-// terminate listens with TLS, and passes on to the server what arrives.
-func terminate(t *testing.T, certs *testserver.Certificates, to string) string {
-	t.Helper()
-	pair, err := tls.LoadX509KeyPair(certs.ServerCert, certs.ServerKey)
-	if err != nil {
-		t.Fatal(err)
-	}
-	l, err := tls.Listen("tcp", "127.0.0.1:0", &tls.Config{MinVersion: tls.VersionTLS12, Certificates: []tls.Certificate{pair}})
-	if err != nil {
-		t.Fatal(err)
-	}
-	done := make(chan struct{})
-	t.Cleanup(func() { _ = l.Close(); <-done })
-	go func() {
-		defer close(done)
-		for {
-			in, err := l.Accept()
-			if err != nil {
-				return
-			}
-			go relay(context.WithoutCancel(t.Context()), in, to)
-		}
-	}()
-	return l.Addr().String()
-}
-
-func relay(ctx context.Context, in net.Conn, to string) {
-	defer in.Close()
-	out, err := new(net.Dialer).DialContext(ctx, "tcp", to)
-	if err != nil {
-		return
-	}
-	defer out.Close()
-	go func() {
-		_, _ = io.Copy(out, in)
-		_ = out.Close()
-	}()
-	_, _ = io.Copy(in, out)
-}
 
 // soon returns a context for what must fail.
 func soon(t *testing.T) context.Context {
@@ -70,7 +27,7 @@ func TestTLS(t *testing.T) {
 	t.Parallel()
 	certs, others := testserver.NewCertificates(t), testserver.NewCertificates(t)
 	server := testserver.StartZooKeeper(t, 1)[0]
-	secured := terminate(t, certs, server.Addr())
+	secured := certs.Terminate(t, server.Addr())
 	at := func(addr, params string) *zklock.Backend {
 		b, err := zklock.Open(t.Context(), "zookeeper://"+addr+"?"+params, zklock.Config{Tick: testserver.ZooKeeperTick, MaxSession: testserver.ZooKeeperMaxSession})
 		return leasetest.Opened(t, b, err)

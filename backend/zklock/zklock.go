@@ -1,6 +1,7 @@
 package zklock
 
 import (
+	"bytes"
 	"context"
 	"crypto/tls"
 	"log/slog"
@@ -14,6 +15,7 @@ import (
 
 	"github.com/holdfast-io/holdfast/backend"
 	"github.com/holdfast-io/holdfast/internal/sessions"
+	"github.com/holdfast-io/holdfast/internal/speaks"
 )
 
 const name = "zookeeper"
@@ -79,7 +81,28 @@ func (c *Config) dial(network, address, server string, timeout time.Duration) (n
 	if conf.ServerName == "" {
 		conf.ServerName, _, _ = net.SplitHostPort(server)
 	}
-	return (&tls.Dialer{Config: conf}).DialContext(ctx, network, address) //nolint:wrapcheck // the library reports it
+	conn, err := new(net.Dialer).DialContext(ctx, network, address)
+	if err != nil {
+		return nil, err //nolint:wrapcheck // the library reports it
+	}
+	secure := tls.Client(conn, conf)
+	if err := speaks.Handshake(ctx, secure, question(), speaks.To(network, address)); err != nil {
+		return nil, err //nolint:wrapcheck // the library reports it
+	}
+	return secure, nil
+}
+
+// question is a command of four letters. A server that does not allow it says so. The end of the line makes it as
+// long as the header of a record of TLS, so that a server with TLS does not wait for the rest.
+func question() speaks.Question {
+	return speaks.Question{Ask: "srvr\r\n", Known: func(answer []byte) bool {
+		for _, known := range []string{"Zookeeper version", "This ZooKeeper", "srvr is not executed"} {
+			if bytes.HasPrefix(answer, []byte(known)) {
+				return true
+			}
+		}
+		return false
+	}}
 }
 
 func (c *Config) acl() []zk.ACL {

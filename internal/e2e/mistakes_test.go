@@ -3,10 +3,13 @@ package e2e_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"net/http"
 	"net/http/httptest"
+	"net/url"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -20,25 +23,33 @@ import (
 const wrongPassword = "canary-9e1f"
 
 // A mistake that no retry mends is returned: Acquire does not wait for the end of its context, which has
-// none. The error is ErrRefused, and has the remedy. (TLS that a plain Redis never answers, and what etcd's
-// client reports as a time-out only, cannot be told from a server that hangs.)
+// none. The error is ErrRefused, and has the remedy. Each store that knows TLS has "scheme", TLS to a server
+// without it; "scheme plain", plain text to a server with TLS; and "ca", an authority that did not sign the
+// server's certificate. What ends connections like a server that restarts is waited for: see
+// TestServersThatEndConnectionsAreWaitedFor.
 func TestMistakes(t *testing.T) {
 	t.Parallel()
+	certs, others := testserver.NewCertificates(t), testserver.NewCertificates(t)
+	trustOther := "?ca=" + url.QueryEscape(others.CA)
 	for store, start := range map[string]func(t *testing.T) map[string]string{ // URLs by mistake
 		"redis": func(t *testing.T) map[string]string {
 			t.Helper()
 			s, closed := testserver.Redis(t), testserver.Redis(t, "--requirepass", "right", "--masterauth", "right")
+			secured := redisTLS(t, certs)
 			s.Do("ACL", "SETUSER", "locker", "on", ">right", "~other:*", "+@all")
 			return map[string]string{
 				"password": "redis://locker:" + wrongPassword + "@" + s.Addr(), "no password": "redis://" + closed.Addr(),
 				"database": "redis://" + s.Addr() + "/999", "rights": "redis://locker:right@" + s.Addr(),
+				"scheme": "rediss://" + closed.Addr(), "scheme plain": "redis://" + secured, "ca": "rediss://" + secured + trustOther,
 			}
 		},
 		"redlock": func(t *testing.T) map[string]string {
 			t.Helper()
 			nodes := testserver.RedisAddrs(testserver.RedisNodes(t, 3))
+			secured := redisTLS(t, certs) + "," + redisTLS(t, certs) + "," + redisTLS(t, certs)
 			return map[string]string{
 				"password": "redlock://locker:" + wrongPassword + "@" + nodes, "database": "redlock://" + nodes + "/999",
+				"scheme": "redlocks://" + nodes, "scheme plain": "redlock://" + secured, "ca": "redlocks://" + secured + trustOther,
 			}
 		},
 		"etcd": func(t *testing.T) map[string]string {
@@ -57,40 +68,38 @@ func TestMistakes(t *testing.T) {
 			if err := attempt(t, owner); err != nil { // it creates the nodes, for itself
 				t.Fatal(err)
 			}
-			return map[string]string{"password": strings.Replace(owner, "right", wrongPassword, 1)}
+			secured := certs.Terminate(t, s.Addr())
+			return map[string]string{
+				"password": strings.Replace(owner, "right", wrongPassword, 1),
+				"scheme":   "zookeeper://" + s.Addr() + "?tls=true", "scheme plain": "zookeeper://" + secured, "ca": "zookeeper://" + secured + trustOther,
+			}
 		},
 		"consul": func(t *testing.T) map[string]string {
 			t.Helper()
-			s := testserver.StartConsulACL(t, "5b5bd0a1-3f4c-4b4e-9a0e-4bd4d3a2f001")
+			port := testserver.FreePort(t)
+			s := testserver.StartConsulACL(t, "5b5bd0a1-3f4c-4b4e-9a0e-4bd4d3a2f001", "-hcl",
+				fmt.Sprintf("ports { https = %d } tls { defaults { cert_file = %q key_file = %q } }", port, certs.ServerCert, certs.ServerKey))
+			secured := "127.0.0.1:" + strconv.Itoa(port)
 			return map[string]string{
 				"token": "consul://:5b5bd0a1-3f4c-4b4e-9a0e-" + strings.Repeat("0", 12) + "@" + s.Addr(), "no token": "consul://" + s.Addr(),
-				"scheme": "consuls://" + s.Addr(),
+				"scheme": "consuls://" + s.Addr(), "scheme plain": "consul://" + secured, "ca": "consuls://" + secured + trustOther,
 			}
 		},
 		"postgres": func(t *testing.T) map[string]string {
 			t.Helper()
-			s := testserver.Postgres(t)
-			return map[string]string{
-				"role": s.URLOf("nobody", s.Addr()), "database": strings.Replace(s.URL(), "/postgres?", "/nowhere?", 1),
-				"scheme": strings.Replace(s.URL(), "disable", "require", 1),
-			}
+			return postgresMistakes(t, func(url string) string { return url })
 		},
 		"postgres+advisory": func(t *testing.T) map[string]string {
 			t.Helper()
-			s := testserver.Postgres(t)
-			return map[string]string{
-				"role": advisory(s.URLOf("nobody", s.Addr())), "database": advisory(strings.Replace(s.URL(), "/postgres?", "/nowhere?", 1)),
-			}
+			return postgresMistakes(t, func(url string) string { return strings.Replace(url, "postgres:", "postgres+advisory:", 1) })
 		},
 		"mysql": func(t *testing.T) map[string]string {
 			t.Helper()
-			s := testserver.MariaDB(t)
-			s.Exec("CREATE USER locker@'%' IDENTIFIED BY 'right'")
-			login := s.URLOf("locker:"+wrongPassword, s.Addr())
-			return map[string]string{
-				"password": login, "getlock: password": strings.Replace(login, "mysql:", "mysql+getlock:", 1),
-				"database": strings.Replace(s.URL(), "/test", "/nowhere", 1), "scheme": s.URL() + "?tls=true",
-			}
+			return mysqlMistakes(t, func(url string) string { return url })
+		},
+		"mysql+getlock": func(t *testing.T) map[string]string {
+			t.Helper()
+			return mysqlMistakes(t, func(url string) string { return strings.Replace(url, "mysql:", "mysql+getlock:", 1) })
 		},
 		"kubernetes": func(t *testing.T) map[string]string {
 			t.Helper()
@@ -100,18 +109,31 @@ func TestMistakes(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			wrong := filepath.Join(testserver.Dir(t), "kubeconfig")
-			if err := os.WriteFile(wrong, []byte(strings.ReplaceAll(string(text), s.Token(), wrongPassword)), 0o600); err != nil {
-				t.Fatal(err)
+			plain := httptest.NewServer(http.NotFoundHandler())
+			t.Cleanup(plain.Close)
+			urls := make(map[string]string)
+			for mistake, changed := range map[string][2]string{
+				"token": {s.Token(), wrongPassword}, "ca": {s.CA(), certs.CA},
+				"scheme": {"https://" + s.Addr(), "https://" + strings.TrimPrefix(plain.URL, "http://")}, "scheme plain": {"https://", "http://"},
+			} {
+				wrong := filepath.Join(testserver.Dir(t), "kubeconfig")
+				if err := os.WriteFile(wrong, []byte(strings.ReplaceAll(string(text), changed[0], changed[1])), 0o600); err != nil {
+					t.Fatal(err)
+				}
+				urls[mistake] = "kubernetes://default?kubeconfig=" + wrong
 			}
-			return map[string]string{"token": "kubernetes://default?kubeconfig=" + wrong}
+			return urls
 		},
 		"holdfast": func(t *testing.T) map[string]string {
 			t.Helper()
-			s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusUnauthorized) }))
+			refuse := http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusUnauthorized) })
+			s, tls := httptest.NewServer(refuse), httptest.NewTLSServer(refuse)
 			t.Cleanup(s.Close)
-			addr := strings.TrimPrefix(s.URL, "http://")
-			return map[string]string{"scheme": "holdfasts://" + addr, "token": "holdfast://" + addr}
+			t.Cleanup(tls.Close)
+			addr, secured := strings.TrimPrefix(s.URL, "http://"), strings.TrimPrefix(tls.URL, "https://")
+			return map[string]string{
+				"token": "holdfast://" + addr, "scheme": "holdfasts://" + addr, "scheme plain": "holdfast://" + secured, "ca": "holdfasts://" + secured + trustOther,
+			}
 		},
 		"sqlite": func(t *testing.T) map[string]string {
 			t.Helper()
@@ -124,10 +146,12 @@ func TestMistakes(t *testing.T) {
 	} {
 		t.Run(store, func(t *testing.T) {
 			t.Parallel()
-			for mistake, url := range start(t) {
+			for mistake, at := range start(t) {
 				t.Run(mistake, func(t *testing.T) {
 					t.Parallel()
-					err := attempt(t, url)
+					from := time.Now()
+					err := attempt(t, at)
+					t.Logf("%s: %v", time.Since(from), err)
 					refused, ok := errors.AsType[*holdfast.RefusedError](err)
 					if !ok || !errors.Is(err, holdfast.ErrRefused) || errors.Is(err, holdfast.ErrHeld) {
 						t.Fatalf("%v; want ErrRefused", err)
@@ -141,13 +165,63 @@ func TestMistakes(t *testing.T) {
 	}
 }
 
-func advisory(url string) string { return strings.Replace(url, "postgres:", "postgres+advisory:", 1) }
+// redisTLS starts a Redis, and returns the address at which it speaks TLS.
+func redisTLS(t *testing.T, certs *testserver.Certificates) string {
+	t.Helper()
+	port := strconv.Itoa(testserver.FreePort(t))
+	testserver.Redis(t, "--tls-port", port, "--tls-cert-file", certs.ServerCert, "--tls-key-file", certs.ServerKey, "--tls-ca-cert-file", certs.CA, "--tls-auth-clients", "no")
+	return "127.0.0.1:" + port
+}
+
+// postgresMistakes returns URLs by mistake. as turns the URL of a server into that of the store.
+func postgresMistakes(t *testing.T, as func(url string) string) map[string]string {
+	t.Helper()
+	certs, others := testserver.NewCertificates(t), testserver.NewCertificates(t)
+	certs.For(t, "postgres")
+	plain := testserver.Postgres(t)
+	secured := testserver.Postgres(t, "ssl=on", "ssl_cert_file="+certs.ServerCert, "ssl_key_file="+certs.ServerKey)
+	secured.RefusePlain("encrypted")
+	urls := map[string]string{
+		"role":         plain.URLOf("nobody", plain.Addr()),
+		"database":     strings.Replace(plain.URL(), "/postgres?", "/nowhere?", 1),
+		"scheme":       strings.Replace(plain.URL(), "disable", "require", 1),
+		"scheme plain": secured.URLOf("encrypted", secured.Addr()),
+		"ca":           strings.Replace(secured.URL(), "disable", "verify-full&sslrootcert="+url.QueryEscape(others.CA), 1),
+	}
+	for mistake, u := range urls {
+		urls[mistake] = as(u)
+	}
+	return urls
+}
+
+// mysqlMistakes returns URLs by mistake. as turns the URL of a server into that of the store.
+func mysqlMistakes(t *testing.T, as func(url string) string) map[string]string {
+	t.Helper()
+	certs, others := testserver.NewCertificates(t), testserver.NewCertificates(t)
+	certs.For(t, "mysql")
+	plain := testserver.MariaDB(t)
+	plain.Exec("CREATE USER locker@'%' IDENTIFIED BY 'right'")
+	secured := testserver.MariaDB(t, "ssl-ca="+certs.CA, "ssl-cert="+certs.ServerCert, "ssl-key="+certs.ServerKey)
+	secured.Exec("CREATE USER app@'127.0.0.1' REQUIRE SSL", "GRANT ALL ON test.* TO app@'127.0.0.1'", "SET GLOBAL require_secure_transport = ON")
+	urls := map[string]string{
+		"password":          plain.URLOf("locker:"+wrongPassword, plain.Addr()),
+		"database":          strings.Replace(plain.URL(), "/test", "/nowhere", 1),
+		"scheme":            plain.URL() + "?tls=true",
+		"scheme plain":      secured.URL() + "?tls=false",
+		"scheme plain user": secured.URLOf("app", secured.Addr()) + "?tls=false",
+		"ca":                secured.URL() + "?tls=true&ca=" + url.QueryEscape(others.CA),
+	}
+	for mistake, u := range urls {
+		urls[mistake] = as(u)
+	}
+	return urls
+}
 
 // attempt acquires and releases a lock, in a context without an end, and returns the error. It fails the
 // test if that takes longer than a mistake may take on a busy machine.
 func attempt(t *testing.T, url string) error {
 	t.Helper()
-	const most = 30 * time.Second
+	const most = 10 * time.Second
 	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))
 	defer cancel()
 	done := make(chan error, 1)

@@ -9,6 +9,7 @@ import (
 	"strings"
 
 	"github.com/holdfast-io/holdfast/backend"
+	"github.com/holdfast-io/holdfast/internal/speaks"
 )
 
 // IsKind reports whether err is one of the errors of package backend already.
@@ -70,7 +71,7 @@ func Refused(name string, err error, remedy string) error {
 		return err
 	}
 	if remedy == "" {
-		remedy = ofTLS(err)
+		remedy = ofTLS(name, err)
 	}
 	if remedy == "" {
 		return err
@@ -78,26 +79,58 @@ func Refused(name string, err error, remedy string) error {
 	return &backend.RefusedError{Backend: name, Remedy: remedy, Err: err}
 }
 
-// ofTLS returns what to change after a handshake that failed for good. Some client libraries keep only
+// HTTPToTLS is what a server for HTTPS answers to plain text, with status 400: servers in Go do.
+const HTTPToTLS = "Client sent an HTTP request to an HTTPS server"
+
+// ofTLS returns what to change after a handshake that failed for good, or "". Some client libraries keep only
 // the text of the error.
-func ofTLS(err error) string {
+//
+// An unknown authority and a wrong name stay until somebody changes the URL or the certificate. So does a
+// certificate that has expired: no time mends it. One that is not valid yet becomes valid, as where the clock of
+// this machine is late, and is waited for. So is a server that ends a handshake: it may be restarting.
+func ofTLS(name string, err error) string {
+	const (
+		trust  = "name the certificate authority of the server with ca"
+		host   = "use a name that is in the certificate of the server, or set server_name"
+		client = "give a client certificate with cert and key that the server accepts"
+	)
+	plain, secure := schemes(name)
 	for _, c := range []struct{ remedy, with string }{
-		{"name the certificate authority of the server with ca", "certificate signed by unknown authority"},
-		{"name the certificate authority of the server with ca", "certificate is not trusted"},
-		{"use a name that is in the certificate of the server, or set server_name", "x509: certificate is valid for"},
-		{"use a name that is in the certificate of the server, or set server_name", "x509: cannot validate certificate for"},
-		{"renew the certificate", "x509: certificate has expired or is not yet valid"},
-		{"give a client certificate with cert and key that the server accepts", "tls: certificate required"},
-		{"give a client certificate with cert and key that the server accepts", "tls: bad certificate"},
-		{"give a client certificate with cert and key that the server accepts", "tls: unknown certificate authority"},
-		{"use the scheme without TLS, or the port with it", "tls: first record does not look like a TLS handshake"},
-		{"use the scheme without TLS, or the port with it", "server gave HTTP response to HTTPS client"},
-		{"use the scheme with TLS", "Client sent an HTTP request to an HTTPS server"},
-		{"use the scheme with TLS", "error reading server preface: http2: frame too large"},
+		{trust, "certificate signed by unknown authority"},
+		{trust, "certificate is not trusted"},
+		{host, "x509: certificate is valid for"},
+		{host, "x509: certificate is not valid for any names"},
+		{host, "x509: certificate relies on legacy Common Name field"},
+		{host, "x509: cannot validate certificate for"},
+		{client, "tls: certificate required"},
+		{client, "tls: bad certificate"},
+		{client, "tls: unknown certificate authority"},
+		{plain, "tls: first record does not look like a TLS handshake"},
+		{plain, "server gave HTTP response to HTTPS client"},
+		{plain, speaks.ErrPlain.Error()},
+		{secure, HTTPToTLS},
+		{secure, "error reading server preface: http2: frame too large"},
+		{secure, speaks.ErrTLS.Error()},
 	} {
 		if strings.Contains(err.Error(), c.with) {
 			return c.remedy
 		}
 	}
+	// The text is "certificate has expired or is not yet valid: current time T1 is after T2".
+	if _, when, ok := strings.Cut(err.Error(), "x509: certificate has expired or is not yet valid"); ok && !strings.Contains(when, " is before ") {
+		return "renew the certificate"
+	}
 	return ""
+}
+
+// schemes returns what to change in the URL of a store, by its name: for a server without TLS, and for one
+// with it.
+func schemes(name string) (string, string) {
+	switch name {
+	case "zookeeper":
+		return "set tls=false, or use the port with TLS", "set tls=true, or use the port without TLS"
+	case "kubernetes":
+		return "use http:// as the server in the kubeconfig, or the port with TLS", "use https:// as the server in the kubeconfig"
+	}
+	return "use " + name + ":// for a server without TLS, or the port with it", "use " + name + "s:// for a server with TLS, or the port without it"
 }

@@ -3,8 +3,11 @@
 package testserver
 
 import (
+	"context"
 	"crypto/tls"
 	"crypto/x509"
+	"io"
+	"net"
 	"os"
 	"path/filepath"
 	"testing"
@@ -45,4 +48,41 @@ func (c *Certificates) Client(tb testing.TB) *tls.Config {
 	roots := x509.NewCertPool()
 	roots.AppendCertsFromPEM(authority)
 	return &tls.Config{MinVersion: tls.VersionTLS12, RootCAs: roots, Certificates: []tls.Certificate{cert}}
+}
+
+// Terminate listens with the server's certificate, and passes on to a server what arrives, as a proxy in
+// front of it does. It returns the address, and ends with the test.
+func (c *Certificates) Terminate(tb testing.TB, to string) string {
+	tb.Helper()
+	pair, err := tls.LoadX509KeyPair(c.ServerCert, c.ServerKey)
+	check(tb, err)
+	l, err := tls.Listen("tcp", "127.0.0.1:0", &tls.Config{MinVersion: tls.VersionTLS12, Certificates: []tls.Certificate{pair}})
+	check(tb, err)
+	done := make(chan struct{})
+	tb.Cleanup(func() { _ = l.Close(); <-done })
+	go func() {
+		defer close(done)
+		for {
+			in, err := l.Accept()
+			if err != nil {
+				return
+			}
+			go relay(context.WithoutCancel(tb.Context()), in, to)
+		}
+	}()
+	return l.Addr().String()
+}
+
+func relay(ctx context.Context, in net.Conn, to string) {
+	defer func() { _ = in.Close() }()
+	out, err := new(net.Dialer).DialContext(ctx, "tcp", to)
+	if err != nil {
+		return
+	}
+	defer func() { _ = out.Close() }()
+	go func() {
+		_, _ = io.Copy(out, in)
+		_ = out.Close()
+	}()
+	_, _ = io.Copy(in, out)
 }

@@ -40,15 +40,15 @@ func StartConsulTight(t testing.TB) *ConsulServer {
 }
 
 // StartConsulACL starts a server where only clients with the token, which is a UUID, may do
-// anything. It takes many connections from one address.
-func StartConsulACL(t testing.TB, token string) *ConsulServer {
+// anything. It takes many connections from one address. args are added to its command line.
+func StartConsulACL(t testing.TB, token string, args ...string) *ConsulServer {
 	t.Helper()
-	return startConsul(t, 1, 0, token)[0]
+	return startConsul(t, 1, 0, token, args...)[0]
 }
 
-func startConsul(t testing.TB, n, connections int, token string) []*ConsulServer {
+func startConsul(t testing.TB, n, connections int, token string, args ...string) []*ConsulServer {
 	t.Helper()
-	o := launch.ConsulOptions{Options: options(t), Connections: connections, Token: token}
+	o := launch.ConsulOptions{Options: options(t, args...), Connections: connections, Token: token}
 	o.Members, o.Programs = n, tool(t, "consul")
 	all, join, err := launch.Consul(o)
 	out := make([]*ConsulServer, n)

@@ -5,6 +5,7 @@ package testserver
 import (
 	"context"
 	"fmt"
+	"os"
 	"strconv"
 	"strings"
 	"testing"
@@ -36,6 +37,16 @@ func (s *PostgresServer) URL() string { return s.URLOf("postgres", s.Addr()) }
 // URLOf is the URL of another user, or by another address, as through a proxy.
 func (s *PostgresServer) URLOf(name, addr string) string {
 	return "postgres://" + name + "@" + addr + "/postgres?sslmode=disable"
+}
+
+// RefusePlain makes a role that is not let in without TLS. The server must have it turned on.
+func (s *PostgresServer) RefusePlain(role string) {
+	s.t.Helper()
+	path := s.Path("data/pg_hba.conf")
+	rules, err := os.ReadFile(path) //nolint:gosec // of this test
+	check(s.t, err)
+	check(s.t, os.WriteFile(path, append([]byte("hostnossl all "+role+" all reject\n"), rules...), 0o600)) //nolint:gosec // of this test
+	s.Exec("CREATE ROLE "+role+" LOGIN", "SELECT pg_reload_conf()")
 }
 
 // PostgresDatabase is a database of a server, as the superuser sees it.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net"
 	"time"
 
 	"github.com/redis/go-redis/v9"
@@ -11,6 +12,7 @@ import (
 
 	"github.com/holdfast-io/holdfast/internal/conns"
 	"github.com/holdfast-io/holdfast/internal/redisprogram"
+	"github.com/holdfast-io/holdfast/internal/speaks"
 )
 
 // conn is the connection to one server, or to the master that a fail-over client finds. It is a
@@ -38,7 +40,7 @@ func newConn(settings *redis.Options, timeout time.Duration) *conn {
 func ownOptions(from *redis.Options, timeout time.Duration, open *conns.Set) *redis.Options {
 	const pool = 8 // two requests are in progress, and some that were given up
 	return &redis.Options{
-		Network: from.Network, Addr: from.Addr, Dialer: open.Watch(from.Dialer), TLSConfig: from.TLSConfig,
+		Network: from.Network, Addr: from.Addr, Dialer: dialer(from, open), TLSConfig: from.TLSConfig,
 		OnConnect: from.OnConnect, ClientName: from.ClientName, DB: from.DB,
 		Username: from.Username, Password: from.Password, CredentialsProvider: from.CredentialsProvider,
 		CredentialsProviderContext: from.CredentialsProviderContext, StreamingCredentialsProvider: from.StreamingCredentialsProvider,
@@ -51,6 +53,26 @@ func ownOptions(from *redis.Options, timeout time.Duration, open *conns.Set) *re
 		MaxRetries: -1, DialerRetries: 1,
 		DialTimeout: timeout, ReadTimeout: timeout, WriteTimeout: timeout, PoolTimeout: timeout, ContextTimeoutEnabled: true,
 		PoolSize: pool, PipelinePoolSize: -1, ConnMaxIdleTime: -1,
+	}
+}
+
+// dialer returns how to connect. A server that speaks TLS only, to a client without it, is found out. The
+// opposite is not: the program's dialer makes the handshake, and may know another way to the server than its
+// address.
+func dialer(from *redis.Options, open *conns.Set) conns.Dialer {
+	dial := open.Watch(from.Dialer)
+	if from.TLSConfig != nil {
+		return dial
+	}
+	return func(ctx context.Context, network, addr string) (net.Conn, error) {
+		conn, err := dial(ctx, network, addr)
+		if err != nil {
+			return nil, err
+		}
+		again := func(ctx context.Context) (net.Conn, error) { return dial(ctx, network, addr) } // ends with HangUp
+		return speaks.Watch(conn, func(err error) error {
+			return speaks.TLS(context.Background(), err, redisprogram.Question(), again)
+		}), nil
 	}
 }
 

@@ -27,6 +27,10 @@
 // locks. A subscription is never continued in silence after its connection broke: the backend asks
 // for the state of every waiter, as redislock does.
 //
+// A server that refuses the client is backend.ErrRefused, as with redislock, except one without TLS
+// where the client is configured for TLS. Redis does not answer the handshake, which go-redis makes, so
+// that is a time-out.
+//
 // # Sentinel
 //
 // A fail-over client believes the first sentinel that answers. The URL redis+sentinel:// of package
