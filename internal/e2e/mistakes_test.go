@@ -25,8 +25,8 @@ const wrongPassword = "canary-9e1f"
 // A mistake that no retry mends is returned: Acquire does not wait for the end of its context, which has
 // none. The error is ErrRefused, and has the remedy. Each store that knows TLS has "scheme", TLS to a server
 // without it; "scheme plain", plain text to a server with TLS; and "ca", an authority that did not sign the
-// server's certificate. What ends connections like a server that restarts is waited for: see
-// TestServersThatEndConnectionsAreWaitedFor.
+// server's certificate. But for etcd: its client waits for a connection, whatever the reason is. What ends
+// connections like a server that restarts is waited for: see TestServersThatEndConnectionsAreWaitedFor.
 func TestMistakes(t *testing.T) {
 	t.Parallel()
 	certs, others := testserver.NewCertificates(t), testserver.NewCertificates(t)
