@@ -111,7 +111,7 @@ func TestRightEndsWhileWaiting(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			var withdrawn atomic.Bool
-			a := start(t, server.Config{Principal: caller, Authorize: func(r *http.Request, act server.Action) error {
+			a := start(t, server.Config{Principal: caller, Authorize: func(r *http.Request, _ server.Action) error {
 				if withdrawn.Load() && caller(r) == "alice" {
 					return errors.New("not any more")
 				}

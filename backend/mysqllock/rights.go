@@ -88,7 +88,7 @@ func (r rights) missing(ctx context.Context) ([]string, error) {
 func (r rights) try(ctx context.Context, statement string) error {
 	rows, err := r.db.QueryContext(ctx, r.sql(statement))
 	if err != nil {
-		return err
+		return err //nolint:wrapcheck // see unavailable
 	}
 	defer rows.Close() //nolint:errcheck // nothing is read
 	return rows.Err()

@@ -56,7 +56,7 @@ func (b *Backend) listen(ctx context.Context) error {
 	}
 	defer hangUp(conn)
 	if _, err := conn.Exec(ctx, "LISTEN "+b.addr); err != nil {
-		return err
+		return err //nolint:wrapcheck // it is logged
 	}
 	if err := b.hearEcho(ctx, conn); err != nil {
 		return err
@@ -65,7 +65,7 @@ func (b *Backend) listen(ctx context.Context) error {
 	for {
 		n, err := conn.WaitForNotification(ctx)
 		if err != nil {
-			return err
+			return err //nolint:wrapcheck // it is logged
 		}
 		b.leases.Read(n.Payload)
 	}
@@ -76,7 +76,7 @@ func (b *Backend) hearEcho(ctx context.Context, conn *pgx.Conn) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, echoTime, errNoEcho)
 	defer cancel()
 	if _, err := b.pool.Exec(ctx, `SELECT pg_notify($1, $2)`, b.addr, sqllease.Hello); err != nil {
-		return err
+		return err //nolint:wrapcheck // it is logged
 	}
 	for {
 		n, err := conn.WaitForNotification(ctx)
@@ -84,7 +84,7 @@ func (b *Backend) hearEcho(ctx context.Context, conn *pgx.Conn) error {
 		case err != nil && context.Cause(ctx) != nil:
 			return context.Cause(ctx)
 		case err != nil:
-			return err
+			return err //nolint:wrapcheck // it is logged
 		}
 		if b.leases.Read(n.Payload) {
 			return nil

@@ -98,10 +98,10 @@ func (b *Backend) beginWatch(ctx context.Context, conn *pgx.Conn) (time.Time, er
 	defer cancel()
 	var now time.Time
 	if _, err := conn.Exec(ctx, "LISTEN "+b.eventChannel); err != nil {
-		return now, err
+		return now, err //nolint:wrapcheck // see unavailable
 	}
 	if _, err := conn.Exec(ctx, b.sql(signOn), watchTTL.Microseconds()); err != nil {
-		return now, err
+		return now, err //nolint:wrapcheck // see unavailable
 	}
 	q := new(pgx.Batch)
 	q.Queue(beginTxn)
@@ -109,7 +109,7 @@ func (b *Backend) beginWatch(ctx context.Context, conn *pgx.Conn) (time.Time, er
 	q.Queue(b.sql(inflate))
 	q.Queue(`SELECT clock_timestamp()`).QueryRow(func(row pgx.Row) error { return row.Scan(&now) })
 	q.Queue(`COMMIT`)
-	return now, conn.SendBatch(ctx, q).Close()
+	return now, conn.SendBatch(ctx, q).Close() //nolint:wrapcheck // see unavailable
 }
 
 // stayOn confirms that the watcher is still there.
@@ -119,7 +119,7 @@ func (b *Backend) stayOn(ctx context.Context, conn *pgx.Conn) error {
 	var on bool
 	var now time.Time
 	if err := conn.QueryRow(ctx, b.sql(stayOn), watchTTL.Microseconds()).Scan(&on, &now); err != nil {
-		return err
+		return err //nolint:wrapcheck // see unavailable
 	}
 	if !on {
 		return errAsleep
@@ -139,5 +139,5 @@ func nextEvent(ctx context.Context, conn *pgx.Conn, until time.Time) (backend.Ev
 	case ctx.Err() == nil && waiting.Err() != nil && !conn.IsClosed():
 		return backend.Event{}, nil // nothing arrived
 	}
-	return backend.Event{}, err
+	return backend.Event{}, err //nolint:wrapcheck // see unavailable
 }

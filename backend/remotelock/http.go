@@ -33,7 +33,7 @@ type call struct {
 }
 
 // errHTTPS is the answer of a server that was sent plain text.
-var errHTTPS = errors.New(storeerr.HTTPToTLS)
+var errHTTPS = errors.New("the server answered: " + storeerr.HTTPToTLS)
 
 // maxAnswer bounds the bytes that are read of an answer.
 const maxAnswer = 64 << 20

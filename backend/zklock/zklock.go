@@ -87,7 +87,7 @@ func (c *Config) dial(network, address, server string, timeout time.Duration) (n
 	}
 	secure := tls.Client(conn, conf)
 	if err := speaks.Handshake(ctx, secure, question(), speaks.To(network, address)); err != nil {
-		return nil, err //nolint:wrapcheck // the library reports it
+		return nil, err
 	}
 	return secure, nil
 }

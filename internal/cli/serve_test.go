@@ -76,7 +76,7 @@ func TestServeClusterTLS(t *testing.T) {
 		}
 		defer res.Body.Close()
 		if text, err := io.ReadAll(res.Body); err != nil || res.StatusCode != http.StatusServiceUnavailable || !strings.Contains(string(text), "majority") {
-			return fmt.Errorf("%s: %s, %v", res.Status, text, err)
+			return fmt.Errorf("%s: %s, %w", res.Status, text, err)
 		}
 		return nil
 	})

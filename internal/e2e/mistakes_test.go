@@ -174,7 +174,7 @@ func redisTLS(t *testing.T, certs *testserver.Certificates) string {
 }
 
 // postgresMistakes returns URLs by mistake. as turns the URL of a server into that of the store.
-func postgresMistakes(t *testing.T, as func(url string) string) map[string]string {
+func postgresMistakes(t *testing.T, as func(string) string) map[string]string {
 	t.Helper()
 	certs, others := testserver.NewCertificates(t), testserver.NewCertificates(t)
 	certs.For(t, "postgres")
@@ -195,7 +195,7 @@ func postgresMistakes(t *testing.T, as func(url string) string) map[string]strin
 }
 
 // mysqlMistakes returns URLs by mistake. as turns the URL of a server into that of the store.
-func mysqlMistakes(t *testing.T, as func(url string) string) map[string]string {
+func mysqlMistakes(t *testing.T, as func(string) string) map[string]string {
 	t.Helper()
 	certs, others := testserver.NewCertificates(t), testserver.NewCertificates(t)
 	certs.For(t, "mysql")
@@ -219,13 +219,13 @@ func mysqlMistakes(t *testing.T, as func(url string) string) map[string]string {
 
 // attempt acquires and releases a lock, in a context without an end, and returns the error. It fails the
 // test if that takes longer than a mistake may take on a busy machine.
-func attempt(t *testing.T, url string) error {
+func attempt(t *testing.T, store string) error {
 	t.Helper()
 	const most = 10 * time.Second
 	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))
 	defer cancel()
 	done := make(chan error, 1)
-	go func() { done <- once(ctx, url) }()
+	go func() { done <- once(ctx, store) }()
 	select {
 	case err := <-done:
 		return err
@@ -236,8 +236,8 @@ func attempt(t *testing.T, url string) error {
 	}
 }
 
-func once(ctx context.Context, url string) error {
-	b, err := open.URL(ctx, url, open.Options{})
+func once(ctx context.Context, store string) error {
+	b, err := open.URL(ctx, store, open.Options{})
 	if err != nil {
 		return err
 	}

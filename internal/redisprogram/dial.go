@@ -19,7 +19,7 @@ func Secure(ctx context.Context, conn net.Conn, conf *tls.Config, timeout time.D
 	defer cancel()
 	secure := tls.Client(conn, conf)
 	if err := speaks.Handshake(ctx, secure, Question(), speaks.To("tcp", conn.RemoteAddr().String())); err != nil {
-		return nil, err //nolint:wrapcheck // the caller knows to which server
+		return nil, err
 	}
 	return secure, nil
 }
@@ -49,5 +49,5 @@ func NewClient(ctx context.Context, option rueidis.ClientOption) (rueidis.Client
 	if option.TLSConfig == nil {
 		err = speaks.TLS(ctx, err, Question(), speaks.To("tcp", option.InitAddress[0]))
 	}
-	return nil, err //nolint:wrapcheck // FromRueidis does
+	return nil, err
 }

@@ -170,5 +170,5 @@ func (w *watched) Read(p []byte) (int, error) {
 			err = first(err)
 		}
 	}
-	return n, err //nolint:wrapcheck // it stands for the connection
+	return n, err
 }

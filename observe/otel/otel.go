@@ -119,8 +119,8 @@ func mode(shared bool) attribute.KeyValue {
 // span makes a span that ends now.
 func (t *Telemetry) span(ctx context.Context, name string, took time.Duration, links []trace.Link, attributes ...attribute.KeyValue) trace.Span {
 	now := time.Now()
-	_, s := t.tracer.Start(ctx, name, trace.WithTimestamp(now.Add(-took)), trace.WithSpanKind(trace.SpanKindClient), trace.WithLinks(links...),
-		trace.WithAttributes(append(attributes, keyBackend.String(t.backend))...)) //nolint:spancheck // its caller ends it
+	_, s := t.tracer.Start(ctx, name, trace.WithTimestamp(now.Add(-took)), trace.WithSpanKind(trace.SpanKindClient), trace.WithLinks(links...), //nolint:spancheck // its caller ends it
+		trace.WithAttributes(append(attributes, keyBackend.String(t.backend))...))
 	return s //nolint:spancheck // as above
 }
 

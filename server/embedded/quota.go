@@ -100,7 +100,7 @@ func (e *Etcd) putOver(ctx context.Context, key string, revision int64, value st
 	kv := clientv3.NewKVFromKVClient(adapter.KvServerToKvClient(v3rpc.NewKVServer(e.node.Server)), e.client)
 	_, err := kv.Txn(ctx).If(clientv3.Compare(clientv3.ModRevision(key), "=", revision)).Then(clientv3.OpPut(key, value)).Commit()
 	if !errors.Is(err, rpctypes.ErrNoSpace) {
-		return err
+		return err //nolint:wrapcheck // the caller says what it was for
 	}
 	return disarm(ctx, e.client, e.node.Server.Alarms(), func(uint64) bool { return true })
 }
