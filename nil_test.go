@@ -18,6 +18,7 @@ func TestNilArguments(t *testing.T) {
 	lock := mustAcquire(t, c, "held")
 	valid := map[reflect.Type]any{
 		reflect.TypeFor[holdfast.Lease]():       lock.Lease(),
+		reflect.TypeFor[holdfast.LeaseID]():     lock.Lease().ID,
 		reflect.TypeFor[holdfast.ListOptions](): holdfast.ListOptions{},
 		reflect.TypeFor[[]string]():             []string{"n"},
 		reflect.TypeFor[string]():               "n",
