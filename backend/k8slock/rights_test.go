@@ -16,6 +16,7 @@ func TestLeastRights(t *testing.T) {
 	server := testserver.Kubernetes(t, fairless()...)
 	as, settled := leastAccount(t, server)
 	leasetest.Suffices(t, as())
+	server.Apply("default", leasetest.Rights(t, "kubernetes.md")[1]) // the account, and a program that uses it
 	block := leasetest.Rights(t, "kubernetes.md")[0]
 	_, list, _ := strings.Cut(block, "verbs: [")
 	list, _, _ = strings.Cut(list, "]")

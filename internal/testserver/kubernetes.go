@@ -73,11 +73,11 @@ func (s *KubernetesServer) Allow(namespace string, verbs ...string) {
 	}
 }
 
-// Apply makes the objects of a YAML text in a namespace, or replaces them: Roles and RoleBindings.
+// Apply makes the objects of a YAML text in a namespace, or replaces them. Their names stand beside their kinds, in one line.
 func (s *KubernetesServer) Apply(namespace, text string) {
 	s.t.Helper()
 	for object := range strings.SplitSeq(text, "---\n") {
-		kind, name := "", ""
+		kind, name, group := "", "", ""
 		for line := range strings.Lines(object) {
 			if after, ok := strings.CutPrefix(line, "kind: "); ok {
 				kind = strings.ToLower(strings.TrimSpace(after)) + "s"
@@ -85,8 +85,13 @@ func (s *KubernetesServer) Apply(namespace, text string) {
 			if _, after, ok := strings.Cut(line, "metadata: {name: "); ok {
 				name, _, _ = strings.Cut(after, ",")
 			}
+			if after, ok := strings.CutPrefix(line, "apiVersion: "); ok {
+				if group = "/apis/" + strings.TrimSpace(after); group == "/apis/v1" {
+					group = "/api/v1"
+				}
+			}
 		}
-		path := "/apis/rbac.authorization.k8s.io/v1/namespaces/" + namespace + "/" + kind
+		path := group + "/namespaces/" + namespace + "/" + kind
 		if _, err := launch.KubernetesApply(s.t.Context(), s.Server, http.MethodPut, path+"/"+name, object); err != nil {
 			_, err = launch.KubernetesApply(s.t.Context(), s.Server, http.MethodPost, path, object)
 			check(s.t, err)
