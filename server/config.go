@@ -40,6 +40,10 @@ type Config struct {
 	// TLS makes Serve speak TLS. Pass Serve a plain listener: a tls.Listener would hide the
 	// addresses of the connections. Default: plain HTTP. Optional.
 	TLS *tls.Config
+	// CertificateExpires returns when the certificate that clients are shown expires, for the metric
+	// holdfast_tls_certificate_expires_seconds. It must be safe for concurrent use. Default: there is no such
+	// metric. Optional.
+	CertificateExpires func() time.Time
 	// Hosts are the host names (without port) that a Host header may carry. Default: any name,
 	// except that a loopback connection accepts only names of the loopback, so that a web page
 	// cannot reach the server by DNS rebinding. Optional.

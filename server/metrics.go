@@ -42,6 +42,11 @@ func (s *Server) register(reg prometheus.Registerer) error {
 		return 0
 	})
 	err := errors.Join(reg.Register(s.requests), reg.Register(quarantine))
+	if expires := s.cfg.CertificateExpires; expires != nil {
+		err = errors.Join(err, reg.Register(prometheus.NewGaugeFunc(prometheus.GaugeOpts{
+			Name: "holdfast_tls_certificate_expires_seconds", Help: "Unix time at which the certificate that clients are shown expires.",
+		}, func() float64 { return float64(expires().Unix()) })))
+	}
 	if s.cfg.Cluster != nil {
 		err = errors.Join(err, reg.Register(s.cfg.Cluster.Metrics()))
 	}

@@ -24,16 +24,17 @@ import (
 // ownMetrics are the families that the server adds to those of package observe.
 func ownMetrics() map[string]string {
 	return map[string]string{
-		"holdfast_http_requests_total":         "counter",
-		"holdfast_quarantine":                  "gauge",
-		"holdfast_cluster_unreachable_members": "gauge", // of the test's cluster
-		"go_goroutines":                        "gauge",
-		"go_gc_duration_seconds":               "summary",
-		"process_open_fds":                     "gauge",
-		"process_max_fds":                      "gauge",
-		"process_resident_memory_bytes":        "gauge",
-		"process_cpu_seconds_total":            "counter",
-		"process_start_time_seconds":           "gauge",
+		"holdfast_http_requests_total":             "counter",
+		"holdfast_quarantine":                      "gauge",
+		"holdfast_tls_certificate_expires_seconds": "gauge",
+		"holdfast_cluster_unreachable_members":     "gauge", // of the test's cluster
+		"go_goroutines":                            "gauge",
+		"go_gc_duration_seconds":                   "summary",
+		"process_open_fds":                         "gauge",
+		"process_max_fds":                          "gauge",
+		"process_resident_memory_bytes":            "gauge",
+		"process_cpu_seconds_total":                "counter",
+		"process_start_time_seconds":               "gauge",
 	}
 }
 
@@ -61,7 +62,7 @@ func families(t *testing.T, page string) map[string]string {
 // with their types, and with names and texts that Prometheus's own checks accept.
 func TestMetricsOfTheServer(t *testing.T) {
 	t.Parallel()
-	a := start(t, server.Config{Cluster: &nodes{}})
+	a := start(t, server.Config{Cluster: &nodes{}, CertificateExpires: time.Now})
 	page := string(a.call("GET", "/metrics", "").body)
 	got := families(t, page)
 	for name, typ := range ownMetrics() {

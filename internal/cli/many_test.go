@@ -57,32 +57,41 @@ func newHolder(t *testing.T, base, name string, conf *tls.Config, dials, failed 
 // errGone is that of a lease which the server does not know any more.
 var errGone = errors.New("the lease is gone")
 
-// call sends a request. An answer other than 200 is an error.
-func (h *holder) call(ctx context.Context, method, path string, body any) error {
-	text, err := json.Marshal(body)
-	if err != nil {
-		return err
+// ask sends a request, without a body if that is nil. An answer other than 200 and 204 is an error.
+func (h *holder) ask(ctx context.Context, method, path string, body any) ([]byte, error) {
+	var text []byte
+	if body != nil {
+		var err error
+		if text, err = json.Marshal(body); err != nil {
+			return nil, err
+		}
 	}
 	req, err := http.NewRequestWithContext(ctx, method, h.base+path, bytes.NewReader(text))
 	if err != nil {
-		return err
+		return nil, err
 	}
 	req.Header.Set("Content-Type", "application/json")
 	res, err := h.http.Do(req)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	defer res.Body.Close()
 	answer, err := io.ReadAll(res.Body)
 	switch {
 	case err != nil:
-		return err
+		return nil, err
 	case res.StatusCode == http.StatusNotFound, res.StatusCode == http.StatusConflict, res.StatusCode == http.StatusGone:
-		return fmt.Errorf("%w: %s", errGone, answer)
-	case res.StatusCode != http.StatusOK:
-		return fmt.Errorf("%s: %s", res.Status, answer)
+		return nil, fmt.Errorf("%w: %s", errGone, answer)
+	case res.StatusCode != http.StatusOK && res.StatusCode != http.StatusNoContent:
+		return nil, fmt.Errorf("%s: %s", res.Status, answer)
 	}
-	return nil
+	return answer, nil
+}
+
+// call is ask for an answer that does not matter.
+func (h *holder) call(ctx context.Context, method, path string, body any) error {
+	_, err := h.ask(ctx, method, path, body)
+	return err
 }
 
 // insist repeats a request, which names the lease and so may be repeated, until it succeeds or the lease is gone.

@@ -3,6 +3,7 @@ package cli
 import (
 	"context"
 	"crypto/tls"
+	"crypto/x509"
 	"errors"
 	"fmt"
 	"io"
@@ -102,7 +103,7 @@ func (o *accessOptions) identify(cfg *server.Config, log *slog.Logger) (func(), 
 		end()
 		return nil, err
 	}
-	cfg.TLS = certs.config()
+	cfg.TLS, cfg.CertificateExpires = certs.config(), certs.expires
 	if len(cfg.Hosts) == 0 {
 		cfg.Hosts = certs.hosts()
 	}
@@ -160,9 +161,13 @@ func (c *certificates) config() *tls.Config {
 	}
 }
 
+func (c *certificates) leaf() *x509.Certificate { return c.current.Load().Certificates[0].Leaf }
+
+func (c *certificates) expires() time.Time { return c.leaf().NotAfter }
+
 // hosts returns the names that the server's certificate is for; none if there are wildcards in it.
 func (c *certificates) hosts() []string {
-	leaf := c.current.Load().Certificates[0].Leaf
+	leaf := c.leaf()
 	hosts := leaf.DNSNames
 	for _, ip := range leaf.IPAddresses {
 		hosts = append(hosts, ip.String())

@@ -5,13 +5,20 @@ package cli_test
 import (
 	"context"
 	"crypto/sha256"
+	"crypto/tls"
+	"crypto/x509"
 	"encoding/hex"
+	"errors"
 	"fmt"
+	"net/http"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"slices"
+	"strconv"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -110,6 +117,50 @@ limits: [{to: [app], locks: 1}]
 		t.Errorf("break with the right: %+v", r)
 	}
 	audited(t, at("audit"), `"act":"break","principal":"job"`, `"lock":"team-a/x"`, `"reason":"test"`)
+}
+
+// The metrics report when the certificate expires that clients are shown, also after it was replaced.
+func TestCertificateExpires(t *testing.T) {
+	t.Parallel()
+	dir := testserver.Dir(t)
+	cert, key := filepath.Join(dir, "cert.pem"), filepath.Join(dir, "key.pem")
+	conf := &tls.Config{MinVersion: tls.VersionTLS12, RootCAs: x509.NewCertPool(), ServerName: "127.0.0.1"}
+	issue := func(life time.Duration) {
+		authority, err := certs.New("test", life)
+		if err != nil {
+			t.Fatal(err)
+		}
+		p, err := authority.Issue(certs.Server, "", "127.0.0.1")
+		if err != nil {
+			t.Fatal(err)
+		}
+		conf.RootCAs.AppendCertsFromPEM(authority.PEM())
+		if err := errors.Join(os.WriteFile(key, p.Key, 0o600), os.WriteFile(cert, p.Cert, 0o600)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	issue(time.Hour)
+	addr := fmt.Sprintf("127.0.0.1:%d", testserver.FreePort(t))
+	testserver.Start(t, testserver.Command{Path: binary, Args: []string{
+		"serve", "--listen", addr, "--data-dir", filepath.Join(dir, "data"), "--tls-cert", cert, "--tls-key", key,
+	}})
+	metric := regexp.MustCompile(`(?m)^holdfast_tls_certificate_expires_seconds (\S+)$`)
+	left := func() time.Duration { // 0: not known
+		h := newHolder(t, "https://"+addr, "", conf, new(atomic.Int64), new(atomic.Int64))
+		page, err := h.ask(t.Context(), http.MethodGet, "/metrics", nil)
+		found := metric.FindSubmatch(page)
+		if err != nil || found == nil {
+			return 0
+		}
+		at, err := strconv.ParseFloat(string(found[1]), 64)
+		if err != nil {
+			t.Error(err)
+		}
+		return time.Until(time.Unix(int64(at), 0))
+	}
+	await(t, time.Minute, "the certificate expires within the hour", func() bool { d := left(); return d > 50*time.Minute && d <= time.Hour })
+	issue(48 * time.Hour)
+	await(t, time.Minute, "the next one expires after two days", func() bool { d := left(); return d > 47*time.Hour && d <= 48*time.Hour })
 }
 
 // audited expects a line with the texts.

@@ -176,27 +176,36 @@ func TestDashboardExpressions(t *testing.T) {
 	must(t, testserver.Tool(t, "promtool"), "check", "rules", path)
 }
 
-// serve starts a server with its embedded etcd and returns its base URL.
-func serve(t *testing.T, binary string, args ...string) string {
+// serve starts a server with its embedded etcd and TLS, and returns its page of metrics.
+func serve(t *testing.T, binary string) string {
 	t.Helper()
+	certs := testserver.NewCertificates(t)
+	client := &http.Client{Transport: &http.Transport{TLSClientConfig: certs.Client(t)}}
+	t.Cleanup(client.CloseIdleConnections)
 	addr := fmt.Sprintf("127.0.0.1:%d", testserver.FreePort(t))
-	p := testserver.Start(t, testserver.Command{Path: binary, Args: append([]string{
-		"serve", "--listen", addr, "--data-dir", filepath.Join(testserver.Dir(t), "data"),
-	}, args...)})
+	p := testserver.Start(t, testserver.Command{Path: binary, Args: []string{
+		"serve", "--listen", addr, "--data-dir", filepath.Join(testserver.Dir(t), "data"), "--tls-cert", certs.ServerCert, "--tls-key", certs.ServerKey,
+	}})
 	p.Await(time.Minute, func(ctx context.Context) error {
-		_, err := get(ctx, "http://"+addr+"/readyz")
+		_, err := getBy(ctx, client, "https://"+addr+"/readyz")
 		return err
 	})
-	return "http://" + addr
+	page, err := getBy(t.Context(), client, "https://"+addr+"/metrics")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return page
 }
 
 // get returns a page; an answer other than 200 is an error.
-func get(ctx context.Context, url string) (string, error) {
+func get(ctx context.Context, url string) (string, error) { return getBy(ctx, http.DefaultClient, url) }
+
+func getBy(ctx context.Context, client *http.Client, url string) (string, error) {
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
 	if err != nil {
 		return "", err
 	}
-	res, err := http.DefaultClient.Do(req)
+	res, err := client.Do(req)
 	if err != nil {
 		return "", err
 	}
@@ -211,10 +220,7 @@ func get(ctx context.Context, url string) (string, error) {
 // Alerts and dashboard name only metrics, and labels with values, that a server exports.
 func TestMetricsExist(t *testing.T) {
 	t.Parallel()
-	page, err := get(t.Context(), serve(t, holdfast(t))+"/metrics")
-	if err != nil {
-		t.Fatal(err)
-	}
+	page := serve(t, holdfast(t))
 	labels := map[string]map[string]bool{"up": {}} // up and two labels are Prometheus's own
 	for _, m := range regexp.MustCompile(`(?m)^(\w+)(?:\{(.*)\})? \S+$`).FindAllStringSubmatch(page, -1) {
 		if labels[m[1]] == nil {
