@@ -355,8 +355,8 @@ func mayHold(u *backend.UnavailableError) string {
 const cutShort = "cut short"
 
 // finish breaks the lock again. Waiters that the first break let in lose it, too; no other
-// waiter does. Where holders are asked to release their leases, a holder that the first break
-// asked may do so before the second reads.
+// waiter does. A step of the first break that was on its way when it was cut short, or a holder that it
+// asked to release its lease, may be done only now, before the second break reads.
 func (c *sharers) finish(sharing []*waiter, exclusive, last *waiter) {
 	e := c.e
 	before := make(map[backend.LeaseID]bool)
@@ -367,7 +367,7 @@ func (c *sharers) finish(sharing []*waiter, exclusive, last *waiter) {
 	victims := c.victimsOf(tokensOf(c.holders), res)
 	for _, l := range c.holders {
 		_, broken := victims[l.Lease]
-		if before[l.Lease] && !broken && e.caps.Bound && c.lostFor(l, cutShort) {
+		if before[l.Lease] && !broken && c.lostFor(l, cutShort) {
 			continue
 		}
 		if broken != before[l.Lease] {
