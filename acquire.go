@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"log/slog"
 	"slices"
 	"time"
 
@@ -291,35 +290,11 @@ func (c *Client) takeOrJoin(ctx context.Context, x *call) (*Lock, error) {
 	}
 	c.hooks.waiting(ctx, 1)
 	defer c.hooks.waiting(ctx, -1)
-	if _, ends := ctx.Deadline(); x.req.Patience < 0 && !ends && x.req.Mode == backend.Exclusive {
-		defer c.sayIfOwn(ctx, x.req.Name)()
-	}
 	got, err := c.agent.Acquire(ctx, &x.req)
 	if err != nil {
 		return nil, c.heldHere(ctx, x, err)
 	}
 	return &got.(*hold).first, nil
-}
-
-// sayIfOwn logs a wait without an end for a lock that this client holds itself, after the TTL of a lease: nothing else
-// would ever say so. See heldHere. It returns what ends the watch.
-func (c *Client) sayIfOwn(ctx context.Context, name string) func() {
-	c.mu.Lock()
-	l := c.live.Held(c.sess.Current(), name)
-	c.mu.Unlock()
-	if l == nil {
-		return func() {}
-	}
-	timer := time.AfterFunc(c.cfg.TTL, func() {
-		c.mu.Lock()
-		same := c.live.Held(c.sess.Current(), name) == l
-		c.mu.Unlock()
-		if same {
-			c.cfg.Logger.LogAttrs(ctx, slog.LevelInfo, "a wait without an end is for a lock that this client holds itself: unless another goroutine releases it, pass on the context of that lock",
-				attrName(name), slog.String("token", l.Holder.(*hold).token.String()))
-		}
-	})
-	return func() { timer.Stop() }
 }
 
 // heldHere adds to the error of a wait that has ended that this client itself holds the lock. That may be right, between

@@ -3,7 +3,6 @@ package holdfast_test
 import (
 	"context"
 	"errors"
-	"log/slog"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -160,45 +159,6 @@ func TestReentryAroundSeveral(t *testing.T) {
 	if err != nil {
 		t.Error(err)
 	}
-}
-
-// A wait without an end for a lock that the client itself holds is said once, when it has lasted for a TTL.
-func TestWaitForOneselfIsLogged(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		const ttl = time.Minute
-		store := memlock.NewStore()
-		for who, want := range map[string]int{"itself": 1, "another": 0} {
-			var log strings.Builder
-			c := newClient(t, openStore(t, store), holdfast.Config{TTL: ttl, Logger: slog.New(slog.NewTextHandler(&log, nil))})
-			holder := c
-			if who == "another" {
-				holder = newClient(t, openStore(t, store), holdfast.Config{})
-			}
-			held := mustAcquire(t, holder, "n")
-			got := make(chan error)
-			go func() {
-				lock, err := c.Acquire(t.Context(), "n")
-				if err == nil {
-					err = lock.Release(t.Context())
-				}
-				got <- err
-			}()
-			time.Sleep(ttl - time.Second)
-			synctest.Wait()
-			if log.Len() > 0 {
-				t.Errorf("%s, too early: %s", who, &log)
-			}
-			time.Sleep(time.Hour)
-			synctest.Wait()
-			if n := strings.Count(log.String(), "holds itself"); n != want || n > 0 && !strings.Contains(log.String(), "token="+held.Token().String()) {
-				t.Errorf("%s holds it, %d lines: %s", who, n, &log)
-			}
-			if err := errors.Join(held.Release(t.Context()), <-got); err != nil {
-				t.Error(err)
-			}
-		}
-	})
 }
 
 // A caller that does not pass on the context of its lock waits for itself. The error says so; ErrDeadlock would be

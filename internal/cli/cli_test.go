@@ -260,7 +260,7 @@ func TestLeaseFromTheShell(t *testing.T) {
 				Token  uint64
 				Broken []struct{ Lease string }
 			}
-			other := run(t, command(t, url, "break", "deploy", "--lease", "another", "--reason", "test", "--yes", "--json"))
+			other := run(t, command(t, url, "break", "deploy", "--lease", "another-lease-of-nobody", "--reason", "test", "--yes", "--json"))
 			if err := json.Unmarshal([]byte(other.out), &answer); err != nil || len(answer.Broken) != 0 {
 				t.Fatalf("break of another lease: %v: %+v", err, other)
 			}
