@@ -221,7 +221,7 @@ func TestEtcd(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	r, err := bench.Run(t.Context(), []*bench.Engine{e}, bench.Options{Rounds: 1, Budget: 50 * time.Millisecond, Only: []string{"own/8", "one/8"}})
+	r, err := bench.Run(t.Context(), []*bench.Engine{e}, bench.Options{Rounds: 1, Budget: 300 * time.Millisecond, Only: []string{"own/8", "one/8"}})
 	if err := errors.Join(err, e.Close()); err != nil {
 		t.Fatal(err)
 	}
