@@ -187,7 +187,7 @@ func (g *generator) op(terms []string) []string {
 		return []string{"check", name, "1", g.lease(name), session}
 	case 7:
 		if g.IntN(2) == 0 {
-			return []string{"break", name, "why"}
+			return []string{"break", name, "why", g.one("", g.lease(name)), ""}
 		}
 	}
 	lease := g.lease(name) // again, or one that has ended
