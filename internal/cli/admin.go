@@ -74,11 +74,12 @@ func (a *app) breakLock(ctx context.Context, c *holdfast.Client, name string, le
 			return usageError("yes", "nothing was broken")
 		}
 	}
-	breaks := func() (holdfast.BreakResult, error) { return c.Break(ctx, name, reason) }
-	if lease != "" {
-		breaks = func() (holdfast.BreakResult, error) { return c.BreakLease(ctx, name, lease, reason) }
+	var res holdfast.BreakResult
+	if lease == "" {
+		res, err = c.Break(ctx, name, reason)
+	} else {
+		res, err = c.BreakLease(ctx, name, lease, reason)
 	}
-	res, err := breaks()
 	if err != nil {
 		return err
 	}
@@ -89,10 +90,11 @@ func (a *app) breakLock(ctx context.Context, c *holdfast.Client, name string, le
 		}
 		return a.printJSON(map[string]any{"name": name, "token": uint64(res.Token), "broken": broken})
 	}
-	if len(res.Broken) == 0 && lease != "" {
+	switch {
+	case len(res.Broken) > 0:
+	case lease != "":
 		return a.line(a.stdout, "%s: that lease does not hold it, nothing was broken", name)
-	}
-	if len(res.Broken) == 0 {
+	default:
 		return a.line(a.stdout, "%s: no client held it, nothing was broken", name)
 	}
 	return a.line(a.stdout, "%s: %d lost it; tokens are above %d now", name, len(res.Broken), res.Token-1)

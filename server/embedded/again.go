@@ -305,8 +305,12 @@ func (e *Etcd) enlist(ctx context.Context) error {
 				break
 			}
 		}
-		if err := e.putOver(ctx, key, revision, encodeBoot(*rec.Next)); err != nil {
+		written, err := e.putOver(ctx, key, revision, encodeBoot(*rec.Next))
+		if err != nil {
 			return fmt.Errorf("embedded: write the start: %w", err)
+		}
+		if written {
+			break
 		}
 	}
 	rec.Boots[rec.Member], rec.Next = *rec.Next, nil

@@ -91,18 +91,21 @@ func disarm(ctx context.Context, c *clientv3.Client, alarms []*pb.AlarmMember, o
 }
 
 // putOver writes a key if it still has the revision, also at the quota: a node that cannot start cannot be
-// compacted, nor given a greater quota. Whether it was written the caller has to read.
+// compacted, nor given a greater quota. If it returns false, the caller has to read whether it was written.
 //
 // While there is an alarm, etcd refuses the write. Without one it does what it is asked for, reports that there
 // is no space, and raises the alarm again (etcd, server/etcdserver/apply/quota.go).
-func (e *Etcd) putOver(ctx context.Context, key string, revision int64, value string) error {
+func (e *Etcd) putOver(ctx context.Context, key string, revision int64, value string) (bool, error) {
 	// The client of the node checks the quota first, and does not ask.
 	kv := clientv3.NewKVFromKVClient(adapter.KvServerToKvClient(v3rpc.NewKVServer(e.node.Server)), e.client)
-	_, err := kv.Txn(ctx).If(clientv3.Compare(clientv3.ModRevision(key), "=", revision)).Then(clientv3.OpPut(key, value)).Commit()
-	if !errors.Is(err, rpctypes.ErrNoSpace) {
-		return err //nolint:wrapcheck // the caller says what it was for
+	res, err := kv.Txn(ctx).If(clientv3.Compare(clientv3.ModRevision(key), "=", revision)).Then(clientv3.OpPut(key, value)).Commit()
+	if err == nil {
+		return res.Succeeded, nil
 	}
-	return disarm(ctx, e.client, e.node.Server.Alarms(), func(uint64) bool { return true })
+	if !errors.Is(err, rpctypes.ErrNoSpace) {
+		return false, err //nolint:wrapcheck // the caller says what it was for
+	}
+	return false, disarm(ctx, e.client, e.node.Server.Alarms(), func(uint64) bool { return true })
 }
 
 func (e *Etcd) isMember(id uint64) bool {
