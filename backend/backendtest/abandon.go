@@ -173,10 +173,17 @@ func releasePlace(e *env) {
 	l := a.take(a.ask(name))
 	w := b.join(b.ask(name))
 	if e.caps.FIFO {
-		if err := b.release(w.req); err != nil {
+		err := b.release(w.req)
+		w.fails(backend.ErrLost)
+		if errors.Is(err, backend.ErrLost) {
+			// The answer to the first acquire was still on its way, and the acquire itself gave the place up.
+			w = b.join(b.ask(name))
+			err = b.release(w.req)
+			w.fails(backend.ErrLost)
+		}
+		if err != nil {
 			e.Fatalf("Release of a lease in the queue: %v", err)
 		}
-		w.fails(backend.ErrLost)
 	}
 	e.holds(name, l)
 	w.cancel(errGaveUp)

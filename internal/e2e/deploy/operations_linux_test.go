@@ -236,7 +236,7 @@ func (m *manual) installed() {
 	root := file(t)
 	m.pairs = []string{
 		"-o bin/", "-o " + m.bin + "/deb-", "BINARY=bin/", "BINARY=" + m.bin + "/deb-", "--target bin", "--target " + m.dir, "./bin/", m.dir + "/",
-		"amd64", runtime.GOARCH, "holdfast://127.0.0.1:7421", "holdfast://" + strings.TrimPrefix(serve(t, holdfast(t)), "http://"),
+		"amd64", runtime.GOARCH, "holdfast://127.0.0.1:7421", "holdfast://" + m.node(),
 		"deploy/helm", filepath.Join(root, "deploy", "helm"),
 	}
 	m.runIn(root, "package")
@@ -250,6 +250,18 @@ func (m *manual) installed() {
 	}
 	m.run("chart", "kind: StatefulSet")
 	m.former()
+}
+
+// node starts a server in place of the first node of compose.yaml, and returns its address.
+func (m *manual) node() string {
+	m.t.Helper()
+	addr := fmt.Sprintf("127.0.0.1:%d", testserver.FreePort(m.t))
+	p := testserver.Start(m.t, testserver.Command{Path: holdfast(m.t), Args: []string{"serve", "--listen", addr, "--data-dir", m.at("node")}})
+	p.Await(patience, func(ctx context.Context) error {
+		_, err := get(ctx, "http://"+addr+"/readyz")
+		return err
+	})
+	return addr
 }
 
 // await repeats a block until it succeeds.
