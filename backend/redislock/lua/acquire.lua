@@ -22,11 +22,6 @@ end
 
 local SHOWN = 16 -- holders that a refusal names
 
--- When a holder ends. What it lives by may be gone from the records: then it has ended.
-local function expiry(l, lease, h)
-  return lasts(life(l.name, lease, h)) or now
-end
-
 -- The holders that have time left, each as lease, record and time left.
 local function holders(l, most)
   local r = {}
@@ -38,7 +33,7 @@ local function holders(l, most)
   end
   for i = 1, #all, 2 do
     if all[i] ~= '@' then
-      local e = expiry(l, all[i], holder(all[i + 1]))
+      local e = expiry(l.name, all[i], holder(all[i + 1]))
       if e > now then
         r[#r + 1] = {all[i], all[i + 1], e - now}
         if #r == most then break end

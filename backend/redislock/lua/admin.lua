@@ -26,7 +26,7 @@ local function outline(name)
   if not member then return nil end
   local lease, rec = parts(member)
   local h = holder(rec)
-  local e = lasts(life(name, lease, h)) or now
+  local e = expiry(name, lease, h)
   if e <= now then return nil end
   return {name, 1, tonumber(h.token), {{lease, rec, e - now}}, {}}
 end
@@ -108,7 +108,7 @@ local function breaklock(i)
         r[3] = 1
         break
       end
-      r[#r + 1] = {lease, rec, math.max(0, expiry(l, lease, h) - now)}
+      r[#r + 1] = {lease, rec, math.max(0, expiry(name, lease, h) - now)}
       withdraw(l, lease, h)
       local chan = h.chan
       if not h.timed and alive('s:' .. h.sid) then

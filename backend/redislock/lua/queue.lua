@@ -106,7 +106,7 @@ local function held(l)
   local min
   for i = 1, #all, 2 do
     if all[i] ~= '@' then
-      local e = lasts(life(l.name, all[i], holder(all[i + 1]))) or now
+      local e = expiry(l.name, all[i], holder(all[i + 1]))
       if not min or e < min then min = e end
     end
   end

@@ -61,6 +61,11 @@ local function life(name, lease, h)
   return 's:' .. h.sid
 end
 
+-- When a holder ends. What it lives by may be gone from the records: then it has ended.
+local function expiry(name, lease, h)
+  return lasts(life(name, lease, h)) or now
+end
+
 -- The two parts of a thin lock: the ID of its lease, and the record of that holder.
 local function parts(member)
   local lease, rec = string.match(member, '^[^\n]*\n([^\n]*)\n(.*)$')
