@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"net/url"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -81,8 +82,8 @@ func TestNotAdmitted(t *testing.T) {
 			t.Parallel()
 			err := takeOne(t, c.url)
 			var away *backend.UnavailableError
-			if !errors.As(err, &away) || away.MayHold {
-				t.Fatalf("Acquire = %v (%#v), want an *UnavailableError that says that nothing is held", err, err)
+			if !errors.As(err, &away) || away.MayHold || !errors.Is(err, backend.ErrRefused) {
+				t.Fatalf("Acquire = %v (%#v), want an *UnavailableError that is ErrRefused, and says that nothing is held", err, err)
 			}
 			if !strings.Contains(err.Error(), c.says) {
 				t.Errorf("%q does not say %q", err, c.says)
@@ -99,6 +100,26 @@ func TestNotAdmitted(t *testing.T) {
 		params.Set(param, m.Addr())
 		if _, err := etcdlock.Open(t.Context(), securedURL(m, right, params), etcdlock.Config{}); err == nil {
 			t.Errorf("Open with a %s that is no file succeeded", param)
+		}
+	}
+}
+
+// TestOneEndpointRefuses: a client continues with the other endpoints, and is refused only if all refuse it. One
+// that is not there may be restarting.
+func TestOneEndpointRefuses(t *testing.T) {
+	t.Parallel()
+	m, certs := secured(t)
+	strangers := testserver.NewCertificates(t)
+	broken, another := strangers.Terminate(t, m.Addr()), strangers.Terminate(t, m.Addr())
+	absent := "127.0.0.1:" + strconv.Itoa(testserver.FreePort(t))
+	for hosts, want := range map[string]error{
+		broken + "," + m.Addr(): nil,
+		broken + "," + another:  backend.ErrRefused,
+		broken + "," + absent:   backend.ErrUnavailable,
+	} {
+		u := strings.Replace(securedURL(m, url.UserPassword(user, password), files(certs)), m.Addr(), hosts, 1)
+		if err := takeOne(t, u); !errors.Is(err, want) || errors.Is(err, backend.ErrRefused) != errors.Is(want, backend.ErrRefused) {
+			t.Errorf("%s: %v; want %v", hosts, err, want)
 		}
 	}
 }

@@ -79,7 +79,7 @@ func Open(ctx context.Context, rawURL string, cfg Config) (*Backend, error) {
 		m.err = context.Cause(ctx)
 	}
 	if m.err != nil {
-		return nil, fail(ctx, "connect", t.reason(ctx, cc.TLS, m.err), false)
+		return nil, fail(ctx, "connect", m.err, false)
 	}
 	b, err := New(m.client, t.cfg)
 	if err != nil {
@@ -87,24 +87,6 @@ func Open(ctx context.Context, rawURL string, cfg Config) (*Backend, error) {
 	}
 	b.owned = true
 	return b, nil
-}
-
-// reason asks TLS why no endpoint could be reached, while ctx lasts: the client of etcd does not
-// report that when it has a password to send.
-func (t *target) reason(ctx context.Context, conf *tls.Config, err error) error {
-	if conf == nil || !errors.Is(err, context.DeadlineExceeded) {
-		return err
-	}
-	ctx, cancel := context.WithTimeout(ctx, dialTimeout)
-	defer cancel()
-	for _, ep := range t.endpoints {
-		conn, dialErr := (&tls.Dialer{Config: conf}).DialContext(ctx, "tcp", ep)
-		if dialErr != nil {
-			return fmt.Errorf("%w (%w)", dialErr, err)
-		}
-		_ = conn.Close()
-	}
-	return err
 }
 
 // target is the content of a URL.
@@ -207,11 +189,10 @@ func (t *target) clientConfig() (clientv3.Config, error) {
 		Endpoints: t.endpoints, Username: t.user, Password: t.password,
 		DialTimeout: dialTimeout, DialKeepAliveTime: pingTime, DialKeepAliveTimeout: pingTimeout,
 		Logger: quiet,
-		DialOptions: []grpc.DialOption{grpc.WithConnectParams(grpc.ConnectParams{
+		DialOptions: append((&handshakes{endpoints: len(t.endpoints)}).options(t.tls), grpc.WithConnectParams(grpc.ConnectParams{
 			Backoff:           backoff.Config{BaseDelay: redialFirst, Multiplier: 1.6, Jitter: 0.2, MaxDelay: redialMost},
 			MinConnectTimeout: dialTimeout,
-		})},
+		})),
 	}
-	cc.TLS = t.tls
 	return cc, nil
 }

@@ -25,12 +25,12 @@ const wrongPassword = "canary-9e1f"
 // A mistake that no retry mends is returned: Acquire does not wait for the end of its context, which has
 // none. The error is ErrRefused, and has the remedy. Each store that knows TLS has "scheme", TLS to a server
 // without it; "scheme plain", plain text to a server with TLS; and "ca", an authority that did not sign the
-// server's certificate. But for etcd: its client waits for a connection, whatever the reason is. What ends
-// connections like a server that restarts is waited for: see TestServersThatEndConnectionsAreWaitedFor.
+// server's certificate. What ends connections like a server that restarts is waited for: see
+// TestServersThatEndConnectionsAreWaitedFor.
 func TestMistakes(t *testing.T) {
 	t.Parallel()
 	certs, others := testserver.NewCertificates(t), testserver.NewCertificates(t)
-	trustOther := "?ca=" + url.QueryEscape(others.CA)
+	trust, trustOther := "?ca="+url.QueryEscape(certs.CA), "?ca="+url.QueryEscape(others.CA)
 	for store, start := range map[string]func(t *testing.T) map[string]string{ // URLs by mistake
 		"redis": func(t *testing.T) map[string]string {
 			t.Helper()
@@ -56,9 +56,15 @@ func TestMistakes(t *testing.T) {
 			t.Helper()
 			s := testserver.StartEtcd(t, testserver.EtcdOptions{NoFsync: true})[0]
 			s.Authenticate("locker", "right", "holdfast/")
+			secured := testserver.StartEtcd(t, testserver.EtcdOptions{Certificates: certs, NoFsync: true})[0].Addr()
 			return map[string]string{
 				"password": "etcd://locker:" + wrongPassword + "@" + s.Addr(), "no user": "etcd://" + s.Addr(),
 				"rights": "etcd://locker:right@" + s.Addr() + "?prefix=other",
+				"scheme": "etcds://" + s.Addr(), "scheme with user": "etcds://locker:right@" + s.Addr(),
+				"scheme plain": "etcd://" + secured, "scheme plain with user": "etcd://locker:right@" + secured,
+				"ca": "etcds://" + secured + trustOther, "ca with user": "etcds://locker:right@" + secured + trustOther,
+				"name":        "etcds://" + secured + trust + "&server_name=db.example.org",
+				"certificate": "etcds://" + secured + trust,
 			}
 		},
 		"zookeeper": func(t *testing.T) map[string]string {

@@ -1,0 +1,121 @@
+package etcdlock
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"net"
+	"sync"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/connectivity"
+	"google.golang.org/grpc/credentials"
+	"google.golang.org/grpc/credentials/insecure"
+
+	"github.com/holdfast-io/holdfast/internal/speaks"
+	"github.com/holdfast-io/holdfast/internal/storeerr"
+)
+
+// A request of etcd's client waits for as long as there is no connection, and does not say why there is none. So
+// the reason is remembered for each endpoint. Once all of them refuse this client, the requests that wait fail.
+
+// handshakes remembers how the last attempt to connect to each endpoint of a client ended.
+type handshakes struct {
+	storeerr.Endpoints
+
+	endpoints int // how many there are
+	secure    bool
+}
+
+// options returns what a client is dialled with. They replace the credentials that the client would use.
+func (h *handshakes) options(conf *tls.Config) []grpc.DialOption {
+	h.secure = conf != nil
+	inner := insecure.NewCredentials()
+	if h.secure {
+		inner = credentials.NewTLS(conf)
+	}
+	return []grpc.DialOption{grpc.WithTransportCredentials(&watchedCredentials{inner, h}), grpc.WithChainUnaryInterceptor(h.request)}
+}
+
+// watchedCredentials are credentials whose handshakes are remembered.
+type watchedCredentials struct {
+	credentials.TransportCredentials
+
+	by *handshakes
+}
+
+// ClientHandshake makes the handshake of a connection. authority is the endpoint.
+func (c *watchedCredentials) ClientHandshake(ctx context.Context, authority string, raw net.Conn) (net.Conn, credentials.AuthInfo, error) {
+	again := speaks.To(raw.RemoteAddr().Network(), raw.RemoteAddr().String())
+	conn, info, err := c.TransportCredentials.ClientHandshake(ctx, authority, raw)
+	if err != nil {
+		err = speaks.Plain(ctx, err, question(), again)
+		c.by.Tried(authority, err)
+		return nil, nil, err
+	}
+	// With TLS 1.3 the server reports in its first answer that it does not accept the client's certificate.
+	return speaks.Watch(conn, func(err error) error {
+		if !c.by.secure {
+			err = speaks.TLS(ctx, err, question(), again)
+		}
+		c.by.Tried(authority, err)
+		return err
+	}), info, nil
+}
+
+// Clone returns a copy that remembers in the same place.
+func (c *watchedCredentials) Clone() credentials.TransportCredentials {
+	return &watchedCredentials{c.TransportCredentials.Clone(), c.by}
+}
+
+// question is the beginning of HTTP/2, whose first answer is a frame of settings.
+func question() speaks.Question {
+	const frame, typeAt, settings = 9, 3, 4
+	return speaks.Question{
+		Ask:   "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + "\x00\x00\x00\x04\x00\x00\x00\x00\x00",
+		Known: func(answer []byte) bool { return len(answer) >= frame && answer[0] == 0 && answer[typeAt] == settings },
+	}
+}
+
+// request sends a request. It ends with the reason if every endpoint refuses this client. The client of etcd does
+// not retry after an error that is not gRPC's own.
+func (h *handshakes) request(ctx context.Context, method string, req, reply any, cc *grpc.ClientConn, next grpc.UnaryInvoker, opts ...grpc.CallOption) error {
+	if cc.GetState() == connectivity.Ready { // even if an endpoint refuses further connections
+		return next(ctx, method, req, reply, cc, opts...)
+	}
+	asking, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	var watching sync.WaitGroup
+	watching.Go(func() { h.watch(asking, cc, cancel) })
+	err := next(asking, method, req, reply, cc, opts...)
+	cause := context.Cause(asking)
+	cancel(nil)
+	watching.Wait()
+	if refusal, ok := errors.AsType[refusalError](cause); ok && err != nil {
+		return refusal
+	}
+	return err
+}
+
+// refusalError is why every endpoint refuses this client.
+type refusalError struct{ error }
+
+func (e refusalError) Unwrap() error { return e.error }
+
+// watch ends a request when every endpoint refuses this client, until ctx ends.
+func (h *handshakes) watch(ctx context.Context, cc *grpc.ClientConn, end context.CancelCauseFunc) {
+	for {
+		another, refusal := h.Refusal(h.endpoints)
+		if refusal != nil {
+			if cc.GetState() != connectivity.Ready {
+				end(refusalError{refusal})
+			}
+			return
+		}
+		select {
+		case <-another:
+		case <-ctx.Done():
+			return
+		}
+	}
+}
