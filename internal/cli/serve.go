@@ -138,6 +138,7 @@ func (a *app) serve(ctx context.Context, o serveOptions) error {
 		return err
 	}
 	defer endAccess()
+	defer traceRequests(ctx, &cfg)() // the last spans are sent when the backend is closed
 	st, err := a.store(ctx, o)
 	if err != nil {
 		return err
