@@ -234,24 +234,43 @@ func TestClusterReplacedUnderLoad(t *testing.T) {
 	}
 }
 
-// A command continues when a node is killed, whichever it is, and a command that waits gets its turn: with the
-// addresses of all nodes the client finds those that are left.
+// A command continues when a node is killed, whichever it is.
 func TestNodesKilledUnderRun(t *testing.T) {
 	t.Parallel()
+	disturbedUnderRun(t, "5s", 3, func(c *trio, i int) {
+		c.nodes[i].Kill()
+		time.Sleep(6 * time.Second) // longer than the TTL
+		c.start(i)
+	})
+}
+
+// A command continues when the node that it uses hangs, without closing a connection: first the leader, then the
+// node to which the command has moved.
+func TestNodesHangUnderRun(t *testing.T) {
+	t.Parallel()
+	disturbedUnderRun(t, "20s", 2, func(c *trio, i int) {
+		c.nodes[i].Stop()
+		time.Sleep(22 * time.Second) // longer than the TTL
+		c.nodes[i].Cont()
+	})
+}
+
+// disturbedUnderRun disturbs the first nodes, one after the other, while a command holds a lock and another one
+// waits for it. Both end well: with the addresses of all nodes a client finds those that are left.
+func disturbedUnderRun(t *testing.T, ttl string, nodes int, disturb func(c *trio, i int)) {
+	t.Helper()
 	c := startTrio(t)
 	c.form()
-	all := "holdfast://" + strings.Join(c.addrs, ",")
+	all := c.url(0, 1, 2)
 	begun, stop := filepath.Join(c.dir, "begun"), filepath.Join(c.dir, "stop")
-	holder := command(t, all, "run", "job", "--ttl", "5s", "--", "sh", "-c", `touch "$1"; until test -e "$2"; do sleep 0.1; done`, "sh", begun, stop)
-	waiter := command(t, all, "run", "job", "--ttl", "5s", "--", "true")
+	holder := command(t, all, "run", "job", "--ttl", ttl, "--", "sh", "-c", `touch "$1"; until test -e "$2"; do sleep 0.1; done`, "sh", begun, stop)
+	waiter := command(t, all, "run", "job", "--ttl", ttl, "--", "true")
 	results := make(chan result, 2)
 	go func() { results <- run(t, holder) }()
 	await(t, time.Minute, "the command runs", func() bool { _, err := os.Stat(begun); return err == nil })
 	go func() { results <- run(t, waiter) }()
-	for i := range c.nodes {
-		c.nodes[i].Kill()
-		time.Sleep(6 * time.Second) // longer than the TTL
-		c.start(i)
+	for i := range nodes {
+		disturb(c, i)
 		c.becomes(i, 0)
 	}
 	if err := os.WriteFile(stop, nil, 0o600); err != nil {

@@ -4,6 +4,7 @@ package cli_test
 
 import (
 	"context"
+	"crypto/tls"
 	"fmt"
 	"io"
 	"net"
@@ -32,7 +33,7 @@ type balancer struct {
 // pollEvery is how often the balancer asks the nodes. The drain delay of the nodes is much longer.
 const pollEvery = 100 * time.Millisecond
 
-func startBalancer(t *testing.T, nodes []string) *balancer {
+func startBalancer(t *testing.T, nodes []string, conf *tls.Config) *balancer {
 	t.Helper()
 	ln, err := new(net.ListenConfig).Listen(t.Context(), "tcp", "127.0.0.1:0")
 	if err != nil {
@@ -42,7 +43,7 @@ func startBalancer(t *testing.T, nodes []string) *balancer {
 	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))
 	var work sync.WaitGroup
 	for _, node := range nodes {
-		work.Go(func() { b.watch(ctx, node) })
+		work.Go(func() { b.watch(ctx, node, conf) })
 	}
 	work.Go(func() {
 		for {
@@ -58,8 +59,8 @@ func startBalancer(t *testing.T, nodes []string) *balancer {
 }
 
 // watch asks a node whether it is ready.
-func (b *balancer) watch(ctx context.Context, node string) {
-	client := &http.Client{Timeout: time.Second, Transport: &http.Transport{DisableKeepAlives: true}}
+func (b *balancer) watch(ctx context.Context, node string, conf *tls.Config) {
+	client := &http.Client{Timeout: time.Second, Transport: &http.Transport{DisableKeepAlives: true, TLSClientConfig: conf}}
 	tick := time.NewTicker(pollEvery)
 	defer tick.Stop()
 	for {
@@ -68,7 +69,7 @@ func (b *balancer) watch(ctx context.Context, node string) {
 			return
 		case <-tick.C:
 		}
-		req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+node+"/readyz", http.NoBody)
+		req, err := http.NewRequestWithContext(ctx, http.MethodGet, "https://"+node+"/readyz", http.NoBody)
 		if err != nil {
 			return
 		}
@@ -125,18 +126,15 @@ func (b *balancer) pass(ctx context.Context, client net.Conn) {
 	answers.Wait()
 }
 
-// Three nodes are restarted one after the other behind a balancer, under 200 clients and five commands: no
-// connection is refused, no lease is lost, and no command fails.
+// Three nodes with TLS and a policy are restarted one after the other behind a balancer, under 200 clients and five
+// commands: no connection is refused, no lease is lost, and no command fails.
 func TestRollingRestart(t *testing.T) {
 	t.Parallel()
 	const clients, commands, ttl = 200, 5, 15 * time.Second
-	c := newTrio(t, "http")
-	c.serveFlags = []string{"--drain-delay", "3s"}
-	for i := range c.nodes {
-		c.start(i)
-	}
+	c := startSecureTrio(t, "--drain-delay", "3s")
 	c.form()
-	b := startBalancer(t, c.addrs)
+	conf := clientTLS(t, filepath.Join(c.dir, "certs"), "client")
+	b := startBalancer(t, c.addrs, conf)
 	await(t, time.Minute, "the balancer knows three nodes", func() bool { b.mu.Lock(); defer b.mu.Unlock(); return len(b.ready) == len(c.addrs) })
 	addr := b.ln.Addr().String()
 
@@ -148,7 +146,7 @@ func TestRollingRestart(t *testing.T) {
 	defer func() { cancel(); kept.Wait() }() // also when the test fails early
 	acquired.Add(clients)
 	for i := range clients {
-		h := newHolder(t, "http://"+addr, fmt.Sprintf("client/%d", i), nil, &dials, &failed)
+		h := newHolder(t, "https://"+addr, fmt.Sprintf("client/%d", i), conf, &dials, &failed)
 		kept.Go(func() {
 			err := h.acquire(ctx, ttl)
 			acquired.Done()
@@ -164,7 +162,7 @@ func TestRollingRestart(t *testing.T) {
 	results := make(chan result, commands)
 	for i := range commands {
 		begun := filepath.Join(c.dir, fmt.Sprint("begun", i))
-		cmd := command(t, "holdfast://"+addr, "run", fmt.Sprint("command/", i), "--ttl", ttl.String(), "--", "sh", "-c", `touch "$1"; until test -e "$2"; do sleep 0.2; done`, "sh", begun, over)
+		cmd := command(t, c.scheme+"://"+addr+c.params, "run", fmt.Sprint("command/", i), "--ttl", ttl.String(), "--", "sh", "-c", `touch "$1"; until test -e "$2"; do sleep 0.2; done`, "sh", begun, over)
 		go func() { results <- run(t, cmd) }()
 		await(t, time.Minute, "the command runs", func() bool { _, err := os.Stat(begun); return err == nil })
 	}
