@@ -87,12 +87,22 @@ func (b *Backend) send(ctx context.Context, c call) (*http.Response, error) {
 	}
 }
 
+// firstAnswer is how long a server that was not used yet may take to answer, if there are others.
+const firstAnswer = 4 * time.Second
+
+var errNoAnswer = errors.New("the server does not answer")
+
 // sendTo sends the request to a server, over HTTP/2 if the server speaks it. It reports whether the
 // request may have been sent.
 func (b *Backend) sendTo(ctx context.Context, e *endpoint, c call) (*http.Response, bool, error) {
-	polls, calls, err := e.clients(ctx)
+	asking, cancel := ctx, func() {}
+	if !b.servers.trusts(e) {
+		asking, cancel = context.WithTimeoutCause(ctx, firstAnswer, errNoAnswer)
+	}
+	defer cancel()
+	polls, calls, err := e.clients(asking)
 	if err == nil {
-		err = b.servers.check(ctx, e, calls)
+		err = b.servers.check(asking, e, calls)
 	}
 	if err != nil {
 		return nil, false, err
@@ -114,14 +124,18 @@ func isDial(err error) bool {
 	return ok && dial.Op == "dial"
 }
 
+// trusts reports whether the server is the only one, or was found to have the store of the others.
+func (s *endpoints) trusts(e *endpoint) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return e.sameStore || len(s.all) == 1
+}
+
 // check finds out, before the first use of a server, that its store is that of the others: two stores would
 // grant a lock twice. A server that does not know the ID of its store, because it keeps none itself, is
 // trusted.
 func (s *endpoints) check(ctx context.Context, e *endpoint, calls *client) error {
-	s.mu.Lock()
-	known := e.sameStore
-	s.mu.Unlock()
-	if known || len(s.all) == 1 {
+	if s.trusts(e) {
 		return nil
 	}
 	health, err := readiness(ctx, calls, e.base.String()+"/readyz")

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net"
 	"net/http"
 	"net/http/httptest"
 	"strings"
@@ -141,4 +142,26 @@ func TestServerOfAnotherStore(t *testing.T) {
 	if ours+theirs > 0 {
 		t.Errorf("%d and %d requests", ours, theirs)
 	}
+}
+
+// A server that accepts connections and is silent, like a process that is stopped, does not keep a client from the
+// others.
+func TestServerIsSilent(t *testing.T) {
+	t.Parallel()
+	silent, err := new(net.ListenConfig).Listen(t.Context(), "tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer silent.Close()
+	servers := []*running{{url: "holdfast://" + silent.Addr().String()}, serve(t, memlock.NewStore(), "127.0.0.1:0", server.Config{})}
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second) // as the command
+	defer cancel()
+	remote, err := remotelock.Open(ctx, several(servers...), remotelock.Config{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer remote.Close()
+	req := leasetest.Ask("n", "")
+	req.Timed, req.TTL = true, time.Minute
+	leasetest.Take(t, remote, req)
 }
