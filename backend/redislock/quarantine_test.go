@@ -124,6 +124,17 @@ func TestQuarantineOfAFreshServer(t *testing.T) {
 	}
 }
 
+// The quarantine of a new server counts from its start, whenever its first client comes.
+func TestQuarantineOfAServerThatWasIdle(t *testing.T) {
+	t.Parallel()
+	s := testserver.Redis(t)
+	leasetest.Eventually(t, "it has been up for longer than the quarantine", func() bool { return uptime(t, s) > 3 })
+	b := open(t, s, redislock.Config{Quarantine: 2 * time.Second})
+	if _, err := try(t, b, "one", session(t, b, time.Second)); err != nil {
+		t.Error(err)
+	}
+}
+
 // The longest TTL in use decides, if it is longer than the configured quarantine.
 func TestQuarantineOfTheLongestTTL(t *testing.T) {
 	t.Parallel()
