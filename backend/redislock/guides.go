@@ -42,11 +42,11 @@ func (g *guides) each(ctx context.Context, ask func(context.Context, rueidis.Cli
 		text string
 		err  error
 	}
-	ctx, cancel := context.WithCancel(ctx)
-	defer cancel()
 	answers := make(chan said, len(g.hosts))
 	var asking sync.WaitGroup
 	defer asking.Wait()
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel() // before the wait: one that is silent is not waited for
 	for _, host := range g.hosts {
 		asking.Go(func() {
 			client, end, err := g.reach(ctx, host)
