@@ -33,7 +33,7 @@ import (
 //
 // A caller that holds the lock and does not pass on its context waits for itself. This is not
 // ErrDeadlock, because another goroutine may release the lock. But when the wait ends, the error says that
-// this client holds the lock.
+// this client holds the lock, and when it takes longer than Config.TTL, Config.Logger is told.
 func (c *Client) Acquire(ctx context.Context, name string, opts ...AcquireOption) (*Lock, error) {
 	s, err := c.settings(ctx, opts)
 	if err != nil {
@@ -305,11 +305,31 @@ func (c *Client) heldHere(ctx context.Context, x *call, err error) error {
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	l := c.live.Held(c.sess.Current(), x.req.Name)
+	l := c.live.Held(c.sess.Current(), x.req.Name)[x.req.Name]
 	if l == nil {
 		return err
 	}
 	return fmt.Errorf("%w (this client holds it with token %d: to acquire it again, pass on the context of that lock)", err, l.Holder.(*hold).token)
+}
+
+// warnOfWaits logs each call that has waited for longer than the TTL for a lock that this client holds, once. Such a call may
+// wait for itself, and for ever. Client.mu is held.
+func (c *Client) warnOfWaits() {
+	names := c.sess.Overdue(c.clock.Now() - clock.Instant(c.cfg.TTL))
+	if len(names) == 0 {
+		return
+	}
+	held := c.live.Held(c.sess.Current(), names...)
+	done := c.agent.Count()
+	go func() { // without the mutex: a logger may call the client
+		defer done()
+		for _, name := range names {
+			if l := held[name]; l != nil {
+				c.cfg.Logger.LogAttrs(c.agent.Background(), levelWarn,
+					"a call waits for a lock that this client holds: to acquire it again, pass on the context of that lock", attrName(name))
+			}
+		}
+	}()
 }
 
 // Candidate implements acquire.Maker.

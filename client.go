@@ -165,6 +165,9 @@ type observer struct{ c *Client }
 // Renewed implements acquire.Observer.
 func (o observer) Renewed(leases int, margin, took time.Duration, err error) {
 	hook(o.c.agent.Background(), &o.c.hooks, o.c.hooks.Renewed, RenewedEvent{Leases: leases, Margin: margin, Took: took, Err: err})
+	if err == nil {
+		o.c.warnOfWaits()
+	}
 }
 
 // AtRisk implements acquire.Observer.

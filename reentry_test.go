@@ -3,7 +3,9 @@ package holdfast_test
 import (
 	"context"
 	"errors"
+	"log/slog"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -159,6 +161,43 @@ func TestReentryAroundSeveral(t *testing.T) {
 	if err != nil {
 		t.Error(err)
 	}
+}
+
+// A call that waits for its own client is logged once, although it has no deadline. Who waits for another client is not.
+func TestWaitForOneselfIsLogged(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		const ttl = 10 * time.Second
+		log, others := new(logged), new(logged)
+		store := memlock.NewStore()
+		client := func(log *logged) *holdfast.Client {
+			return newClient(t, openStore(t, store), holdfast.Config{TTL: ttl, Logger: slog.New(slog.NewTextHandler(log, nil))})
+		}
+		c, other := client(log), client(others)
+		timed, held := mustAcquire(t, c, "timed", holdfast.TTL(time.Minute)), mustAcquire(t, c, "n")
+		ctx, cancel := context.WithCancel(t.Context())
+		var waiting sync.WaitGroup
+		for _, x := range []*holdfast.Client{c, c, other} {
+			for _, name := range []string{"timed", "n"} {
+				waiting.Go(func() { _, _ = x.Acquire(ctx, name) })
+			}
+		}
+		for _, step := range []struct {
+			after time.Duration
+			want  int
+		}{{ttl, 0}, {ttl, 4}, {5 * ttl, 4}} {
+			time.Sleep(step.after - time.Second)
+			synctest.Wait()
+			if n := log.lines("pass on the context"); n != step.want || others.lines("WARN") > 0 {
+				t.Errorf("%d lines, want %d:\n%s%s", n, step.want, &log.text, &others.text)
+			}
+		}
+		cancel()
+		waiting.Wait()
+		if err := errors.Join(timed.Release(t.Context()), held.Release(t.Context())); err != nil {
+			t.Error(err)
+		}
+	})
 }
 
 // A caller that does not pass on the context of its lock waits for itself. The error says so; ErrDeadlock would be

@@ -38,6 +38,19 @@ func (s *Session) Current() *liveness.Session {
 	return s.live
 }
 
+// Overdue returns the names of the locks for which attempts have waited in the session since that time, each attempt once.
+// Agent.Mu is held.
+func (s *Session) Overdue(since clock.Instant) []string {
+	var names []string
+	for _, x := range s.waiting.list {
+		if !x.told && x.begun <= since {
+			x.told = true
+			names = append(names, x.got.Lease().Name)
+		}
+	}
+	return names
+}
+
 // Open reports whether the session is open.
 func (s *Session) Open() bool {
 	s.a.Mu.Lock()

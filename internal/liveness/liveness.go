@@ -84,22 +84,27 @@ func (m *Machine) Timed(f func(*Lease)) {
 	}
 }
 
-// Held returns a lease that is held on the lock of that name, or nil: a timed one, or one of the session,
-// which may be nil.
-func (m *Machine) Held(s *Session, name string) *Lease {
-	for l := range m.timed {
-		if l.Name == name {
-			return l
+// Held returns, for each of the locks, a lease that holds it: a timed one, or one of the session, which may be nil. A lock
+// that is not held has none. Held looks at every lease.
+func (m *Machine) Held(s *Session, names ...string) map[string]*Lease {
+	held := make(map[string]*Lease, len(names))
+	for _, name := range names {
+		held[name] = nil
+	}
+	add := func(l *Lease) {
+		if _, asked := held[l.Name]; asked && l.held {
+			held[l.Name] = l
 		}
+	}
+	for l := range m.timed {
+		add(l)
 	}
 	if s != nil {
 		for _, l := range s.leases {
-			if l.held && l.Name == name {
-				return l
-			}
+			add(l)
 		}
 	}
-	return nil
+	return held
 }
 
 // TimedCount returns how many timed leases are held.
