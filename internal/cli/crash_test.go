@@ -3,9 +3,11 @@ package cli_test
 import (
 	"context"
 	"fmt"
+	"io"
 	"net/http"
 	"os"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strconv"
 	"testing"
@@ -56,6 +58,35 @@ func TestServerKilledOnASlowDisk(t *testing.T) {
 	}
 	for _, line := range r.Log {
 		t.Log(line)
+	}
+}
+
+// What the server answers is on its disk: each grant has a sync of the log.
+func TestServerSyncsWhatItAnswers(t *testing.T) {
+	t.Parallel()
+	addr := fmt.Sprintf("127.0.0.1:%d", testserver.FreePort(t))
+	p := testserver.Start(t, testserver.Command{Path: binary, Args: []string{"serve", "--listen", addr, "--data-dir", filepath.Join(testserver.Dir(t), "data")}})
+	p.Await(time.Minute, func(ctx context.Context) error { return ready(ctx, addr) })
+	syncs := func() int {
+		page, err := io.ReadAll(ask(t, http.MethodGet, "http://"+addr+"/metrics", "").Body)
+		found := regexp.MustCompile(`(?m)^holdfast_cluster_fsync_seconds_count (\d+)$`).FindSubmatch(page)
+		if err != nil || found == nil {
+			t.Fatalf("no number of syncs: %v", err)
+		}
+		n, err := strconv.Atoi(string(found[1]))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return n
+	}
+	for i := range 3 {
+		before := syncs()
+		if res := ask(t, http.MethodPost, fmt.Sprintf("http://%s/v1/locks/n%d", addr, i), `{"ttl":"10m"}`); res.StatusCode != http.StatusOK {
+			t.Fatalf("status %d", res.StatusCode)
+		}
+		if after := syncs(); after <= before {
+			t.Errorf("%d syncs before the grant, and %d after it", before, after)
+		}
 	}
 }
 
