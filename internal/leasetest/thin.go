@@ -28,6 +28,21 @@ func (b Inflating) Acquire(ctx context.Context, req backend.AcquireRequest) (bac
 	return g, err
 }
 
+// Unwatched is a backend that no case of the suite watches: while there is a watcher, no lock is thin.
+type Unwatched struct{ backend.Backend }
+
+// Capabilities are those of the backend, without Watch.
+func (b Unwatched) Capabilities() backend.Capabilities {
+	caps := b.Backend.Capabilities()
+	caps.Watch = false
+	return caps
+}
+
+// Watch is not supported.
+func (b Unwatched) Watch(context.Context, backend.WatchRequest, func(backend.Event)) error {
+	return backend.ErrUnsupported
+}
+
 // Forms are the forms of a lock in a database, to be asked behind the back of a backend.
 type Forms struct {
 	// Thin returns how many locks have a lease in their row, and Fat how many leases are in the
