@@ -315,16 +315,23 @@ func (c *Client) heldHere(ctx context.Context, x *call, err error) error {
 // warnOfWaits logs each call that has waited for longer than the TTL for a lock that this client holds, once. Such a call may
 // wait for itself, and for ever. Client.mu is held.
 func (c *Client) warnOfWaits() {
-	names := c.sess.Overdue(c.clock.Now() - clock.Instant(c.cfg.TTL))
+	now, ttl := c.clock.Now(), clock.Instant(c.cfg.TTL)
+	if now < c.looked+ttl/3 {
+		return // this is called for each lease that is renewed
+	}
+	c.looked = now
+	names := c.sess.Overdue(now - ttl)
 	if len(names) == 0 {
 		return
 	}
-	held := c.live.Held(c.sess.Current(), names...)
 	done := c.agent.Count()
-	go func() { // without the mutex: a logger may call the client
+	go func() {
 		defer done()
-		for _, name := range names {
-			if l := held[name]; l != nil {
+		c.mu.Lock()
+		held := c.live.Held(c.sess.Current(), names...)
+		c.mu.Unlock()
+		for name, l := range held {
+			if l != nil {
 				c.cfg.Logger.LogAttrs(c.agent.Background(), levelWarn,
 					"a call waits for a lock that this client holds: to acquire it again, pass on the context of that lock", attrName(name))
 			}

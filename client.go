@@ -53,6 +53,8 @@ type Client struct {
 	mu    *sync.Mutex
 	live  *liveness.Machine
 	clock *clock.Clock
+
+	looked clock.Instant // when warnOfWaits last looked; guarded by mu
 }
 
 // New returns a client of b. It sends nothing. Close the client before the backend: Close does not

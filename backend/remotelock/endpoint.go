@@ -77,7 +77,7 @@ func (s *endpoints) leave(e *endpoint) {
 func (b *Backend) send(ctx context.Context, c call) (*http.Response, error) {
 	for tries := len(b.servers.all); ; tries-- {
 		e := b.servers.current()
-		res, sent, err := b.sendTo(ctx, e, c)
+		res, sent, err := b.sendTo(ctx, e, c, tries > 1)
 		if err != nil || res.StatusCode == http.StatusServiceUnavailable {
 			b.servers.leave(e)
 		}
@@ -93,10 +93,10 @@ const firstAnswer = 4 * time.Second
 var errNoAnswer = errors.New("the server does not answer")
 
 // sendTo sends the request to a server, over HTTP/2 if the server speaks it. It reports whether the
-// request may have been sent.
-func (b *Backend) sendTo(ctx context.Context, e *endpoint, c call) (*http.Response, bool, error) {
+// request may have been sent. others: there are servers that were not tried.
+func (b *Backend) sendTo(ctx context.Context, e *endpoint, c call, others bool) (*http.Response, bool, error) {
 	asking, cancel := ctx, func() {}
-	if !b.servers.trusts(e) {
+	if others && !b.servers.trusts(e) {
 		asking, cancel = context.WithTimeoutCause(ctx, firstAnswer, errNoAnswer)
 	}
 	defer cancel()

@@ -56,6 +56,12 @@ func missing(all []*attacker) []string {
 	return m
 }
 
+func (a *attacker) hasMet(limit string) bool {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.met[limit]
+}
+
 // shot is a request of an attack.
 type shot struct {
 	kind, method, path, body string
@@ -206,23 +212,25 @@ func (a *attacker) connect(ctx context.Context) {
 			_ = c.Close()
 		}
 	}()
-	for i := 0; i < maxConns+unknown+silent && ctx.Err() == nil; i++ {
-		if i == maxConns { // the limit was met; now the other requests have connections again
-			for _, c := range open[:min(spare, len(open))] {
-				_ = c.Close()
-			}
+	dial := func(as func(net.Conn) net.Conn) {
+		if conn, err := (&net.Dialer{Timeout: time.Minute}).DialContext(ctx, "tcp", a.f.addr); err == nil {
+			open = append(open, as(conn))
 		}
-		conn, err := (&net.Dialer{Timeout: time.Minute}).DialContext(ctx, "tcp", a.f.addr)
-		if err != nil {
-			continue
+	}
+	for ctx.Err() == nil && (len(open) < maxConns || !a.hasMet(refusals()[3])) {
+		dial(func(c net.Conn) net.Conn { return a.greet(ctx, c, a.conf, "/v1/locks/idle") })
+		if len(open) > 2*maxConns {
+			sleep(ctx, 100*time.Millisecond) // the refusals were all for the rate of requests
 		}
-		switch {
-		case i < maxConns:
-			conn = a.greet(ctx, conn, a.conf, "/v1/locks/idle")
-		case i < maxConns+unknown:
-			conn = a.greet(ctx, conn, nobody, "/healthz")
-		}
-		open = append(open, conn)
+	}
+	for _, c := range open[:max(0, len(open)-maxConns+spare)] { // now the other requests have connections again
+		_ = c.Close()
+	}
+	for range unknown {
+		dial(func(c net.Conn) net.Conn { return a.greet(ctx, c, nobody, "/healthz") })
+	}
+	for range silent {
+		dial(func(c net.Conn) net.Conn { return c })
 	}
 	<-ctx.Done()
 }

@@ -184,6 +184,7 @@ func (f *flooded) judge(what string, status int, header http.Header) {
 	f.mu.Unlock()
 	switch status {
 	case http.StatusOK, http.StatusNoContent, http.StatusConflict, http.StatusGone:
+	case http.StatusRequestTimeout: // the machine is busy
 	case http.StatusTooManyRequests, http.StatusServiceUnavailable:
 		if n, err := strconv.Atoi(header.Get("Retry-After")); err != nil || n < 1 {
 			f.t.Errorf("%s: status %d with Retry-After %q", what, status, header.Get("Retry-After"))

@@ -5,6 +5,7 @@ package cli_test
 import (
 	"context"
 	"crypto/tls"
+	"errors"
 	"fmt"
 	"io"
 	"net"
@@ -76,6 +77,9 @@ func (b *balancer) watch(ctx context.Context, node string, conf *tls.Config) {
 		res, err := client.Do(req)
 		if err == nil {
 			_ = res.Body.Close()
+		}
+		if late, ok := errors.AsType[net.Error](err); ok && late.Timeout() {
+			continue // the machine is busy
 		}
 		b.set(node, err == nil && res.StatusCode == http.StatusOK)
 	}

@@ -27,8 +27,12 @@ import (
 	"github.com/holdfast-io/holdfast/server"
 )
 
-// lastSpans bounds how long the end of the server waits for the spans that have not been sent.
-const lastSpans = 5 * time.Second
+const (
+	// lastSpans bounds how long the end of the server waits for the spans that have not been sent.
+	lastSpans = 5 * time.Second
+	// lostSpans bounds it while no spans can be sent.
+	lostSpans = 500 * time.Millisecond
+)
 
 // traceRequests makes the server export a span of each request by OTLP, if the standard variables ask for
 // it; otherwise it starts nothing. A fault of the variables is logged, because they are often set for all programs of
@@ -58,10 +62,15 @@ func traceRequests(ctx context.Context, cfg *server.Config) func() {
 		cfg.Logger.LogAttrs(ctx, slog.LevelWarn, "the resource of the traces is incomplete", slog.String("error", err.Error()))
 	}
 	// The provider is not the one of the process: spans of etcd, which have keys, stay out.
-	provider := sdktrace.NewTracerProvider(sdktrace.WithBatcher(&outageLog{SpanExporter: exporter, log: cfg.Logger}), sdktrace.WithResource(about))
+	spans := &outageLog{SpanExporter: exporter, log: cfg.Logger}
+	provider := sdktrace.NewTracerProvider(sdktrace.WithBatcher(spans), sdktrace.WithResource(about))
 	cfg.Observe = requestSpans{provider.Tracer("github.com/holdfast-io/holdfast/server")}.observe
 	return func() {
-		last, cancel := context.WithTimeout(context.WithoutCancel(ctx), lastSpans)
+		patience := lastSpans
+		if spans.out.Load() {
+			patience = lostSpans
+		}
+		last, cancel := context.WithTimeout(context.WithoutCancel(ctx), patience)
 		defer cancel()
 		if err := provider.Shutdown(last); err != nil {
 			cfg.Logger.LogAttrs(ctx, slog.LevelWarn, "the last spans were not exported", slog.String("error", err.Error()))

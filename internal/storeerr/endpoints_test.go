@@ -4,6 +4,8 @@ import (
 	"errors"
 	"io"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"github.com/holdfast-io/holdfast/backend"
 	"github.com/holdfast-io/holdfast/internal/speaks"
@@ -39,6 +41,24 @@ func TestEndpoints(t *testing.T) {
 			t.Errorf("after %s: %v: %v", step.endpoint, step.err, err)
 		}
 	}
+}
+
+// A refusal counts for a while: who hears nothing more of the endpoint does not know whether it still refuses.
+func TestOldRefusal(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		var e storeerr.Endpoints
+		for _, wait := range []time.Duration{0, time.Minute} { // also when it refuses again
+			time.Sleep(wait)
+			if _, err := e.Refusal(1); err != nil {
+				t.Errorf("refused long ago: %v", err)
+			}
+			e.Tried("a", speaks.ErrPlain)
+			if _, err := e.Refusal(1); err == nil {
+				t.Error("refused just now")
+			}
+		}
+	})
 }
 
 // What no time mends is refused, with a remedy for the store. What a server does that restarts is not.
