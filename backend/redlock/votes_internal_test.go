@@ -5,6 +5,7 @@ import (
 	"errors"
 	"slices"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -254,5 +255,40 @@ func TestHoldersOnOtherNodes(t *testing.T) {
 	_, err := p.Acquire(t.Context(), req())
 	if no, ok := errors.AsType[*backend.HeldError](err); !ok || len(no.Holders) != 3 {
 		t.Errorf("acquire: %v; want the three holders", err)
+	}
+}
+
+// overtaken is a node that executes something else right before the first request with an operation.
+type overtaken struct {
+	link
+	verb string
+	by   func()
+}
+
+func (l *overtaken) run(ctx context.Context, load bool, key string, a []string) ([]any, error) {
+	if slices.Contains(a, l.verb) {
+		l.by()
+	}
+	return l.link.run(ctx, load, key, a)
+}
+
+// A holder whose release finds a majority of its votes has released the lock, also if a break that had seen it finds the
+// rest: it is no victim of the break.
+func TestBreakBesideARelease(t *testing.T) {
+	t.Parallel()
+	servers := testserver.RedisNodes(t, 3, "--appendonly", "no")
+	p, holder := newPanel(t, servers), newPanel(t, servers)
+	lease := backend.NewLeaseID()
+	for i, n := range p.nodes {
+		holder.told(t, i, holder.voteFor(lease, "60000"))
+		if i < p.majority {
+			n.link = &overtaken{n.link, "break", sync.OnceFunc(func() {
+				holder.told(t, i, request{verb: opRelease, lock: "n", own: []string{"n", string(lease)}, terms: terms{abandon: flag(false)}})
+			})}
+		}
+	}
+	res, err := p.Break(t.Context(), backend.BreakRequest{Name: "n"})
+	if err != nil || len(res.Broken) != 0 {
+		t.Errorf("%+v, %v; want that nobody lost the lock", res, err)
 	}
 }
