@@ -177,7 +177,7 @@ func TestWaitForOneselfIsLogged(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer c.Close(context.WithoutCancel(t.Context())) //nolint:errcheck // the server stops too
+	defer c.Close(context.WithoutCancel(t.Context()))
 	held, err := c.Acquire(t.Context(), "n")
 	if err != nil {
 		t.Fatal(err)
