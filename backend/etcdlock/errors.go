@@ -33,6 +33,9 @@ func fail(ctx context.Context, op string, err error, changes bool) error {
 	case storeerr.IsKind(err):
 		return err
 	}
+	if none, ok := errors.AsType[*unconnectedError](err); ok {
+		return &backend.UnavailableError{Backend: name, Op: op, MayHold: changes, Err: none}
+	}
 	cause := plain(storeerr.Cause(ctx, err))
 	if is(err, rpctypes.ErrPermissionDenied) {
 		cause = storeerr.Lacks(name, "to read and write the keys below its prefix", cause)

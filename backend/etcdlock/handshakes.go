@@ -5,12 +5,14 @@ import (
 	"crypto/tls"
 	"errors"
 	"net"
+	"strings"
 	"sync"
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/connectivity"
 	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/status"
 
 	"github.com/holdfast-io/holdfast/internal/speaks"
 	"github.com/holdfast-io/holdfast/internal/storeerr"
@@ -94,8 +96,29 @@ func (h *handshakes) request(ctx context.Context, method string, req, reply any,
 	if refusal, ok := errors.AsType[refusalError](cause); ok && err != nil {
 		return refusal
 	}
+	if _, why, ok := strings.Cut(status.Convert(err).Message(), "latest balancer error: "); ok && ctx.Err() != nil {
+		return &unconnectedError{why, context.Cause(ctx)}
+	}
 	return err
 }
+
+// unconnectedError is the error of a request that had no connection when its context ended. The client of etcd would
+// only report the context. Some endpoints may refuse this client, but not all: see watch.
+type unconnectedError struct {
+	why string // as gRPC has it: of one of the endpoints
+	err error  // the cause of the context
+}
+
+// Error returns what comes last in the text of gRPC, which is the system's, and the cause of the context.
+func (e *unconnectedError) Error() string {
+	_, why, ok := strings.Cut(strings.TrimSuffix(e.why, `"`), "Error while dialing: ")
+	if !ok {
+		why = e.why
+	}
+	return why + " (" + e.err.Error() + ")"
+}
+
+func (e *unconnectedError) Unwrap() error { return e.err }
 
 // refusalError is why every endpoint refuses this client.
 type refusalError struct{ error }

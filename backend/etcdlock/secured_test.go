@@ -165,3 +165,15 @@ func TestUsersChange(t *testing.T) {
 	release(t, b, next)
 	release(t, b, other)
 }
+
+// The error of a server that is not there says so, also where the client of etcd only waits for a connection.
+func TestNotThere(t *testing.T) {
+	t.Parallel()
+	absent := "127.0.0.1:" + strconv.Itoa(testserver.FreePort(t))
+	for _, u := range []string{"etcd://" + absent, "etcd://u:p@" + absent, "etcds://" + absent} {
+		err := takeOne(t, u)
+		if !errors.Is(err, backend.ErrUnavailable) || errors.Is(err, backend.ErrRefused) || !strings.Contains(err.Error(), "connection refused") {
+			t.Errorf("%s: %v; want that the connection was refused", u, err)
+		}
+	}
+}
