@@ -1,0 +1,129 @@
+package e2e_test
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/holdfast-io/holdfast"
+	"github.com/holdfast-io/holdfast/fence"
+	"github.com/holdfast-io/holdfast/internal/testserver"
+	"github.com/holdfast-io/holdfast/open"
+)
+
+// move is the move of programs from one store to another, as docs/moving.md describes it.
+type move struct {
+	t                *testing.T
+	oldURL, newURL   string
+	epoch0, epoch1   *fence.Guard
+	inside, overlaps atomic.Int64
+	written          atomic.Int64
+}
+
+// program runs a section of one program: it holds its locks and writes once.
+type program func() error
+
+const moved = "order:7"
+
+func (m *move) client(url string) *holdfast.Client {
+	m.t.Helper()
+	b, err := open.URL(m.t.Context(), url, open.Options{})
+	if err != nil {
+		m.t.Fatal(err)
+	}
+	c, err := holdfast.New(b, holdfast.Config{})
+	if err != nil {
+		m.t.Fatal(err)
+	}
+	m.t.Cleanup(func() {
+		if err := errors.Join(c.Close(context.WithoutCancel(m.t.Context())), b.Close()); err != nil {
+			m.t.Error(err)
+		}
+	})
+	return c
+}
+
+// section is what only one program does at a time.
+func (m *move) section(guarded func(write func() error) error) error {
+	if m.inside.Add(1) > 1 {
+		m.overlaps.Add(1)
+	}
+	defer m.inside.Add(-1)
+	time.Sleep(time.Millisecond)
+	return guarded(func() error { m.written.Add(1); return nil })
+}
+
+// with is a program that locks on one store.
+func (m *move) with(url string, g *fence.Guard) program {
+	c := m.client(url)
+	return func() error {
+		return c.Do(m.t.Context(), moved, func(_ context.Context, l *holdfast.Lock) error {
+			return m.section(func(write func() error) error { return g.Do(moved, l.Token(), write) })
+		})
+	}
+}
+
+// both is a program of the first deployment.
+func (m *move) both() program {
+	before, after := m.client(m.oldURL), m.client(m.newURL)
+	return func() error {
+		return before.Do(m.t.Context(), moved, func(ctx context.Context, first *holdfast.Lock) error {
+			return after.Do(ctx, moved, func(_ context.Context, second *holdfast.Lock) error {
+				return m.section(func(write func() error) error {
+					err := m.epoch0.Do(moved, first.Token(), write)
+					if errors.Is(err, fence.ErrEpoch) {
+						err = m.epoch1.Do(moved, second.Token(), write)
+					}
+					return err
+				})
+			})
+		})
+	}
+}
+
+// beside runs sections of programs side by side, and returns how many there were. A write that was refused is not counted in
+// written.
+func (m *move) beside(all ...program) int64 {
+	const sections = 25
+	var work sync.WaitGroup
+	for _, do := range all {
+		work.Go(func() {
+			for range sections {
+				if err := do(); err != nil && !errors.Is(err, fence.ErrStale) && !errors.Is(err, fence.ErrEpoch) {
+					m.t.Error(err)
+				}
+			}
+		})
+	}
+	work.Wait()
+	return int64(len(all) * sections)
+}
+
+// Programs move between stores whose tokens have nothing in common: no two sections overlap, no write of a step is
+// refused, and a late write of the old store is. Without the first deployment, sections overlap.
+func TestMoveBetweenStores(t *testing.T) {
+	t.Parallel()
+	redis := "redis://" + testserver.Redis(t).Addr() + "?quarantine=off"
+	etcd := "etcd://" + testserver.StartEtcd(t, testserver.EtcdOptions{NoFsync: true})[0].Addr()
+	for name, urls := range map[string][2]string{"to smaller tokens": {redis, etcd}, "to greater tokens": {etcd, redis}} {
+		t.Run(name, func(t *testing.T) {
+			g := fence.NewGuard()
+			m := &move{t: t, oldURL: urls[0], newURL: urls[1], epoch0: g, epoch1: g.Epoch(1)}
+			before, second := func() program { return m.with(m.oldURL, m.epoch0) }, func() program { return m.with(m.newURL, m.epoch1) }
+			n := m.beside(before(), before(), m.both(), m.both())
+			n += m.beside(m.both(), m.both(), second(), second())
+			if m.overlaps.Load() > 0 || m.written.Load() != n {
+				t.Errorf("%d overlaps; %d writes of %d", m.overlaps.Load(), m.written.Load(), n)
+			}
+			if err := before()(); !errors.Is(err, fence.ErrEpoch) {
+				t.Errorf("a late write of the old store: %v", err)
+			}
+			if m.beside(before(), second()); m.overlaps.Load() == 0 {
+				t.Error("no overlap without the first deployment: the test shows nothing")
+			}
+		})
+	}
+}
