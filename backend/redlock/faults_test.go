@@ -323,10 +323,23 @@ func TestCountersAreForgotten(t *testing.T) {
 		s.Do("SET", "hfr:f:foreign", "something")
 		s.Do("ZADD", "hfr:c", "1", "old", "1", "used", "1", "held", "1", "foreign", "1", "gone")
 	}
+	// A node looks at them in one acquire of 64, at random, so there are many, in batches of their own.
+	others := make([]*redlock.Backend, 8)
+	for i := range others {
+		others[i] = c.open(t, slow)
+	}
 	leasetest.Succeeds(t, func() error {
-		r := ask("other")
-		take(t, b, r)
-		give(t, b, r)
+		var taking sync.WaitGroup
+		for i, other := range others {
+			taking.Go(func() {
+				for range 8 {
+					r := ask(fmt.Sprint("other", i))
+					take(t, other, r)
+					give(t, other, r)
+				}
+			})
+		}
+		taking.Wait()
 		for i, s := range c {
 			if n, _ := s.Do("ZCOUNT", "hfr:c", "-inf", "1").(int64); n > 0 {
 				return fmt.Errorf("node %d has not looked at %d counters", i, n)
