@@ -17,6 +17,7 @@ import (
 // move is the move of programs from one store to another, as docs/moving.md describes it.
 type move struct {
 	t                *testing.T
+	lock             string // its name
 	oldURL, newURL   string
 	epoch0, epoch1   *fence.Guard
 	inside, overlaps atomic.Int64
@@ -25,8 +26,6 @@ type move struct {
 
 // program runs a section of one program: it holds its locks and writes once.
 type program func() error
-
-const moved = "order:7"
 
 func (m *move) client(url string) *holdfast.Client {
 	m.t.Helper()
@@ -60,8 +59,8 @@ func (m *move) section(guarded func(write func() error) error) error {
 func (m *move) with(url string, g *fence.Guard) program {
 	c := m.client(url)
 	return func() error {
-		return c.Do(m.t.Context(), moved, func(_ context.Context, l *holdfast.Lock) error {
-			return m.section(func(write func() error) error { return g.Do(moved, l.Token(), write) })
+		return c.Do(m.t.Context(), m.lock, func(_ context.Context, l *holdfast.Lock) error {
+			return m.section(func(write func() error) error { return g.Do(m.lock, l.Token(), write) })
 		})
 	}
 }
@@ -70,12 +69,12 @@ func (m *move) with(url string, g *fence.Guard) program {
 func (m *move) both() program {
 	before, after := m.client(m.oldURL), m.client(m.newURL)
 	return func() error {
-		return before.Do(m.t.Context(), moved, func(ctx context.Context, first *holdfast.Lock) error {
-			return after.Do(ctx, moved, func(_ context.Context, second *holdfast.Lock) error {
+		return before.Do(m.t.Context(), m.lock, func(ctx context.Context, first *holdfast.Lock) error {
+			return after.Do(ctx, m.lock, func(_ context.Context, second *holdfast.Lock) error {
 				return m.section(func(write func() error) error {
-					err := m.epoch0.Do(moved, first.Token(), write)
+					err := m.epoch0.Do(m.lock, first.Token(), write)
 					if errors.Is(err, fence.ErrEpoch) {
-						err = m.epoch1.Do(moved, second.Token(), write)
+						err = m.epoch1.Do(m.lock, second.Token(), write)
 					}
 					return err
 				})
@@ -108,10 +107,11 @@ func TestMoveBetweenStores(t *testing.T) {
 	t.Parallel()
 	redis := "redis://" + testserver.Redis(t).Addr() + "?quarantine=off"
 	etcd := "etcd://" + testserver.StartEtcd(t, testserver.EtcdOptions{NoFsync: true})[0].Addr()
-	for name, urls := range map[string][2]string{"to smaller tokens": {redis, etcd}, "to greater tokens": {etcd, redis}} {
+	for name, urls := range map[string][2]string{"to-smaller-tokens": {redis, etcd}, "to-greater-tokens": {etcd, redis}} {
 		t.Run(name, func(t *testing.T) {
+			t.Parallel()
 			g := fence.NewGuard()
-			m := &move{t: t, oldURL: urls[0], newURL: urls[1], epoch0: g, epoch1: g.Epoch(1)}
+			m := &move{t: t, lock: name, oldURL: urls[0], newURL: urls[1], epoch0: g, epoch1: g.Epoch(1)}
 			before, second := func() program { return m.with(m.oldURL, m.epoch0) }, func() program { return m.with(m.newURL, m.epoch1) }
 			n := m.beside(before(), before(), m.both(), m.both())
 			n += m.beside(m.both(), m.both(), second(), second())
