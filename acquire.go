@@ -312,8 +312,8 @@ func (c *Client) heldHere(ctx context.Context, x *call, err error) error {
 	return fmt.Errorf("%w (this client holds it with token %d: to acquire it again, pass on the context of that lock)", err, l.Holder.(*hold).token)
 }
 
-// warnOfWaits logs each call that has waited for longer than the TTL for a lock that this client holds, once. Such a call may
-// wait for itself, and for ever. Client.mu is held.
+// warnOfWaits logs each lock that this client holds and that a call of it has awaited for longer than the TTL. A call counts
+// once. It may wait for itself, and for ever. Client.mu is held.
 func (c *Client) warnOfWaits() {
 	now, ttl := c.clock.Now(), clock.Instant(c.cfg.TTL)
 	if now < c.looked+ttl/3 {

@@ -163,8 +163,8 @@ func TestReentryAroundSeveral(t *testing.T) {
 	}
 }
 
-// A lock that a client holds and waits for is logged once, although the waits have no deadline. Who waits for another client
-// is not logged.
+// A lock that a client holds and waits for is logged once, although the waits have no deadline. A call that waits for another
+// client is not logged.
 func TestWaitForOneselfIsLogged(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

@@ -67,17 +67,12 @@ func TestServerSyncsWhatItAnswers(t *testing.T) {
 	addr := fmt.Sprintf("127.0.0.1:%d", testserver.FreePort(t))
 	p := testserver.Start(t, testserver.Command{Path: binary, Args: []string{"serve", "--listen", addr, "--data-dir", filepath.Join(testserver.Dir(t), "data")}})
 	p.Await(time.Minute, func(ctx context.Context) error { return ready(ctx, addr) })
-	syncs := func() int {
+	syncs := func() float64 {
 		page, err := io.ReadAll(ask(t, http.MethodGet, "http://"+addr+"/metrics", "").Body)
-		found := regexp.MustCompile(`(?m)^holdfast_cluster_fsync_seconds_count (\d+)$`).FindSubmatch(page)
-		if err != nil || found == nil {
-			t.Fatalf("no number of syncs: %v", err)
-		}
-		n, err := strconv.Atoi(string(found[1]))
 		if err != nil {
 			t.Fatal(err)
 		}
-		return n
+		return sample(t, page, "holdfast_cluster_fsync_seconds_count")
 	}
 	for i := range 3 {
 		before := syncs()
@@ -85,9 +80,23 @@ func TestServerSyncsWhatItAnswers(t *testing.T) {
 			t.Fatalf("status %d", res.StatusCode)
 		}
 		if after := syncs(); after <= before {
-			t.Errorf("%d syncs before the grant, and %d after it", before, after)
+			t.Errorf("%g syncs before the grant, and %g after it", before, after)
 		}
 	}
+}
+
+// sample returns the value of a metric on a page of metrics; of several with the name, of the first.
+func sample(t *testing.T, page []byte, name string) float64 {
+	t.Helper()
+	found := regexp.MustCompile(`(?m)^` + name + `(?:\{.*\})? (\S+)$`).FindSubmatch(page)
+	if found == nil {
+		t.Fatalf("there is no %s", name)
+	}
+	v, err := strconv.ParseFloat(string(found[1]), 64)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return v
 }
 
 func ready(ctx context.Context, addr string) error {

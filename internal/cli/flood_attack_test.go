@@ -15,10 +15,12 @@ import (
 	"sync"
 	"testing"
 	"time"
+
+	"github.com/holdfast-io/holdfast/internal/retry"
 )
 
 // attacker is a principal that uses all it can get. Its requests are of three kinds, with connections of their own:
-// that many idle connections then meet the limit, and the rest of the attack goes on.
+// that many idle connections then meet the limit, and the rest of the attack continues.
 type attacker struct {
 	f      *flooded
 	conf   *tls.Config
@@ -160,15 +162,15 @@ func (a *attacker) send(ctx context.Context, s shot) {
 	}
 	res, err := a.client[kind].Do(req)
 	if err != nil {
-		sleep(ctx, pause)
+		retry.Pause(ctx, pause)
 		return
 	}
 	defer res.Body.Close()
 	if !a.judged(s.method+" "+s.path, res, s.unread > 0) {
-		sleep(ctx, pause)
+		retry.Pause(ctx, pause)
 		return
 	}
-	sleep(ctx, s.unread)
+	retry.Pause(ctx, s.unread)
 }
 
 // judged checks an answer, and reports whether it is no refusal at a limit.
@@ -193,13 +195,6 @@ func (a *attacker) judged(what string, res *http.Response, unread bool) bool {
 	return !refused
 }
 
-func sleep(ctx context.Context, d time.Duration) {
-	select {
-	case <-ctx.Done():
-	case <-time.After(d):
-	}
-}
-
 // connect opens connections and leaves them idle until ctx ends: with an identity, more than the limit; without one;
 // and without a handshake.
 func (a *attacker) connect(ctx context.Context) {
@@ -220,7 +215,7 @@ func (a *attacker) connect(ctx context.Context) {
 	for ctx.Err() == nil && (len(open) < maxConns || !a.hasMet(refusals()[3])) {
 		dial(func(c net.Conn) net.Conn { return a.greet(ctx, c, a.conf, "/v1/locks/idle") })
 		if len(open) > 2*maxConns {
-			sleep(ctx, 100*time.Millisecond) // the refusals were all for the rate of requests
+			retry.Pause(ctx, 100*time.Millisecond) // the refusals were all for the rate of requests
 		}
 	}
 	for _, c := range open[:max(0, len(open)-maxConns+spare)] { // now the other requests have connections again

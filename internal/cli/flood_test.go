@@ -21,6 +21,7 @@ import (
 	"time"
 
 	"github.com/holdfast-io/holdfast/backend"
+	"github.com/holdfast-io/holdfast/internal/retry"
 	"github.com/holdfast-io/holdfast/internal/testserver"
 	"github.com/holdfast-io/holdfast/internal/wire"
 )
@@ -140,17 +141,7 @@ func (f *flooded) gauges(b *bystander) gauges {
 	if err != nil {
 		f.t.Fatal(err)
 	}
-	value := func(name string) float64 {
-		found := regexp.MustCompile(`(?m)^` + name + `(?:\{.*\})? (\S+)$`).FindSubmatch(page)
-		if found == nil {
-			f.t.Fatalf("there is no %s", name)
-		}
-		v, err := strconv.ParseFloat(string(found[1]), 64)
-		if err != nil {
-			f.t.Fatal(err)
-		}
-		return v
-	}
+	value := func(name string) float64 { return sample(f.t, page, name) }
 	text, err := b.lock.ask(f.t.Context(), http.MethodGet, "/v1/locks/victim%2F1", nil)
 	var lock wire.Lock
 	if err := errors.Join(err, json.Unmarshal(text, &lock)); err != nil {
@@ -241,7 +232,7 @@ func newVictim(t *testing.T, f *flooded, ttl time.Duration) *victim {
 				if err := renewMany(t.Context(), h, held); err == nil || errors.Is(err, errGone) || t.Context().Err() != nil {
 					return err
 				}
-				sleep(t.Context(), 50*time.Millisecond)
+				retry.Pause(t.Context(), 50*time.Millisecond)
 			}
 		})
 	}

@@ -88,17 +88,7 @@ func traced(t *testing.T, env ...string) (*testserver.Process, string) {
 		Path: binary, Args: []string{"serve", "--listen", addr, "--backend", sqliteURL(t), "--log-format", "json"},
 		Env: append(env, "OTEL_BSP_SCHEDULE_DELAY=50"),
 	})
-	p.Await(time.Minute, func(ctx context.Context) error {
-		req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+addr+"/healthz", http.NoBody)
-		if err != nil {
-			return err
-		}
-		res, err := http.DefaultClient.Do(req)
-		if err != nil {
-			return err
-		}
-		return res.Body.Close()
-	})
+	p.Await(time.Minute, func(ctx context.Context) error { return ready(ctx, addr) })
 	return p, "http://" + addr
 }
 
@@ -231,7 +221,7 @@ func TestTracesOff(t *testing.T) {
 	}
 }
 
-// Event streams and long polls work with traces. A receiver that is away changes no answer.
+// Event streams and long polls work with traces. A receiver that does not answer changes no answer.
 func TestTracesStream(t *testing.T) {
 	t.Parallel()
 	r := startReceiver(t)
@@ -253,7 +243,7 @@ func TestTracesStream(t *testing.T) {
 		body, _ := io.ReadAll(res.Body)
 		t.Fatalf("status %d: %s", res.StatusCode, body)
 	}
-	until(`"n"`) // is flushed while the request goes on
+	until(`"n"`) // is flushed before the request has ended
 	granted := make(chan int, 1)
 	go func() {
 		req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, base+"/v1/locks/n", strings.NewReader(`{"ttl":"10m","wait":"60s"}`))

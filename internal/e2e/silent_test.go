@@ -7,9 +7,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/holdfast-io/holdfast"
 	"github.com/holdfast-io/holdfast/internal/testserver"
-	"github.com/holdfast-io/holdfast/open"
 )
 
 // A server that accepts connections and is silent, like a process that is stopped, does not keep a client from the
@@ -54,23 +52,7 @@ func TestSilentServers(t *testing.T) {
 			rawURL := start(t, silent.Addr().String())
 			ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second) // as the command
 			defer cancel()
-			b, err := open.URL(ctx, rawURL, open.Options{})
-			if err != nil {
-				t.Fatal(err)
-			}
-			defer b.Close()
-			c, err := holdfast.New(b, holdfast.Config{})
-			if err != nil {
-				t.Fatal(err)
-			}
-			defer c.Close(context.WithoutCancel(ctx))
-			lock, err := c.Acquire(ctx, "n")
-			if err != nil {
-				t.Fatal(err)
-			}
-			if err := lock.Release(ctx); err != nil {
-				t.Error(err)
-			}
+			connected(ctx, t, rawURL)
 		})
 	}
 }

@@ -90,7 +90,7 @@ func TestServersThatEndConnectionsAreWaitedFor(t *testing.T) {
 				proxies = append(proxies, p)
 				return p.Addr()
 			})
-			c := connected(t, at)
+			c := connected(t.Context(), t, at)
 			for fault, apply := range map[string]func(*chaos.Proxy){
 				"reset before the server has anything": func(p *chaos.Proxy) { p.ResetAfter(chaos.Requests, 0) },
 				"reset before the client has anything": func(p *chaos.Proxy) { p.ResetAfter(chaos.Replies, 0) },
@@ -103,17 +103,17 @@ func TestServersThatEndConnectionsAreWaitedFor(t *testing.T) {
 }
 
 // connected returns a client that has had a lock.
-func connected(t *testing.T, at string) *holdfast.Client {
+func connected(ctx context.Context, t *testing.T, at string) *holdfast.Client {
 	t.Helper()
-	b, err := open.URL(t.Context(), at, open.Options{})
+	b, err := open.URL(ctx, at, open.Options{})
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = b.Close() })
 	c := client(t, b, holdfast.Config{})
-	lock, err := c.Acquire(t.Context(), "n")
+	lock, err := c.Acquire(ctx, "n")
 	if err == nil {
-		err = lock.Release(t.Context())
+		err = lock.Release(ctx)
 	}
 	if err != nil {
 		t.Fatal(err)
