@@ -165,9 +165,17 @@ func (b *tab) text(selector string) string {
 	return value[string](b, fmt.Sprintf("document.querySelector(%q).innerText", selector))
 }
 
-// click clicks on the middle of an element with the mouse.
+// click clicks on the middle of an element with the mouse, when the element was in one place for two frames: until
+// then the mouse may hit what is beside it.
 func (b *tab) click(selector string) {
 	b.t.Helper()
+	b.untilShown(selector+" is in its place", func() bool {
+		return value[bool](b, fmt.Sprintf(`new Promise((done) => {
+			const place = () => JSON.stringify(document.querySelector(%q)?.getBoundingClientRect());
+			const before = place();
+			requestAnimationFrame(() => requestAnimationFrame(() => done(before !== undefined && place() === before)));
+		})`, selector))
+	})
 	run(b, chromedp.Click(chromedp.CSS(selector)))
 }
 

@@ -243,7 +243,8 @@ func TestRoles(t *testing.T) {
 	}
 }
 
-// The page says that it lost the server, keeps what it shows, and goes on when the server is there again.
+// The page says that it lost the server, keeps what it shows where it is, so that a click that is under way hits what
+// was aimed at, and goes on when the server is there again.
 func TestConnectionIsLost(t *testing.T) {
 	t.Parallel()
 	f, at := serveFake(t, small())
@@ -251,11 +252,16 @@ func TestConnectionIsLost(t *testing.T) {
 	b := open(t, "http://"+proxy.Addr(), desk)
 	b.shows("orders:1", "billing/b", "billing/a")
 	b.until(`document.querySelector("#link").dataset.state === "live"`)
+	top := func() float64 { return value[float64](b, `document.querySelector("#grid").getBoundingClientRect().top`) }
+	before := top()
 	proxy.Refuse()
 	proxy.Reset()
 	b.until(`document.querySelector("#link").dataset.state === "lost"`)
 	b.until(`document.querySelector("#link-text").textContent === "Connection lost, trying again"`)
 	b.until(`!document.querySelector("#alert").hidden && document.querySelector("#alert").textContent.includes("may be out of date")`)
+	if after := top(); after != before {
+		t.Errorf("the list was %v pixels from the top, and is now %v", before, after)
+	}
 	b.shows("orders:1", "billing/b", "billing/a")
 	f.mu.Lock()
 	f.locks[0].Holders[0].Owner = "carol/9"

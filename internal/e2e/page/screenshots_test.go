@@ -11,6 +11,7 @@ import (
 
 	"github.com/chromedp/chromedp"
 
+	"github.com/holdfast-io/holdfast/backend"
 	"github.com/holdfast-io/holdfast/fence"
 	"github.com/holdfast-io/holdfast/internal/wire"
 )
@@ -116,6 +117,15 @@ func TestScreenshots(t *testing.T) {
 			value[bool](b, `document.querySelector("#group").click(), scrollTo(0, document.querySelector("#locks").offsetTop), true`)
 			b.until(`document.querySelectorAll("#rows .group:not([hidden])").length > 0`)
 			shoot(b, "groups")
+			f.mu.Lock()
+			f.unready = &backend.QuarantineError{Backend: "redis", Reason: "the server is new or lost its data", Left: time.Minute, Parameter: "quarantine=off"}
+			f.mu.Unlock()
+			b.visit(at + "/")
+			b.until(`!document.querySelector("#alert").hidden`)
+			shoot(b, "alert")
+			f.mu.Lock()
+			f.unready = nil
+			f.mu.Unlock()
 			b.visit(at + "/?q=no-such-lock")
 			b.until(`!document.querySelector("#empty").hidden`)
 			shoot(b, "empty")
