@@ -186,7 +186,7 @@ func (a *acquisition) made(err error) {
 	defer a.s.leases.Unlock()
 	switch {
 	case err == nil:
-		a.mine.Entry, a.mine.Unsure = a.b.leaseKey(a.key), false
+		a.mine.Entry, a.mine.Unsure = string(a.key.ID), false // its name below that of the lock
 	case !refused(err):
 		a.mine.Unsure = true
 	}

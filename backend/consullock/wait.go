@@ -66,7 +66,7 @@ func (a *acquisition) wait(ctx context.Context, created uint64, seen *sight) (ba
 			return backend.Grant{}, v.err
 		}
 		return a.grant(v.entry, true, v.byTimer), nil
-	case <-a.mine.Gone:
+	case <-a.s.leases.Gone(a.mine):
 		return backend.Grant{}, backend.ErrLost
 	case <-a.s.Life.Done():
 		return backend.Grant{}, backend.ErrSessionLost

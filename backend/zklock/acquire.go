@@ -81,14 +81,15 @@ type standing struct {
 
 // enter finds the entry of the lease, or makes it.
 func (a *acquisition) enter(ctx context.Context) (standing, error) {
+	turn := a.s.leases.Turn(a.mine)
 	select {
-	case a.mine.Turn <- struct{}{}:
+	case turn <- struct{}{}:
 	case <-a.s.Life.Done():
 		return standing{}, backend.ErrSessionLost
 	case <-ctx.Done():
 		return standing{}, &unsent{context.Cause(ctx)}
 	}
-	done := func() { <-a.mine.Turn }
+	done := func() { <-turn }
 	path, unsure := a.where()
 	if path == "" && (unsure || !a.req.Wait) {
 		// A reply may have been lost; and a request that does not wait must leave no trace in a
@@ -435,7 +436,7 @@ func (a *acquisition) tellSince(path string, since time.Time) {
 	case <-timer.C:
 		data := content{Owner: a.req.Owner, Note: a.req.Note, TTL: int64(a.s.TTL), Since: since.UnixNano()}.encode()
 		_, _ = a.s.link.conn.Set(path, data, -1) // it may be gone
-	case <-a.mine.Gone:
+	case <-a.s.leases.Gone(a.mine):
 	case <-a.s.Life.Done():
 	case <-a.s.link.over:
 	}

@@ -180,7 +180,7 @@ func (a *acquisition) rest(ctx context.Context, w waking, within time.Duration) 
 		}
 	case <-w.mine.done():
 	case <-timer.C:
-	case <-a.mine.Gone:
+	case <-a.s.leases.Gone(a.mine):
 		return false, nil
 	case <-a.s.Life.Done():
 		return false, backend.ErrSessionLost

@@ -2,6 +2,7 @@ package seqlock
 
 import (
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/holdfast-io/holdfast/backend"
@@ -29,20 +30,17 @@ type Leases[S any] struct {
 // Lease is what is known of one lease.
 type Lease[S any] struct {
 	Store S
-	// Entry names its entry in the store. Empty: not known.
+	// Entry names its entry in the store. Empty: there is none, or it is not known.
 	Entry string
 	// Unsure is set while there may be an entry that is not known.
 	Unsure bool
 	// Callers counts what is in progress for the lease.
 	Callers int
-	// Turn has capacity 1. A value is in it while a caller looks for the entry and makes it, in a store
-	// in which two such callers could make two.
-	Turn chan struct{}
-	// Gone is closed when the lease was released, abandoned or lost. The callers that wait for it
-	// stop, and none is granted it.
-	Gone chan struct{}
 
-	held      bool // it was granted
+	gone      atomic.Bool   // set with the mutex held
+	held      bool          // it was granted
+	stopped   chan struct{} // closed when it is gone; nil: nobody has asked for it
+	turn      chan struct{} // nil: nobody has asked for it
 	abandoned time.Time
 }
 
@@ -52,14 +50,32 @@ func NewLeases[S any](s *sessions.Session, forget func(*Lease[S])) *Leases[S] {
 	return &Leases[S]{session: s, forget: forget, all: make(map[Key]*Lease[S])}
 }
 
-// IsGone reports whether the lease was released, abandoned or lost.
-func (l *Lease[S]) IsGone() bool {
-	select {
-	case <-l.Gone:
-		return true
-	default:
-		return false
+// IsGone reports whether the lease was released, abandoned or lost. It needs no mutex.
+func (l *Lease[S]) IsGone() bool { return l.gone.Load() }
+
+// Gone returns a channel that is closed when the lease was released, abandoned or lost. The callers
+// that wait for the lease stop then, and none is granted it.
+func (x *Leases[S]) Gone(l *Lease[S]) <-chan struct{} {
+	x.Lock()
+	defer x.Unlock()
+	if l.stopped == nil { // made only now: a lease that is held, of which there are many, needs none
+		l.stopped = make(chan struct{})
+		if l.IsGone() {
+			close(l.stopped)
+		}
 	}
+	return l.stopped
+}
+
+// Turn returns a channel of capacity 1. A value is in it while a caller looks for the entry and makes
+// it, in a store in which two such callers could make two.
+func (x *Leases[S]) Turn(l *Lease[S]) chan struct{} {
+	x.Lock()
+	defer x.Unlock()
+	if l.turn == nil {
+		l.turn = make(chan struct{}, 1)
+	}
+	return l.turn
 }
 
 // IsHeld reports whether the lease was granted, has its entry, and is not gone. The mutex is held.
@@ -71,9 +87,10 @@ func (l *Lease[S]) Grant() bool {
 	return !l.IsGone()
 }
 
+// stop tells those that wait for the lease that it is gone. The mutex is held.
 func (l *Lease[S]) stop() {
-	if !l.IsGone() {
-		close(l.Gone)
+	if !l.gone.Swap(true) && l.stopped != nil {
+		close(l.stopped)
 	}
 }
 
@@ -81,7 +98,7 @@ func (l *Lease[S]) stop() {
 func (x *Leases[S]) lease(k Key) *Lease[S] {
 	l, ok := x.all[k]
 	if !ok {
-		l = &Lease[S]{Turn: make(chan struct{}, 1), Gone: make(chan struct{})}
+		l = new(Lease[S])
 		x.all[k] = l
 	}
 	return l
@@ -181,7 +198,7 @@ func (x *Leases[S]) Settle(k Key) {
 	x.Lock()
 	defer x.Unlock()
 	if l, ok := x.all[k]; ok {
-		x.noEntry(l, l.Unsure && len(l.Turn) > 0)
+		x.noEntry(l, l.Unsure && len(l.turn) > 0)
 		x.Drop(k, l)
 	}
 }

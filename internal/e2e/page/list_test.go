@@ -252,7 +252,9 @@ func TestConnectionIsLost(t *testing.T) {
 	b := open(t, "http://"+proxy.Addr(), desk)
 	b.shows("orders:1", "billing/b", "billing/a")
 	b.until(`document.querySelector("#link").dataset.state === "live"`)
-	top := func() float64 { return value[float64](b, `document.querySelector("#grid").getBoundingClientRect().top`) }
+	top := func() float64 {
+		return value[float64](b, `document.querySelector("#grid").getBoundingClientRect().top`)
+	}
 	before := top()
 	proxy.Refuse()
 	proxy.Reset()
