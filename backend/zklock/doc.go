@@ -44,7 +44,8 @@
 // waiter behind another session watches the one node whose end it waits for: one watch fires for
 // each release, and where that was the only node before it, the waiter has the lock without a read.
 // A waiter that waits for long uses a watch in any case. All waits for one node share a watch.
-// Waiters for permits read at every change of their queue, because any of the permits may do.
+// Waiters for permits read at every change of their queue, because any of the permits may do. Those of one client
+// read together.
 //
 // Sessions. A session of the contract is a ZooKeeper session with a connection of its own. A
 // renewal is a write, because only the leader knows whether a session lives: a server that has lost

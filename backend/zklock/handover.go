@@ -210,25 +210,22 @@ func (a *acquisition) next(ctx context.Context, q queue, i int, path string) (qu
 	if a.req.Mode == backend.Exclusive && !q.doubled && i > 0 && q.All[i-1].session == a.s.ID {
 		w.moved, _ = a.s.follow(a.mine, spot{a.lock, q.All[i-1].place})
 	}
-	w.connected = a.s.link.connected.Load()
-	if j, one := q.Blocker(i); one {
-		var err error
-		w.queue, w.mine, err = a.watchBoth(ctx, a.lock+"/"+q.All[j].node, path)
-		if errors.Is(err, zk.ErrNoNode) {
-			q, err = a.look(ctx, false)
-			return q, false, err
-		}
-		if err != nil {
-			return queue{}, false, err
-		}
-		w.sole = i == 1 && a.req.Mode == backend.Exclusive && q.All[0].claim.Mode == backend.Exclusive && !q.doubled
-	} else {
-		watch, now, err := a.watchQueue(ctx)
-		if err != nil || watch == nil {
-			return now, false, err
-		}
-		w.queue = watch
+	j, one := q.Blocker(i)
+	if !one {
+		q, err := a.inQueue(ctx, path[strings.LastIndexByte(path, '/')+1:])
+		return q, false, err
 	}
+	w.connected = a.s.link.connected.Load()
+	var err error
+	w.queue, w.mine, err = a.watchBoth(ctx, a.lock+"/"+q.All[j].node, path)
+	if errors.Is(err, zk.ErrNoNode) {
+		q, err = a.look(ctx, false)
+		return q, false, err
+	}
+	if err != nil {
+		return queue{}, false, err
+	}
+	w.sole = i == 1 && a.req.Mode == backend.Exclusive && q.All[0].claim.Mode == backend.Exclusive && !q.doubled
 	// An occasional read costs little, and finds what no watch reported.
 	out, err := a.rest(ctx, w, safety)
 	if err != nil || out {
@@ -238,19 +235,27 @@ func (a *acquisition) next(ctx context.Context, q queue, i int, path string) (qu
 	return q, false, err
 }
 
-// watchQueue watches the queue. If the lease has no need to wait, it returns no watch, and the
-// present queue.
-func (a *acquisition) watchQueue(ctx context.Context) (*watch, queue, error) {
-	now, err := a.s.link.watchQueue(ctx, a.lock)
-	if errors.Is(err, zk.ErrNoNode) {
-		return nil, queue{}, nil
+// inQueue waits for as long as any change of the queue may let the lease in, and the queue as it is does not.
+// It returns the queue in which that is over.
+func (a *acquisition) inQueue(ctx context.Context, node string) (queue, error) {
+	for {
+		now, err := a.s.link.watchQueue(ctx, a.lock)
+		if errors.Is(err, zk.ErrNoNode) {
+			return queue{}, nil
+		}
+		if err != nil {
+			return queue{}, err
+		}
+		q := now.queue
+		i := q.Find(a.req.Lease)
+		if i < 0 && now.joined { // that request may have been sent before the entry was made
+			return a.look(ctx, false)
+		}
+		if i < q.Out || q.All[i].node != node || a.mine.IsGone() || q.CheckLimit(a.req, i) != nil {
+			return q, nil
+		}
+		if _, err := a.rest(ctx, waking{queue: now.watch}, safety); err != nil {
+			return queue{}, err
+		}
 	}
-	if err != nil {
-		return nil, queue{}, err
-	}
-	fresh := newQueue(now.nodes)
-	if i := fresh.Find(a.req.Lease); i < 0 || i < fresh.Out {
-		return nil, fresh, nil
-	}
-	return now.watch, fresh, nil
 }

@@ -23,7 +23,10 @@ type watches struct {
 type watch struct {
 	fired chan struct{}
 	event zk.Event // read after fired is closed; zero: the watch could not be set
-	set   bool     // guarded by watches.mu
+
+	// Guarded by watches.mu:
+	set     bool
+	reading *reading // in progress; nil: none
 }
 
 func newWatches() *watches {
@@ -99,24 +102,59 @@ func (l *link) watchNode(ctx context.Context, path string) (*watch, error) {
 	})
 }
 
-// listing is the nodes below a node, and the watch of them.
+// listing is the queue of a lock, and the watch of it.
 type listing struct {
-	nodes []string
-	watch *watch
+	queue  queue // of several callers: none changes it
+	watch  *watch
+	joined bool // another request had been sent before, and this is its answer
 }
 
-// watchQueue watches the nodes below a node, and lists them.
+// reading is a request for a listing that is in progress.
+type reading struct {
+	done  chan struct{} // closed when it was answered
+	queue queue
+	err   error
+}
+
+// watchQueue watches the nodes below the node of a lock, and lists them. A change wakes all that wait for the node, and
+// the first of them reads for the others: those that come while its request is in progress get its answer. That
+// request was sent after the change, because each change has a watch of its own.
 func (l *link) watchQueue(ctx context.Context, path string) (listing, error) {
 	return call(ctx, l, func() (listing, error) {
 		w, set := l.watches.join(l.watches.queues, path)
-		var nodes []string
-		var err error
-		if set {
-			nodes, _, err = l.conn.Children(path)
-		} else {
-			nodes, _, _, err = l.conn.ChildrenW(path)
+		r, mine := l.watches.read(w)
+		if !mine {
+			<-r.done
+			return listing{r.queue, w, true}, r.err
 		}
-		l.watches.joined(l.watches.queues, path, w, err)
-		return listing{nodes, w}, err
+		var nodes []string
+		if set {
+			nodes, _, r.err = l.conn.Children(path)
+		} else {
+			nodes, _, _, r.err = l.conn.ChildrenW(path)
+		}
+		r.queue = newQueue(nodes)
+		l.watches.joined(l.watches.queues, path, w, r.err)
+		l.watches.hasRead(w, r)
+		return listing{r.queue, w, false}, r.err
 	})
+}
+
+// read returns the request that lists the nodes for the watch, and whether the caller has to send it.
+func (s *watches) read(w *watch) (*reading, bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if w.reading != nil {
+		return w.reading, false
+	}
+	w.reading = &reading{done: make(chan struct{})}
+	return w.reading, true
+}
+
+// hasRead passes the answer on. Who comes later reads again.
+func (s *watches) hasRead(w *watch, r *reading) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	w.reading = nil
+	close(r.done)
 }

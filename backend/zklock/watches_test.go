@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/binary"
 	"net"
+	"slices"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -15,23 +16,77 @@ import (
 	"github.com/holdfast-io/holdfast/internal/testserver"
 )
 
-// readSpy counts the reads of a node, and those of them that set a watch.
+// Kinds of requests of ZooKeeper's protocol.
+const (
+	exists       = 3
+	getData      = 4
+	getChildren2 = 12
+)
+
+// readSpy counts the requests of some kinds whose path contains a text, and those of them that set a watch.
 type readSpy struct {
 	net.Conn
-	node           []byte
+	path           []byte
+	kinds          []uint32
 	reads, watches *atomic.Int64
 }
 
 func (s readSpy) Write(p []byte) (int, error) {
-	const exists, getData = 3, 4
-	if len(p) < 12 || !bytes.Contains(p, s.node) {
-		return s.Conn.Write(p)
-	}
-	if kind := binary.BigEndian.Uint32(p[8:12]); kind == exists || kind == getData {
+	if len(p) >= 12 && slices.Contains(s.kinds, binary.BigEndian.Uint32(p[8:12])) && bytes.Contains(p, s.path) {
 		s.reads.Add(1)
 		s.watches.Add(int64(p[len(p)-1])) // the last byte is 1 if it sets one
 	}
 	return s.Conn.Write(p)
+}
+
+// spied returns a Backend whose reads are counted.
+func spied(t *testing.T, server *testserver.ZooKeeperServer, path string, kinds ...uint32) (b *zklock.Backend, reads, watches *atomic.Int64) {
+	t.Helper()
+	reads, watches = new(atomic.Int64), new(atomic.Int64)
+	b, err := zklock.New(zklock.Config{
+		Servers: []string{server.Addr()}, Tick: testserver.ZooKeeperTick, MaxSession: testserver.ZooKeeperMaxSession,
+		Dial: func(network, address string, timeout time.Duration) (net.Conn, error) {
+			conn, err := dial(network, address, timeout)
+			return readSpy{conn, []byte(path), kinds, reads, watches}, err
+		},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return closed(t, b), reads, watches
+}
+
+// TestWaitersReadTogether: all that wait for a permit have to look at each change, and the client asks once for all
+// of them.
+func TestWaitersReadTogether(t *testing.T) {
+	t.Parallel()
+	const permits, waiters = 5, 30
+	server := testserver.StartZooKeeper(t, 1)[0]
+	b, reads, _ := spied(t, server, "/semaphore", getChildren2)
+	other := closing(t, server) // looks at the queue without being counted
+	id := leasetest.Session(t, b, leasetest.Long, nil)
+	ask := func() backend.AcquireRequest {
+		req := leasetest.Ask("semaphore", id)
+		req.Mode, req.Limit, req.Permits = backend.Shared, permits, 1
+		return req
+	}
+	var held []backend.AcquireRequest
+	for range permits {
+		held = append(held, ask())
+		leasetest.Take(t, b, held[len(held)-1])
+	}
+	for range waiters {
+		leasetest.Start(t, b, ask())
+	}
+	leasetest.InQueue(t, other, "semaphore", waiters)
+	before := reads.Load()
+	for i, h := range held {
+		leasetest.Give(t, b, h)
+		leasetest.InQueue(t, other, "semaphore", waiters-1-i)
+	}
+	if n := reads.Load() - before; n == 0 || n > permits*waiters/3 {
+		t.Errorf("%d reads for %d releases with %d waiters", n, permits, waiters)
+	}
 }
 
 // TestWaitsShareAWatch: many waits for a lock that is held for long set one watch: the client
@@ -42,18 +97,8 @@ func TestWaitsShareAWatch(t *testing.T) {
 	other := closing(t, server)
 	held := leasetest.Ask("n", leasetest.Session(t, other, leasetest.Long, nil))
 	leasetest.Take(t, other, held)
-	var reads, watches atomic.Int64
-	b, err := zklock.New(zklock.Config{
-		Servers: []string{server.Addr()}, Tick: testserver.ZooKeeperTick, MaxSession: testserver.ZooKeeperMaxSession,
-		Dial: func(network, address string, timeout time.Duration) (net.Conn, error) {
-			conn, err := dial(network, address, timeout)
-			return readSpy{conn, []byte(held.Lease), &reads, &watches}, err
-		},
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	id := leasetest.Session(t, closed(t, b), time.Minute, nil)
+	b, reads, watches := spied(t, server, string(held.Lease), exists, getData)
+	id := leasetest.Session(t, b, time.Minute, nil)
 	const waits = 20
 	for i := range int64(waits) {
 		req := leasetest.Ask("n", id)

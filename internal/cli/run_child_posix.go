@@ -10,8 +10,6 @@ import (
 	"os/signal"
 	"syscall"
 	"time"
-
-	"golang.org/x/sys/unix"
 )
 
 // thisProgram is the file that this process was started from. If it is replaced by another version while this process
@@ -26,7 +24,7 @@ func thisProgram() string {
 
 // bootTime reads a clock that is the same for all processes of the machine and is never set. On macOS and OpenBSD it
 // includes the time for which the machine was suspended.
-func bootTime() time.Duration { return readClock(unix.CLOCK_MONOTONIC) }
+func bootTime() time.Duration { return readClock(monotonic) }
 
 // dieWithParent does nothing: POSIX has no such thing. The watchdog kills the command when its parent dies.
 func dieWithParent(*syscall.SysProcAttr) {}
