@@ -235,8 +235,8 @@ func (a *acquisition) next(ctx context.Context, q queue, i int, path string) (qu
 	return q, false, err
 }
 
-// inQueue waits for as long as any change of the queue may let the lease in, and the queue as it is does not.
-// It returns the queue in which that is over.
+// inQueue waits for as long as the entry stands in the queue and any change may let it in. It returns the queue
+// in which that is over. The limit in force needs no other look: what stands before an entry only becomes less.
 func (a *acquisition) inQueue(ctx context.Context, node string) (queue, error) {
 	for {
 		now, err := a.s.link.watchQueue(ctx, a.lock)
@@ -251,7 +251,7 @@ func (a *acquisition) inQueue(ctx context.Context, node string) (queue, error) {
 		if i < 0 && now.joined { // that request may have been sent before the entry was made
 			return a.look(ctx, false)
 		}
-		if i < q.Out || q.All[i].node != node || a.mine.IsGone() || q.CheckLimit(a.req, i) != nil {
+		if i < q.Out || q.All[i].node != node || a.mine.IsGone() {
 			return q, nil
 		}
 		if _, err := a.rest(ctx, waking{queue: now.watch}, safety); err != nil {

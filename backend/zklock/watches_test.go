@@ -26,10 +26,12 @@ const (
 // readSpy counts the requests of some kinds whose path contains a text, and those of them that set a watch.
 type readSpy struct {
 	net.Conn
-	path           []byte
-	kinds          []uint32
-	reads, watches *atomic.Int64
+	path  []byte
+	kinds []uint32
+	*counts
 }
+
+type counts struct{ reads, watches atomic.Int64 }
 
 func (s readSpy) Write(p []byte) (int, error) {
 	if len(p) >= 12 && slices.Contains(s.kinds, binary.BigEndian.Uint32(p[8:12])) && bytes.Contains(p, s.path) {
@@ -40,20 +42,20 @@ func (s readSpy) Write(p []byte) (int, error) {
 }
 
 // spied returns a Backend whose reads are counted.
-func spied(t *testing.T, server *testserver.ZooKeeperServer, path string, kinds ...uint32) (b *zklock.Backend, reads, watches *atomic.Int64) {
+func spied(t *testing.T, server *testserver.ZooKeeperServer, path string, kinds ...uint32) (*zklock.Backend, *counts) {
 	t.Helper()
-	reads, watches = new(atomic.Int64), new(atomic.Int64)
+	n := new(counts)
 	b, err := zklock.New(zklock.Config{
 		Servers: []string{server.Addr()}, Tick: testserver.ZooKeeperTick, MaxSession: testserver.ZooKeeperMaxSession,
 		Dial: func(network, address string, timeout time.Duration) (net.Conn, error) {
 			conn, err := dial(network, address, timeout)
-			return readSpy{conn, []byte(path), kinds, reads, watches}, err
+			return readSpy{conn, []byte(path), kinds, n}, err
 		},
 	})
 	if err != nil {
 		t.Fatal(err)
 	}
-	return closed(t, b), reads, watches
+	return closed(t, b), n
 }
 
 // TestWaitersReadTogether: all that wait for a permit have to look at each change, and the client asks once for all
@@ -62,7 +64,7 @@ func TestWaitersReadTogether(t *testing.T) {
 	t.Parallel()
 	const permits, waiters = 5, 30
 	server := testserver.StartZooKeeper(t, 1)[0]
-	b, reads, _ := spied(t, server, "/semaphore", getChildren2)
+	b, n := spied(t, server, "/semaphore", getChildren2)
 	other := closing(t, server) // looks at the queue without being counted
 	id := leasetest.Session(t, b, leasetest.Long, nil)
 	ask := func() backend.AcquireRequest {
@@ -79,13 +81,13 @@ func TestWaitersReadTogether(t *testing.T) {
 		leasetest.Start(t, b, ask())
 	}
 	leasetest.InQueue(t, other, "semaphore", waiters)
-	before := reads.Load()
+	before := n.reads.Load()
 	for i, h := range held {
 		leasetest.Give(t, b, h)
 		leasetest.InQueue(t, other, "semaphore", waiters-1-i)
 	}
-	if n := reads.Load() - before; n == 0 || n > permits*waiters/3 {
-		t.Errorf("%d reads for %d releases with %d waiters", n, permits, waiters)
+	if reads := n.reads.Load() - before; reads == 0 || reads > permits*waiters/3 {
+		t.Errorf("%d reads for %d releases with %d waiters", reads, permits, waiters)
 	}
 }
 
@@ -97,7 +99,7 @@ func TestWaitsShareAWatch(t *testing.T) {
 	other := closing(t, server)
 	held := leasetest.Ask("n", leasetest.Session(t, other, leasetest.Long, nil))
 	leasetest.Take(t, other, held)
-	b, reads, watches := spied(t, server, string(held.Lease), exists, getData)
+	b, n := spied(t, server, string(held.Lease), exists, getData)
 	id := leasetest.Session(t, b, time.Minute, nil)
 	const waits = 20
 	for i := range int64(waits) {
@@ -108,18 +110,18 @@ func TestWaitsShareAWatch(t *testing.T) {
 			defer close(ended)
 			_, _ = b.Acquire(ctx, req)
 		}()
-		leasetest.Eventually(t, "it has read what it waits for", func() bool { return reads.Load() > i })
+		leasetest.Eventually(t, "it has read what it waits for", func() bool { return n.reads.Load() > i })
 		cancel()
 		<-ended
 		if err := b.Release(leasetest.Within(t), backend.ReleaseRequest{Name: "n", Lease: req.Lease, Session: id, Abandon: true}); err != nil {
 			t.Fatal(err)
 		}
 	}
-	if n := watches.Load(); n == 0 || n > 2 {
-		t.Errorf("%d watches for %d waits; want one", n, waits)
+	if watches := n.watches.Load(); watches == 0 || watches > 2 {
+		t.Errorf("%d watches for %d waits; want one", watches, waits)
 	}
 	next := leasetest.Start(t, b, leasetest.Ask("n", id))
-	leasetest.Eventually(t, "it has read what it waits for", func() bool { return reads.Load() > waits })
+	leasetest.Eventually(t, "it has read what it waits for", func() bool { return n.reads.Load() > waits })
 	leasetest.Give(t, other, held)
 	released := time.Now()
 	if a := <-next; a.Err != nil || time.Since(released) > 10*time.Second {
