@@ -1,5 +1,5 @@
 // The list of locks. It draws only the rows that are on the screen, and uses their elements again while it scrolls.
-import { element, setText } from "./dom.js";
+import { byId, element, setText } from "./dom.js";
 import { number, plural, prefixOf, searchOf, span, visible } from "./state.js";
 
 const spare = 6; // rows drawn above and below the screen
@@ -116,6 +116,9 @@ export class List {
   // pinned is the height of what stays at the top of the screen.
   pinned() { return this.grid.querySelector(".head").getBoundingClientRect().bottom; }
 
+  // floor is where the part of the screen ends that nothing covers.
+  floor() { return byId("alert").hidden ? innerHeight : byId("alert").getBoundingClientRect().top; }
+
   draw() {
     if (this.view === null || this.grid.offsetParent === null) return;
     if (!this.height) this.height = parseFloat(getComputedStyle(this.grid).getPropertyValue("--row"));
@@ -166,7 +169,7 @@ export class List {
     i = Math.max(0, Math.min(this.items.length - 1, i));
     this.selected = this.keyOf(this.items[i]);
     const top = this.rows.getBoundingClientRect().top + i * this.height;
-    const above = top - this.pinned(), below = top + this.height - innerHeight;
+    const above = top - this.pinned(), below = top + this.height - this.floor();
     if (above < 0) scrollBy(0, above);
     else if (below > 0) scrollBy(0, below);
     this.redraw();
@@ -174,7 +177,7 @@ export class List {
 
   key(e) {
     if (e.altKey || e.ctrlKey || e.metaKey || e.target !== this.grid) return;
-    const screen = Math.max(1, Math.floor((innerHeight - this.pinned()) / this.height) - 1);
+    const screen = Math.max(1, Math.floor((this.floor() - this.pinned()) / this.height) - 1);
     const steps = { ArrowDown: 1, ArrowUp: -1, PageDown: screen, PageUp: -screen, Home: -Infinity, End: Infinity };
     const at = this.index();
     if (e.key in steps) this.select(at < 0 ? this.firstShown() : at + steps[e.key]);

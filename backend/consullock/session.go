@@ -46,7 +46,7 @@ type session struct {
 	inbox seqlock.Inbox
 }
 
-// lease is what is known of a lease of a session. Its Entry is its key.
+// lease is what is known of a lease of a session. Its Entry is its ID: see leaseKey.
 type lease = seqlock.Lease[struct{}]
 
 func (b *Backend) newSession(s *sessions.Session) *session {

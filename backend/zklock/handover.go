@@ -236,22 +236,23 @@ func (a *acquisition) next(ctx context.Context, q queue, i int, path string) (qu
 }
 
 // inQueue waits for as long as the entry stands in the queue and any change may let it in. It returns the queue
-// in which that is over. The limit in force needs no other look: what stands before an entry only becomes less.
+// in which that is over.
 func (a *acquisition) inQueue(ctx context.Context, node string) (queue, error) {
 	for {
 		now, err := a.s.link.watchQueue(ctx, a.lock)
+		q := now.queue
+		i := q.Find(a.req.Lease)
+		if now.joined && (err != nil || i < 0 || q.All[i].node != node) { // its request may be from before the entry was made
+			return a.look(ctx, false)
+		}
 		if errors.Is(err, zk.ErrNoNode) {
 			return queue{}, nil
 		}
 		if err != nil {
 			return queue{}, err
 		}
-		q := now.queue
-		i := q.Find(a.req.Lease)
-		if i < 0 && now.joined { // that request may have been sent before the entry was made
-			return a.look(ctx, false)
-		}
-		if i < q.Out || q.All[i].node != node || a.mine.IsGone() {
+		stands := i >= q.Out && q.All[i].node == node && q.CheckLimit(a.req, i) == nil
+		if !stands || a.mine.IsGone() {
 			return q, nil
 		}
 		if _, err := a.rest(ctx, waking{queue: now.watch}, safety); err != nil {

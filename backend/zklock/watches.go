@@ -111,9 +111,10 @@ type listing struct {
 
 // reading is a request for a listing that is in progress.
 type reading struct {
-	done  chan struct{} // closed when it was answered
-	queue queue
-	err   error
+	watched bool          // the watch was set before
+	done    chan struct{} // closed when it was answered
+	queue   queue
+	err     error
 }
 
 // watchQueue watches the nodes below the node of a lock, and lists them. A change wakes all that wait for the node, and
@@ -121,14 +122,14 @@ type reading struct {
 // request was sent after the change, because each change has a watch of its own.
 func (l *link) watchQueue(ctx context.Context, path string) (listing, error) {
 	return call(ctx, l, func() (listing, error) {
-		w, set := l.watches.join(l.watches.queues, path)
+		w, _ := l.watches.join(l.watches.queues, path)
 		r, mine := l.watches.read(w)
 		if !mine {
 			<-r.done
 			return listing{r.queue, w, true}, r.err
 		}
 		var nodes []string
-		if set {
+		if r.watched {
 			nodes, _, r.err = l.conn.Children(path)
 		} else {
 			nodes, _, _, r.err = l.conn.ChildrenW(path)
@@ -147,7 +148,7 @@ func (s *watches) read(w *watch) (*reading, bool) {
 	if w.reading != nil {
 		return w.reading, false
 	}
-	w.reading = &reading{done: make(chan struct{})}
+	w.reading = &reading{watched: w.set, done: make(chan struct{})}
 	return w.reading, true
 }
 

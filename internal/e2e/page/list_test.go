@@ -110,7 +110,9 @@ func TestManyLocksScroll(t *testing.T) {
 	b.keys(kb.End) // nothing has the focus: the window scrolls
 	for _, k := range []struct{ key, row string }{{kb.End, "50001"}, {kb.Home, "2"}} {
 		leasetest.Eventually(t, "row "+k.row+" is chosen", func() bool { // on a busy machine a key may come before the focus
-			value[bool](b, `document.querySelector("#grid").focus(), true`)
+			b.until(`document.querySelector("#counts").textContent.startsWith("100 locks")`)
+	value[bool](b, `document.querySelector("#grid").focus(), true`)
+	b.until(`document.activeElement.id === "grid"`)
 			b.keys(k.key)
 			return value[bool](b, fmt.Sprintf(`new Promise((done) => {
 				const end = performance.now() + 5000;
@@ -252,6 +254,7 @@ func TestConnectionIsLost(t *testing.T) {
 	b := open(t, "http://"+proxy.Addr(), desk)
 	b.shows("orders:1", "billing/b", "billing/a")
 	b.until(`document.querySelector("#link").dataset.state === "live"`)
+	b.until(`!document.querySelector("#cluster-fact").hidden`)
 	top := func() float64 {
 		return value[float64](b, `document.querySelector("#grid").getBoundingClientRect().top`)
 	}
@@ -273,16 +276,25 @@ func TestConnectionIsLost(t *testing.T) {
 	b.until(`document.querySelector("#rows").innerText.includes("carol/9")`)
 }
 
-// The page says that the store is in quarantine, with the reason, how long it takes, and what turns it off.
+// The page says that the store is in quarantine, with the reason, how long it takes, and what turns it off. The alert
+// does not cover the lock that the keyboard has chosen.
 func TestQuarantineIsShown(t *testing.T) {
 	t.Parallel()
-	f, at := serveFake(t, small())
+	f, at := serveFake(t, many(100))
 	q := &backend.QuarantineError{Backend: "redis", Reason: "the server is new or lost its data", Left: time.Hour, Parameter: "quarantine=off"}
 	f.mu.Lock()
 	f.unready = q
 	f.mu.Unlock()
 	b := open(t, at, desk)
 	b.until(fmt.Sprintf(`!document.querySelector("#alert").hidden && document.querySelector("#alert").textContent === %q`, "No lock is granted: "+q.Error()))
+	b.until(`document.querySelector("#counts").textContent.startsWith("100 locks")`)
+	value[bool](b, `document.querySelector("#grid").focus(), true`)
+	b.until(`document.activeElement.id === "grid"`)
+	b.keys(strings.Repeat(kb.ArrowDown, 50))
+	b.until(`document.querySelector("#grid .chosen")?.getAttribute("aria-rowindex") > 40`)
+	if hidden := value[float64](b, `document.querySelector("#grid .chosen").getBoundingClientRect().bottom - document.querySelector("#alert").getBoundingClientRect().top`); hidden > 0 {
+		t.Errorf("the alert covers %v pixels of the lock that is chosen", hidden)
+	}
 }
 
 // An event changes the lock that it is about, without a read of all others.
