@@ -43,6 +43,7 @@ const pathOf = (name) => "/v1/locks/" + encodeURIComponent(name);
 export const page = async (after) => call("/v1/locks?limit=1000" + (after ? "&after=" + encodeURIComponent(after) : ""));
 export const lock = async (name) => call(pathOf(name));
 export const whoAmI = async () => (await call("/v1/session")).body;
+export const losses = async () => (await call("/v1/losses")).body.losses;
 export const cluster = async () => (await call("/v1/cluster")).body;
 export const ready = async () => (await call("/readyz")).body;
 

@@ -49,7 +49,7 @@ const eventRow = (e) =>
 const party = (x) => element("li", "", owner(x), x.token ? element("span", "quiet", ", token " + x.token) : age(x.since));
 
 export class LockView {
-  // eventsOf returns the events of a lock since the page was opened, the oldest first.
+  // eventsOf returns the events of a lock since the page was opened and the losses from before, the oldest first.
   constructor(eventsOf, opened, onBroken) {
     Object.assign(this, { eventsOf, opened, onBroken, name: "", lock: null, readAt: 0, drawn: "", all: false, asked: "", lease: "" });
     byId("queue-all").addEventListener("click", () => {
@@ -119,7 +119,7 @@ export class LockView {
     byId("queue").replaceChildren(queue === 0 ? element("p", "quiet", "Empty.") : table(["Place", "Mode", "Owner", "Since", "Note"], shown.map((w) => waiterRow(w, l.limit))));
     show(byId("queue-all"), queue > mostRows);
     setText(byId("queue-all"), this.all ? "Show the first " + mostRows : "Show all " + number(queue));
-    setText(byId("events-since"), "Since " + stamp(this.opened) + ", when this page was opened.");
+    setText(byId("events-since"), "Since " + stamp(this.opened) + ", when this page was opened, and the earlier losses that the server remembers.");
     byId("events").replaceChildren(events.length === 0 ? element("p", "quiet", "None yet.")
       : table(["Time", "Event", "Owner", "Token", "Reason"], events.toReversed().map(eventRow)));
     if (byId("break").open) this.compare();

@@ -13,7 +13,7 @@ const fullEvery = { least: 2000, most: 60000, share: 20 }; // ms, and the part o
 const aboutEvery = 10000;
 const mostAttention = 3;
 const mostDirty = 5000;
-const mostEvents = { recent: 2000, ends: 50, open: 500 };
+const mostEvents = { recent: 2000, ends: 400, open: 500 };
 
 const page = {
   rows: new Map(), known: false, readAt: 0, // by the server's clock
@@ -65,7 +65,7 @@ const drawAround = () => {
   setText(byId("counts"), page.known ? countsText(counts) : counts.total > 0 ? countsText(counts) + ", still reading" : "Reading…");
   about.attention(attention([...page.rows.values()], page.ends, api.now(), mostAttention), page.view);
   const none = counts.locks === 0;
-  show(byId("attention"), counts.total > 0);
+  show(byId("attention"), counts.total + page.ends.length > 0);
   show(byId("grid"), !none);
   show(byId("empty"), none && page.known);
   if (!none) return;
@@ -147,6 +147,7 @@ const readAbout = async () => {
     if (e.status !== 503) throw e;
     page.unready = "No lock is granted: " + e.message;
   });
+  await readLosses();
   if (page.session.cluster) {
     about.cluster(await api.cluster().catch((e) => {
       if (e.status !== 403) throw e;
@@ -190,9 +191,15 @@ const keep = (events, e, most) => {
   if (events.length > 2 * most) events.splice(0, most);
 };
 
+const isLoss = (e) => e.kind === "broken" || e.kind === "expired";
+
+// The losses that the server remembers are reported as events, too: each counts once.
+const isKnown = (e) => page.ends.some((k) => k.name === e.name && k.lease === e.lease && k.token === e.token);
+
 const onEvent = (e) => {
+  if (isLoss(e) && isKnown(e)) return;
   keep(page.recent, e, mostEvents.recent);
-  if (e.kind === "broken" || e.kind === "expired") keep(page.ends, e, mostEvents.ends);
+  if (isLoss(e)) keep(page.ends, e, mostEvents.ends);
   if (e.name === page.view.lock) {
     keep(page.ofOpen, e, mostEvents.open);
     page.lockAt = -Infinity;
@@ -202,6 +209,17 @@ const onEvent = (e) => {
     page.dirty.clear();
     page.fullAt = -Infinity;
   }
+};
+
+// readLosses adds what the server remembers from before, or has no event stream for.
+const readLosses = async () => {
+  const missed = (await api.losses()).filter((e) => !isKnown(e));
+  if (missed.length === 0) return;
+  const byTime = (a, b) => Date.parse(a.at) - Date.parse(b.at);
+  page.recent = [...missed, ...page.recent].sort(byTime);
+  page.ends = [...missed, ...page.ends].sort(byTime);
+  if (page.view.lock) page.ofOpen = page.recent.filter((e) => e.name === page.view.lock);
+  changed();
 };
 
 let stopListening = () => {};

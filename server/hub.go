@@ -15,6 +15,7 @@ import (
 type hub struct {
 	b       backend.Backend
 	backlog int
+	losses  *losses
 
 	mu     sync.Mutex
 	subs   map[*subscription]struct{}
@@ -35,8 +36,8 @@ type subscription struct {
 
 var errSlow = errors.New("the stream was read too slowly: events were missed")
 
-func newHub(b backend.Backend, backlog int) *hub {
-	return &hub{b: b, backlog: backlog, subs: make(map[*subscription]struct{})}
+func newHub(b backend.Backend, backlog int, l *losses) *hub {
+	return &hub{b: b, backlog: backlog, losses: l, subs: make(map[*subscription]struct{})}
 }
 
 // subscribe starts a stream. Its first event is EventWatching.
@@ -157,8 +158,11 @@ func (h *hub) deliver(ctx context.Context, e backend.Event) {
 	if ctx.Err() != nil {
 		return // another watch has taken over
 	}
-	if e.Kind == backend.EventWatching {
+	switch e.Kind { //nolint:exhaustive // the others change nothing here
+	case backend.EventWatching:
 		h.live = true
+	case backend.EventBroken, backend.EventExpired:
+		h.losses.note(e)
 	}
 	for sub := range h.subs {
 		if e.Kind != backend.EventWatching && !strings.HasPrefix(e.Name, sub.prefix) {

@@ -191,6 +191,9 @@ func (s *Server) breakLock(w http.ResponseWriter, r *request) {
 	s.metrics.Broken()
 	for _, h := range res.Broken {
 		s.registry.ended(leaseKey{r.name, h.Lease})
+		s.losses.note(backend.Event{
+			Kind: backend.EventBroken, Name: r.name, Lease: h.Lease, Owner: h.Owner, Mode: h.Mode, Token: h.Token, Reason: req.Reason, At: time.Now(),
+		})
 	}
 	broken := wire.FromHolders(res.Broken, time.Now())
 	s.viewOf(r, r.name).hideHolders(broken)

@@ -66,6 +66,7 @@ func routes() []route {
 		{"GET", "/v1/locks/{name}", Read, reading, nil, (*Server).inspect},
 		{"DELETE", "/v1/locks/{name}", Break, reading, []string{"lease", "reason"}, (*Server).breakLock},
 		{"GET", "/v1/events", Watch, streaming, []string{"prefix"}, (*Server).events},
+		{"GET", "/v1/losses", List, reading, nil, (*Server).recentLosses},
 		{"GET", "/v1/session", Session, nil, nil, (*Server).whoAmI},
 		{"POST", "/v1/session", Session, nil, nil, (*Server).openSession},
 		{"DELETE", "/v1/session", Session, nil, nil, (*Server).endSession},

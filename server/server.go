@@ -37,6 +37,7 @@ type Server struct {
 	renewer     *renewer // renews leases that are known here
 	claims      *renewer // renews the others
 	hub         *hub
+	losses      losses
 	ready       readiness
 	guarded     backend.Guarded // the backend, if it can be in quarantine
 	quarantine  atomic.Int64    // when the quarantine ends, in nanoseconds of the wall clock
@@ -95,7 +96,7 @@ func New(b backend.Backend, cfg Config) (*Server, error) {
 	s.registry = newRegistry(s.metrics)
 	s.renewer = newRenewer(s.b, callsForHolders, cfg.Timeout)
 	s.claims = newRenewer(s.b, callsForClaims, cfg.Timeout)
-	s.hub = newHub(s.b, cfg.Limits.Backlog)
+	s.hub = newHub(s.b, cfg.Limits.Backlog, &s.losses)
 	s.stopping, s.stop = context.WithCancel(context.Background())
 	s.hooks = s.metrics.Hooks()
 	s.agent = acquire.New(acquire.Config{

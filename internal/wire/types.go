@@ -255,6 +255,17 @@ type Event struct {
 	At     Time        `json:"at"`
 }
 
+// Losses is the answer to GET /v1/losses.
+type Losses struct {
+	Losses []Loss `json:"losses"`
+}
+
+// Loss is a lease that was taken from its holder.
+type Loss struct {
+	Kind string `json:"kind"` // broken, or expired
+	Event
+}
+
 // Health is the answer to GET /healthz and, when all is well, to GET /readyz.
 type Health struct {
 	Status string `json:"status"`

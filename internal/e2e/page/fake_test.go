@@ -73,6 +73,8 @@ func (f *fake) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		answer(w, wire.Problem{Status: http.StatusUnauthorized, Detail: "send a token"})
 	case r.URL.Path == "/v1/session":
 		answer(w, f.session)
+	case r.URL.Path == "/v1/losses":
+		answer(w, wire.Losses{Losses: []wire.Loss{}})
 	case r.URL.Path == "/v1/cluster":
 		answer(w, f.cluster)
 	case r.URL.Path == "/readyz" && f.unready != nil:

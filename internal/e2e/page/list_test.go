@@ -111,8 +111,8 @@ func TestManyLocksScroll(t *testing.T) {
 	for _, k := range []struct{ key, row string }{{kb.End, "50001"}, {kb.Home, "2"}} {
 		leasetest.Eventually(t, "row "+k.row+" is chosen", func() bool { // on a busy machine a key may come before the focus
 			b.until(`document.querySelector("#counts").textContent.startsWith("100 locks")`)
-	value[bool](b, `document.querySelector("#grid").focus(), true`)
-	b.until(`document.activeElement.id === "grid"`)
+			value[bool](b, `document.querySelector("#grid").focus(), true`)
+			b.until(`document.activeElement.id === "grid"`)
 			b.keys(k.key)
 			return value[bool](b, fmt.Sprintf(`new Promise((done) => {
 				const end = performance.now() + 5000;
