@@ -262,8 +262,8 @@ type Renewal struct {
 	Token fence.Token
 	// Left is how much time the lease had when the backend answered.
 	Left time.Duration
-	// Err is nil, ErrLost, or another kind of this package. A lease that is not timed is ErrLost,
-	// and so is one that is still in the queue.
+	// Err is nil, ErrLost (a *LossError where the backend knows how), or another kind of this package. A
+	// lease that is not timed is ErrLost, and so is one that is still in the queue.
 	Err error
 }
 

@@ -77,6 +77,24 @@ func (e *HeldError) Error() string {
 // Unwrap returns ErrHeld.
 func (e *HeldError) Unwrap() error { return ErrHeld }
 
+// LossError is the error of a lease that is lost, where the backend can tell how. It is ErrLost.
+type LossError struct {
+	Cause  Cause
+	Reason string // the operator's reason for breaking the lock
+}
+
+// Error returns a text with the cause and the reason.
+func (e *LossError) Error() string {
+	text := ErrLost.Error() + ": " + string(e.Cause)
+	if e.Reason != "" {
+		text += " (" + e.Reason + ")"
+	}
+	return text
+}
+
+// Unwrap returns ErrLost.
+func (e *LossError) Unwrap() error { return ErrLost }
+
 // InvalidError names the invalid field of a request. It is ErrInvalid.
 type InvalidError struct {
 	Field string // in the words of the API: "ttl"

@@ -31,7 +31,7 @@ func (s *Server) renew(w http.ResponseWriter, r *request) {
 	got := s.renewerOf(s.knows(r, leaseKey{r.name, r.lease})).renew(r.Context(), []backend.TimedRenewal{lease})
 	if err := got[0].Err; err != nil {
 		s.countRenewal(lease, got[0])
-		s.fail(w, r, err)
+		s.fail(w, r, s.losses.explain(leaseKey{lease.Name, lease.Lease}, err))
 		return
 	}
 	s.write(w, r, http.StatusOK, s.renewed(r.named, lease, got[0]))
@@ -99,7 +99,7 @@ func (s *Server) renewAll(r *request, known bool, some renewals, out []wire.Rene
 		lease := some.leases[i]
 		if got.Err != nil {
 			s.countRenewal(lease, got)
-			out[some.at[i]] = failed(some.refs[i], got.Err)
+			out[some.at[i]] = failed(some.refs[i], s.losses.explain(leaseKey{lease.Name, lease.Lease}, got.Err))
 			continue
 		}
 		out[some.at[i]] = s.renewed(backend.LeaseID(some.refs[i].Lease), lease, got)

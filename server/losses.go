@@ -1,10 +1,12 @@
 package server
 
 import (
+	"errors"
 	"net/http"
 	"slices"
 	"sync"
 
+	"github.com/holdfast-io/holdfast"
 	"github.com/holdfast-io/holdfast/backend"
 	"github.com/holdfast-io/holdfast/internal/wire"
 )
@@ -37,6 +39,22 @@ func (l *losses) all() []backend.Event {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return slices.Clone(l.last)
+}
+
+// explain adds to the error of a lease that is lost why it was broken, if that is known here: a store tells the holder of
+// a timed lease only that it has ended.
+func (l *losses) explain(k leaseKey, err error) error {
+	if _, known := errors.AsType[*holdfast.LostError](err); known || !errors.Is(err, backend.ErrLost) {
+		return err
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for _, e := range slices.Backward(l.last) {
+		if e.Kind == backend.EventBroken && e.Name == k.name && e.Lease == k.lease {
+			return &holdfast.LostError{Name: e.Name, Token: e.Token, Cause: holdfast.CauseBroken, Reason: e.Reason}
+		}
+	}
+	return err
 }
 
 // recentLosses serves GET /v1/losses. It leaves out the locks that the caller may not see.

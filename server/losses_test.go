@@ -32,6 +32,13 @@ func TestLosses(t *testing.T) {
 		known[0].Lease != first.Lease || known[0].Reason != "it hangs" || time.Since(known[0].At.Time) > time.Minute {
 		t.Errorf("after a break: %+v", known)
 	}
+	if p := want[wire.Problem](a, 410, "PUT", lockPath("x")+"/leases/"+first.Lease, `{}`); p.Cause != "broken" || p.Reason != "it hangs" {
+		t.Errorf("the holder is told %+v", p)
+	}
+	many := want[wire.RenewManyResponse](a, 200, "POST", "/v1/leases/renew", fmt.Sprintf(`{"leases":[{"name":"x","lease":%q}]}`, first.Lease))
+	if p := many.Leases[0].Error; p == nil || p.Cause != "broken" || p.Reason != "it hangs" {
+		t.Errorf("the holder is told %+v", p)
+	}
 	stream := listen(t, a, "/v1/events")
 	stream.next(t, "watching")
 	a.take("x", `{"owner":"bob"}`)

@@ -139,7 +139,11 @@ func (m *Machine) AnsweredOne(f *Renewal, sent, now clock.Instant, r backend.Ren
 	m.observer.Renewed(1, left, time.Duration(now-sent), err)
 	switch {
 	case errors.Is(err, backend.ErrLost):
-		m.Lose(l, backend.CauseGone, "", nil)
+		cause, reason := backend.CauseGone, ""
+		if told, ok := errors.AsType[*backend.LossError](err); ok {
+			cause, reason = told.Cause, told.Reason
+		}
+		m.Lose(l, cause, reason, nil)
 		return
 	case err != nil:
 		l.failures++

@@ -167,6 +167,32 @@ func TestServerIsSilent(t *testing.T) {
 	leasetest.Take(t, remote, req)
 }
 
+// A holder learns from its next renewal that an operator broke the lock, and why.
+func TestHolderLearnsTheReason(t *testing.T) {
+	t.Parallel()
+	c, err := holdfast.New(remote(t, serve(t, memlock.NewStore(), "127.0.0.1:0", server.Config{}).url), holdfast.Config{TTL: ttl})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close(context.WithoutCancel(t.Context()))
+	held, err := c.Acquire(t.Context(), "n")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := c.Break(t.Context(), "n", "ticket 4711"); err != nil {
+		t.Fatal(err)
+	}
+	select {
+	case <-held.Context().Done():
+	case <-time.After(patience):
+		t.Fatal("the holder learns nothing")
+	}
+	lost, ok := errors.AsType[*holdfast.LostError](context.Cause(held.Context()))
+	if !ok || lost.Cause != holdfast.CauseBroken || lost.Reason != "ticket 4711" {
+		t.Errorf("the holder is told %v", context.Cause(held.Context()))
+	}
+}
+
 // A call that waits for its own client is logged, although leases of our server have no session.
 func TestWaitForOneselfIsLogged(t *testing.T) {
 	t.Parallel()
