@@ -11,6 +11,8 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"os"
+	"sync/atomic"
 	"syscall"
 	"time"
 )
@@ -141,8 +143,11 @@ func ask(ctx context.Context, again Dial, about func(net.Conn) bool) bool {
 
 // Watch returns a connection that passes the error of the first Read, nil if the server has answered, to
 // first, and returns what that returns.
+//
+// A server that refuses a client may have said why and closed the connection before the client has written. The reason
+// is then still to be read, so a Write that fails before that reads it, or waits for the Read that is in progress.
 func Watch(conn net.Conn, first func(error) error) net.Conn {
-	w := &watched{Conn: conn, first: first}
+	w := &watched{Conn: conn, first: first, answered: make(chan struct{})}
 	if raw, ok := conn.(syscall.Conn); ok {
 		return rawWatched{w, raw}
 	}
@@ -151,7 +156,9 @@ func Watch(conn net.Conn, first func(error) error) net.Conn {
 
 type watched struct {
 	net.Conn
-	first func(error) error // nil after the first Read
+	first    func(error) error
+	asked    atomic.Bool   // the first Read has begun
+	answered chan struct{} // closed when it has ended
 }
 
 // rawWatched lets a client library check whether the other side is still there.
@@ -161,14 +168,35 @@ type rawWatched struct {
 }
 
 func (w *watched) Read(p []byte) (int, error) {
+	if !w.asked.CompareAndSwap(false, true) {
+		return w.Conn.Read(p) //nolint:wrapcheck // it stands in for the connection
+	}
+	defer close(w.answered)
 	n, err := w.Conn.Read(p)
-	if first := w.first; first != nil {
-		w.first = nil
-		if n > 0 {
-			_ = first(nil)
-		} else {
-			err = first(err)
-		}
+	if n > 0 {
+		_ = w.first(nil)
+	} else {
+		err = w.first(err)
 	}
 	return n, err
+}
+
+func (w *watched) Write(p []byte) (int, error) {
+	const wait = time.Second // what was said is there already
+	n, err := w.Conn.Write(p)
+	if err == nil {
+		return n, nil
+	}
+	if !w.asked.Load() && w.SetReadDeadline(time.Now().Add(wait)) == nil {
+		if got, why := w.Read(make([]byte, 1)); got == 0 && why != nil && !errors.Is(why, os.ErrDeadlineExceeded) {
+			return n, why
+		}
+	}
+	late := time.NewTimer(wait)
+	defer late.Stop()
+	select {
+	case <-w.answered:
+	case <-late.C:
+	}
+	return n, err //nolint:wrapcheck // it stands in for the connection
 }

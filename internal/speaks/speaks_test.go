@@ -7,6 +7,7 @@ import (
 	"errors"
 	"io"
 	"net"
+	"syscall"
 	"testing"
 	"time"
 
@@ -237,4 +238,57 @@ func TestWatch(t *testing.T) {
 			}
 		})
 	}
+}
+
+// hungUp is a connection that the other side has closed after it said why.
+type hungUp struct {
+	net.Conn
+	why     error
+	reading chan struct{} // closed by the first Read
+	told    chan struct{} // Read returns when it is closed
+}
+
+func (h *hungUp) Write([]byte) (int, error)       { return 0, syscall.EPIPE }
+func (h *hungUp) SetReadDeadline(time.Time) error { return nil }
+
+func (h *hungUp) Read([]byte) (int, error) {
+	close(h.reading)
+	<-h.told
+	return 0, h.why
+}
+
+// A Write that fails because the server has refused the client and is gone learns why: it reads that, or waits until
+// the Read that is in progress has.
+func TestWatchedWriteLearnsWhy(t *testing.T) {
+	t.Parallel()
+	watch := func() (*hungUp, net.Conn, *error) {
+		h := &hungUp{why: errOther, reading: make(chan struct{}), told: make(chan struct{})}
+		var seen error
+		return h, speaks.Watch(h, func(err error) error { seen = err; return err }), &seen
+	}
+	t.Run("nobody reads", func(t *testing.T) {
+		t.Parallel()
+		h, conn, seen := watch()
+		close(h.told)
+		if _, err := conn.Write([]byte("a")); !errors.Is(err, errOther) || !errors.Is(*seen, errOther) {
+			t.Errorf("%v, after %v", err, *seen)
+		}
+	})
+	t.Run("a Read is in progress", func(t *testing.T) {
+		t.Parallel()
+		h, conn, seen := watch()
+		read := make(chan error)
+		go func() {
+			_, err := conn.Read(nil)
+			read <- err
+		}()
+		<-h.reading
+		time.AfterFunc(20*time.Millisecond, func() { close(h.told) })
+		if _, err := conn.Write([]byte("a")); !errors.Is(err, syscall.EPIPE) || !errors.Is(*seen, errOther) {
+			t.Errorf("%v, after %v", err, *seen)
+		}
+		if err := <-read; !errors.Is(err, errOther) {
+			t.Errorf("Read: %v", err)
+		}
+	})
 }
