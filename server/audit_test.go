@@ -100,8 +100,13 @@ func TestAuditOfLeasesOfOthers(t *testing.T) {
 		who, name, lease string
 		lines            int
 	}{
-		{"bob", "x", "a-lease-of-alice", 1}, {"bob", "x", "a-place-of-alice", 1}, {"bob", "long", long, 1}, {"op", "x", shown, 1},
-		{"bob", "x", "a-lease-of-no-one", 0}, {"bob", "y", "a-lease-of-alice", 0}, {"bob", "y", ended.Lease, 0},
+		{"bob", "x", "a-lease-of-alice", 1},
+		{"bob", "x", "a-place-of-alice", 1},
+		{"bob", "long", long, 1},
+		{"op", "x", shown, 1},
+		{"bob", "x", "a-lease-of-no-one", 0},
+		{"bob", "y", "a-lease-of-alice", 0},
+		{"bob", "y", ended.Lease, 0},
 	} {
 		nothing := string(a.call("PUT", path("x", "there-was-no-such"), `{}`, as(c.who)...).body)
 		for _, method := range []string{"PUT", "DELETE"} {

@@ -236,7 +236,7 @@ func TestQuotaOfBytes(t *testing.T) {
 	}
 }
 
-// What is not refused takes a client at most ten seconds below zero, and time makes up for everything.
+// Requests that are never refused take a bucket at most ten seconds below zero, and time refills every bucket.
 func TestBytesAreMadeUpFor(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
