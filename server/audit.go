@@ -1,6 +1,8 @@
 package server
 
 import (
+	"context"
+	"errors"
 	"log/slog"
 	"slices"
 	"sync/atomic"
@@ -36,8 +38,36 @@ func (a *auditor) refuse(r *request, act Action, err error) {
 		a.left.Add(1)
 		return
 	}
+	a.refusal(r, act, err)
+}
+
+func (a *auditor) refusal(r *request, act Action, err error) {
 	a.act(r, "refused", slog.String("method", r.Method), slog.String("verb", string(act.Verb)), attrLock(act.Name), attrError(err),
 		slog.Uint64("not_written", a.left.Swap(0)))
+}
+
+var errOfAnother = errors.New("the lease belongs to another principal")
+
+// misused writes a line if a renewal or a release failed because the lease belongs to another principal. To find that
+// out it reads the lock, and each read counts as a refusal: a flood of lease IDs causes no more reads than lines. The
+// client does not wait for it, so that its answer does not tell, by the time it takes, whether the lease exists.
+func (s *Server) misused(r *request, act Action, err error) {
+	if r.mark == "" || !errors.Is(err, backend.ErrLost) || !s.audit.refused.Allow() {
+		return
+	}
+	s.later(func(ctx context.Context) {
+		ctx, cancel := context.WithTimeout(ctx, s.cfg.Timeout)
+		defer cancel()
+		info, err := s.b.Inspect(ctx, act.Name)
+		if err != nil {
+			s.cfg.Logger.LogAttrs(ctx, slog.LevelDebug, "whose lease a client named is not known", attrRequest(r), attrLock(act.Name), attrError(err))
+			return
+		}
+		holds := slices.ContainsFunc(info.Holders, func(h backend.Holder) bool { return r.ofAnother(act.Lease, h.Lease) })
+		if holds || slices.ContainsFunc(info.Waiters, func(w backend.Waiter) bool { return r.ofAnother(act.Lease, w.Lease) }) {
+			s.audit.refusal(r, act, errOfAnother)
+		}
+	})
 }
 
 // broke writes the line that records who broke what, and why.

@@ -1,10 +1,20 @@
 package server_test
 
 import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
 
+	"github.com/holdfast-io/holdfast/backend"
+	"github.com/holdfast-io/holdfast/backend/memlock"
 	"github.com/holdfast-io/holdfast/internal/wire"
 	"github.com/holdfast-io/holdfast/server"
 )
@@ -66,6 +76,114 @@ func TestAuditOfActs(t *testing.T) {
 			}
 		}
 	}
+}
+
+// An attempt to renew or release the lease of another principal, of a holder or a waiter, has a line, and the answer
+// is the same as for a lease that never existed.
+func TestAuditOfLeasesOfOthers(t *testing.T) {
+	t.Parallel()
+	log := &logBuffer{}
+	a := start(t, server.Config{Authorize: operatorsBreak, Principal: caller, Audit: log.logger()})
+	long := strings.Repeat("long-", 12)
+	want[wire.Grant](a, 200, "POST", lockPath("x"), `{"ttl":"5m","lease":"a-lease-of-alice"}`, as("alice")...)
+	want[wire.Grant](a, 200, "POST", lockPath("long"), fmt.Sprintf(`{"ttl":"5m","lease":%q}`, long), as("alice")...)
+	a.send("POST", lockPath("x"), `{"wait":"60s","lease":"a-place-of-alice"}`, as("alice")...)
+	a.waitersAs("op", "x", 1)
+	shown := want[wire.Lock](a, 200, "GET", lockPath("x"), "", as("op")...).Holders[0].Lease
+	ended := want[wire.Grant](a, 200, "POST", lockPath("y"), `{}`, as("bob")...)
+	path := func(name, lease string) string { return lockPath(name) + "/leases/" + lease }
+	if got := a.call("DELETE", path("y", ended.Lease), "", as("bob")...); got.status != 204 {
+		t.Fatalf("release: %d %s", got.status, got.body)
+	}
+	wanted := make(map[string]int)
+	for _, c := range []struct {
+		who, name, lease string
+		lines            int
+	}{
+		{"bob", "x", "a-lease-of-alice", 1},
+		{"bob", "x", "a-place-of-alice", 1},
+		{"bob", "long", long, 1},
+		{"op", "x", shown, 1},
+		{"bob", "x", "a-lease-of-no-one", 0},
+		{"bob", "y", "a-lease-of-alice", 0},
+		{"bob", "y", ended.Lease, 0},
+	} {
+		nothing := string(a.call("PUT", path("x", "there-was-no-such"), `{}`, as(c.who)...).body)
+		for _, method := range []string{"PUT", "DELETE"} {
+			if got := a.call(method, path(c.name, c.lease), "", as(c.who)...); got.status != 410 || string(got.body) != nothing {
+				t.Errorf("%s of %s: %d %s", method, c.lease, got.status, got.body)
+			}
+		}
+		ref := fmt.Sprintf(`[{"name":%q,"lease":%q}]`, c.name, c.lease)
+		if p := want[wire.RenewManyResponse](a, 200, "POST", "/v1/leases/renew", `{"leases":`+ref+`}`, as(c.who)...).Leases[0].Error; p == nil || p.Status != 410 {
+			t.Errorf("among many, %s: %+v", c.lease, p)
+		}
+		told(t, lines(t, a.call("POST", batchPath, `{"release":`+ref+`}`, as(c.who)...).body), map[string]int{"release 0": 410})
+		for _, verb := range []server.Verb{server.Renew, server.Release} {
+			wanted[fmt.Sprint(c.who, " ", verb, " ", c.name)] += 2 * c.lines
+		}
+	}
+	if err := a.stop(); err != nil { // all lines are written
+		t.Error(err)
+	}
+	got := make(map[string]int)
+	for _, line := range log.acts("refused") {
+		got[fmt.Sprint(line["principal"], " ", line["verb"], " ", line["lock"])]++
+		if text := fmt.Sprint(line); line["error"] != "the lease belongs to another principal" || strings.Contains(text, "-of-alice") || strings.Contains(text, long) {
+			t.Errorf("line %v", line)
+		}
+	}
+	maps.DeleteFunc(wanted, func(_ string, n int) bool { return n == 0 })
+	if !maps.Equal(got, wanted) {
+		t.Errorf("lines %v, want %v", got, wanted)
+	}
+}
+
+// inspected counts the reads of locks.
+type inspected struct {
+	backend.Backend
+	n atomic.Int64
+}
+
+func (b *inspected) Inspect(ctx context.Context, name string) (backend.LockInfo, error) {
+	b.n.Add(1)
+	return b.Backend.Inspect(ctx, name)
+}
+
+// A flood of lease IDs causes no more reads than lines, and there are lines again a second later.
+func TestReadsForTheAuditAreBounded(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		log, b := &logBuffer{}, &inspected{Backend: memlock.NewStore().Open()}
+		srv, err := server.New(b, server.Config{Authorize: operatorsBreak, Principal: caller, Audit: log.logger()})
+		if err != nil {
+			t.Fatal(err)
+		}
+		send := func(who, method, path string, status int) {
+			t.Helper()
+			req := httptest.NewRequestWithContext(t.Context(), method, path, http.NoBody)
+			req.Header.Set("Authorization", who)
+			answer := httptest.NewRecorder()
+			if srv.ServeHTTP(answer, req); answer.Code != status {
+				t.Errorf("%s %s: %d %s", method, path, answer.Code, answer.Body)
+			}
+		}
+		for i := range 150 {
+			send("bob", "DELETE", fmt.Sprintf("/v1/locks/x/leases/there-was-no-such-%03d", i), 410)
+		}
+		synctest.Wait()
+		if n := b.n.Load(); n != 100 {
+			t.Errorf("%d reads", n)
+		}
+		time.Sleep(time.Second)
+		send("bob", "DELETE", "/v1/locks/x", 403)
+		if lines := log.acts("refused"); len(lines) != 1 || lines[0]["not_written"] != 0.0 {
+			t.Errorf("%v", lines)
+		}
+		if err := errors.Join(srv.Close(t.Context()), b.Close()); err != nil {
+			t.Error(err)
+		}
+	})
 }
 
 // Refusals beyond a number in a second are counted on the next line.

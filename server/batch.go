@@ -204,6 +204,7 @@ func (b *batch) releaseAll(limiter *limiter, items []wire.BatchRelease, some []i
 
 func (b *batch) release(i int, item wire.BatchRelease) {
 	if err := b.s.releaseLease(b.r.Context(), item.Name, b.stored(item)); err != nil {
+		b.s.misused(b.r, Action{Verb: Release, Name: item.Name, Lease: backend.LeaseID(item.Lease)}, err)
 		b.failed(wire.OpRelease, i, item.Name, item.Lease, err)
 		return
 	}

@@ -31,6 +31,12 @@ type Quota struct {
 	// Requests is the most requests in a second, in bursts of as many. Each acquire of a batch is
 	// one; renewals and releases are none. Default: unlimited. Optional.
 	Requests int
+	// Bytes is the most bytes of answers and event streams in a second, without headers. An answer is
+	// charged when it is written: a client that was sent more gets 429 until it is within the bound
+	// again. A stream in progress is neither ended nor delayed, and renewals and releases are always
+	// served; what they are sent is charged too, but no more than for 10 s. A refusal by a quota is not
+	// charged. Default: unlimited. Optional.
+	Bytes int
 }
 
 // client is what a client uses at the moment. It may use half of each limiter, unless its quota says
@@ -40,6 +46,7 @@ type client struct {
 	quota Quota
 	own   map[*limiter]*limiter // its part of each
 	pace  *rate.Limiter         // nil: unlimited
+	bytes *bucket               // nil: unlimited
 	conns int
 	used  time.Time
 }
@@ -52,9 +59,12 @@ func (c *client) set(q Quota) {
 	if c.own != nil && q == c.quota {
 		return
 	}
-	c.quota, c.own, c.pace = q, make(map[*limiter]*limiter), nil
+	c.quota, c.own, c.pace, c.bytes = q, make(map[*limiter]*limiter), nil, nil
 	if q.Requests > 0 {
 		c.pace = rate.NewLimiter(rate.Limit(q.Requests), q.Requests)
+	}
+	if q.Bytes > 0 {
+		c.bytes = &bucket{perSecond: q.Bytes}
 	}
 }
 
@@ -97,6 +107,9 @@ func (c *client) idle(now time.Time) bool {
 		if len(part.slots) > 0 {
 			return false
 		}
+	}
+	if c.bytes != nil && !c.bytes.full(now) {
+		return false
 	}
 	return c.conns == 0 && now.Sub(c.used) > time.Second // a second refills the rate
 }
@@ -213,6 +226,9 @@ func (s *Server) checkQuota(w http.ResponseWriter, r *request) error {
 
 // checkRate counts one request that asks for something new.
 func (s *Server) checkRate(r *request) error {
+	if err := s.checkBytes(r); err != nil {
+		return err
+	}
 	q, pace := r.client.bounds()
 	if pace == nil || pace.Allow() {
 		return nil
@@ -235,7 +251,7 @@ func (s *Server) checkHolds(r *request, k leaseKey) error {
 }
 
 // overQuota counts the refusal of a client that has as many as it may have, and returns its error.
-func (s *Server) overQuota(format string, most int) error {
+func (s *Server) overQuota(format string, most int) *overloadError {
 	s.metrics.QuotaRejected(observe.QuotaClient)
 	return &overloadError{status: http.StatusTooManyRequests, what: fmt.Sprintf(format, most)}
 }

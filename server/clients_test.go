@@ -9,10 +9,13 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"net/netip"
+	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"github.com/holdfast-io/holdfast/internal/leasetest"
 	"github.com/holdfast-io/holdfast/internal/wire"
@@ -89,7 +92,7 @@ func TestOthersOfOneAtItsLimits(t *testing.T) {
 		Authorize: func(*http.Request, server.Action) error { return nil }, Principal: caller, Limits: server.Limits{ConnectionsPerIP: 1000},
 		Quota: func(who string) server.Quota {
 			if who == "greedy" {
-				return server.Quota{Locks: 4, Waiters: 2, Streams: 1, Connections: senders / 2, Requests: 50}
+				return server.Quota{Locks: 4, Waiters: 2, Streams: 1, Connections: senders / 2, Requests: 50, Bytes: 2000}
 			}
 			return server.Quota{}
 		},
@@ -188,6 +191,86 @@ func TestQuotaOfRequests(t *testing.T) {
 	if got := a.call("DELETE", lease, "", as("greedy")...); got.status != 204 {
 		t.Errorf("release: %d %s", got.status, got.body)
 	}
+}
+
+// A client that was sent more than it may be gets nothing new until that is made up for. Its leases are renewed and
+// released, its stream continues, and the others are left alone. One byte in a second: each answer takes a minute or more.
+func TestQuotaOfBytes(t *testing.T) {
+	t.Parallel()
+	a := shared(t, server.Limits{}, server.Quota{Bytes: 1})
+	greedy, watcher := as("greedy"), as("watcher")
+	events := listen(t, a, "/v1/events", watcher...)
+	events.next(t, "watching")
+	g := want[wire.Grant](a, 200, "POST", lockPath("x"), `{"ttl":"5m"}`, greedy...)
+	for _, path := range []string{lockPath("x"), "/v1/locks", "/v1/events"} {
+		a.tooMany("GET", path, "", greedy...)
+	}
+	a.tooMany("POST", lockPath("y"), `{}`, greedy...)
+	got := a.call("POST", lockPath("y"), `{}`, greedy...)
+	if after, err := strconv.Atoi(got.header.Get("Retry-After")); err != nil || after != 10 {
+		t.Errorf("Retry-After is %d: %v", after, err)
+	}
+	results := lines(t, a.call("POST", batchPath, `{"acquire":[{"name":"y","lease":"the-lease-of-a-2"}]}`, greedy...).body)
+	told(t, results, map[string]int{"acquire 0": 429})
+	lease := lockPath("x") + "/leases/" + g.Lease
+	for range 5 {
+		want[wire.RenewResult](a, 200, "PUT", lease, `{}`, greedy...)
+	}
+	many := want[wire.RenewManyResponse](a, 200, "POST", "/v1/leases/renew", fmt.Sprintf(`{"leases":[{"name":"x","lease":%q}]}`, g.Lease), greedy...)
+	if many.Leases[0].Error != nil {
+		t.Errorf("a renewal among many: %+v", many.Leases[0].Error)
+	}
+	if got := a.call("DELETE", lease, "", greedy...); got.status != 204 {
+		t.Errorf("release: %d %s", got.status, got.body)
+	}
+	want[wire.Grant](a, 200, "POST", lockPath("y"), `{"lease":"the-lease-of-a-3"}`, as("other")...)
+	results = lines(t, a.call("POST", batchPath, `{"release":[{"name":"y","lease":"the-lease-of-a-3"}]}`, as("other")...).body)
+	told(t, results, map[string]int{"release 0": 200})
+	for _, kind := range []string{"acquired", "released", "acquired"} {
+		events.next(t, kind)
+	}
+	a.tooMany("GET", lockPath("x"), "", watcher...) // the stream is charged, and continues
+	want[wire.Grant](a, 200, "POST", lockPath("x"), `{}`, as("last")...)
+	for _, kind := range []string{"released", "acquired"} {
+		events.next(t, kind)
+	}
+}
+
+// Requests that are never refused take a bucket at most ten seconds below zero, and time refills every bucket.
+func TestBytesAreMadeUpFor(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		charge, owes := server.Charges(100)
+		for _, c := range []struct {
+			verb server.Verb
+			n    int
+			want time.Duration
+		}{
+			{server.Read, 100, 0},
+			{server.Read, 100, time.Second},
+			{server.Renew, 100, 2 * time.Second},
+			{server.Watch, 5000, 10 * time.Second},
+			{server.List, 5000, time.Minute},
+			{server.RenewMany, 5000, time.Minute},
+		} {
+			charge(c.n, c.verb)
+			if got, forgotten := owes(); got != c.want || forgotten {
+				t.Errorf("after %d bytes for %s: %s, want %s, forgotten: %t", c.n, c.verb, got, c.want, forgotten)
+			}
+		}
+		time.Sleep(time.Minute + time.Second/2)
+		if got, forgotten := owes(); got > 0 || forgotten {
+			t.Errorf("after a minute: %s, forgotten: %t", got, forgotten)
+		}
+		time.Sleep(time.Hour)
+		if _, forgotten := owes(); !forgotten {
+			t.Error("a client that owes nothing is remembered")
+		}
+		charge(300, server.Read)
+		if got, _ := owes(); got != 2*time.Second {
+			t.Errorf("after an hour, 300 bytes: %s", got)
+		}
+	})
 }
 
 // Without a quota a client has half of what the server has.

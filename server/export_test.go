@@ -102,6 +102,17 @@ func (s *Server) ConnectionsOf(principal string) int {
 	return s.clients.get("principal "+principal, s.cfg.Quota(principal)).connected(0)
 }
 
+// Charges returns functions that charge a client that may be sent so many bytes in a second, and that report for how
+// long it is refused, and whether it may be forgotten.
+func Charges(perSecond int) (func(int, Verb), func() (time.Duration, bool)) {
+	c := new(client)
+	c.set(Quota{Bytes: perSecond})
+	return c.wrote, func() (time.Duration, bool) {
+		left, _ := c.owes()
+		return left, c.idle(time.Now())
+	}
+}
+
 // ClientsAfter returns how many clients are remembered after n clients came and went, an hour ago each.
 func (s *Server) ClientsAfter(n int) int {
 	for i := range n {

@@ -87,6 +87,7 @@ func (s *Server) guard(w http.ResponseWriter, r *request) {
 		s.fail(w, r, err)
 		return
 	}
+	r.answer.client, r.answer.verb = r.client, rt.verb
 	if err := s.readBody(r); err != nil {
 		s.fail(w, r, err)
 		return

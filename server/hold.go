@@ -31,6 +31,7 @@ func (s *Server) renew(w http.ResponseWriter, r *request) {
 	got := s.renewerOf(s.knows(r, leaseKey{r.name, r.lease})).renew(r.Context(), []backend.TimedRenewal{lease})
 	if err := got[0].Err; err != nil {
 		s.countRenewal(lease, got[0])
+		s.misused(r, r.action(), err)
 		s.fail(w, r, s.losses.explain(leaseKey{lease.Name, lease.Lease}, err))
 		return
 	}
@@ -99,6 +100,7 @@ func (s *Server) renewAll(r *request, known bool, some renewals, out []wire.Rene
 		lease := some.leases[i]
 		if got.Err != nil {
 			s.countRenewal(lease, got)
+			s.misused(r, Action{Verb: Renew, Name: lease.Name, Lease: backend.LeaseID(some.refs[i].Lease)}, got.Err)
 			out[some.at[i]] = failed(some.refs[i], s.losses.explain(leaseKey{lease.Name, lease.Lease}, got.Err))
 			continue
 		}
@@ -167,6 +169,7 @@ func (s *Server) countRenewal(lease backend.TimedRenewal, got renewal) {
 // an acquire of it that is still on its way can no longer be granted.
 func (s *Server) release(w http.ResponseWriter, r *request) {
 	if err := s.releaseLease(r.Context(), r.name, r.lease); err != nil {
+		s.misused(r, r.action(), err)
 		s.fail(w, r, err)
 		return
 	}

@@ -100,11 +100,14 @@ func requestID(r *http.Request) string {
 	return id
 }
 
-// answer is the ResponseWriter of a request. It remembers the status code.
+// answer is the ResponseWriter of a request. It remembers the status code, and charges the client for what is
+// written.
 type answer struct {
 	http.ResponseWriter
 
-	code int
+	code   int
+	client *client // nil: one without bounds, or one that is refused
+	verb   Verb
 }
 
 // WriteHeader remembers the code and sends the header.
@@ -120,7 +123,9 @@ func (a *answer) Write(b []byte) (int, error) {
 	if a.code == 0 {
 		a.code = http.StatusOK
 	}
-	return a.ResponseWriter.Write(b) //nolint:wrapcheck // it stands for the writer
+	n, err := a.ResponseWriter.Write(b)
+	a.client.wrote(n, a.verb)
+	return n, err //nolint:wrapcheck // it stands for the writer
 }
 
 // Unwrap returns the writer of net/http, for http.ResponseController.

@@ -64,6 +64,16 @@ func (r *request) own(stored string) (string, bool) {
 	return strings.CutSuffix(stored, r.mark)
 }
 
+// ofAnother reports whether a lease in the store is the one that the client named, and belongs to another principal.
+// A client that may break the lock is shown IDs with their mark, and may name the lease by that.
+func (r *request) ofAnother(named, stored backend.LeaseID) bool {
+	mark := markIn(stored)
+	if mark == "" || mark == r.mark {
+		return false
+	}
+	return stored == named || strings.TrimSuffix(string(stored), mark) == strings.TrimSuffix(string(r.stored(named)), r.mark)
+}
+
 // view is what the client of a request may see of a lock.
 type view struct {
 	s    *Server

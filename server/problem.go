@@ -44,6 +44,7 @@ func (e *tooBigError) Error() string {
 type overloadError struct {
 	status int
 	what   string
+	after  time.Duration // when a request is not rejected for the same reason; 0: not known
 }
 
 func (e *overloadError) Error() string { return e.what }
@@ -202,6 +203,9 @@ func retryAfter(p wire.Problem, err error) int {
 	d := time.Second
 	if away, ok := errors.AsType[*backend.UnavailableError](err); ok {
 		d = max(d, away.RetryAfter)
+	}
+	if over, ok := errors.AsType[*overloadError](err); ok {
+		d = max(d, over.after)
 	}
 	if p.Type == wire.TypeQuarantine { // trying again before its end would fail
 		return int(math.Ceil(d.Seconds()))

@@ -2,6 +2,7 @@ package cli
 
 import (
 	"bufio"
+	"cmp"
 	"context"
 	"fmt"
 	"runtime"
@@ -208,7 +209,13 @@ func versionText() string {
 	return fmt.Sprintf("holdfast %s (%s, %s %s/%s)", Version, revision(), runtime.Version(), runtime.GOOS, runtime.GOARCH)
 }
 
-// revision returns the commit from which the command was built, if the go command knew it.
+// commit is the commit from which the command was built, for builds without the repository, such as that of
+// deploy/docker/Dockerfile. Only the linker sets it.
+//
+//nolint:gochecknoglobals // the linker sets it
+var commit string
+
+// revision returns the commit from which the command was built, if the go command or the linker was told.
 func revision() string {
 	if info, ok := debug.ReadBuildInfo(); ok {
 		for _, s := range info.Settings {
@@ -217,5 +224,5 @@ func revision() string {
 			}
 		}
 	}
-	return "unknown"
+	return cmp.Or(commit, "unknown")
 }

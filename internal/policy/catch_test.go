@@ -236,6 +236,8 @@ func TestPolicyCatches(t *testing.T) {
 		{"no-globals", "a.go", "package m\nvar cache = map[string]int{}\n", "a.go:2: var cache"},
 		{"no-globals", "a.go", "package m\nvar _, count = 1, 2\n", "var count"},
 		{"no-globals", "a.go", "package m\nvar errLast error\n", "var errLast"},
+		{"no-globals", "a.go", "package m\nvar last string\n", "var last"},
+		{"no-globals", "a.go", "package m\n\n//nolint:gochecknoglobals // the linker sets it\nvar last []string\n", "var last"},
 		{"no-globals", "a.go", "package m\nvar errCount = 1\n", "var errCount"},
 		{"package-doc", "fence/fence.go", "package fence\n", "fence: no file has a comment above its package clause"},
 		{"package-doc", "fence/a.go", "// Package fence is a fence.\npackage fence\n", "more than one file has a comment above its package clause: fence/a.go, fence/fence.go"},

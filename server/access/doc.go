@@ -35,6 +35,7 @@
 //	  streams: 10        # event streams
 //	  connections: 50
 //	  requests: 500      # in a second; renewals and releases are not counted
+//	  bytes: 1000000     # of answers and event streams, in a second
 //
 // Unknown keys are errors. A principal has all grants that name it, one of its groups, or "*", which is
 // every principal of the file. What no grant allows is refused.

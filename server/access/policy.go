@@ -224,7 +224,7 @@ func (p *Policy) limit(number int, l limitText, groups map[string][]string) erro
 		return invalid(field, "given", `with "to"`)
 	}
 	for name, n := range map[string]int{
-		"locks": l.Locks, "waiters": l.Waiters, "streams": l.Streams, "connections": l.Connections, "requests": l.Requests,
+		"locks": l.Locks, "waiters": l.Waiters, "streams": l.Streams, "connections": l.Connections, "requests": l.Requests, "bytes": l.Bytes,
 	} {
 		if n < 0 {
 			return invalid(field+"."+name, strconv.Itoa(n), "1 or more")
@@ -235,7 +235,7 @@ func (p *Policy) limit(number int, l limitText, groups map[string][]string) erro
 		q := p.quotas[name]
 		p.quotas[name] = server.Quota{
 			Locks: cmp.Or(q.Locks, l.Locks), Waiters: cmp.Or(q.Waiters, l.Waiters), Streams: cmp.Or(q.Streams, l.Streams),
-			Connections: cmp.Or(q.Connections, l.Connections), Requests: cmp.Or(q.Requests, l.Requests),
+			Connections: cmp.Or(q.Connections, l.Connections), Requests: cmp.Or(q.Requests, l.Requests), Bytes: cmp.Or(q.Bytes, l.Bytes),
 		}
 	}
 	return err

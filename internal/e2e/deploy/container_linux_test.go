@@ -23,7 +23,8 @@ import (
 
 // image is the final stage of a Dockerfile.
 type image struct {
-	build           string // the RUN of the stage before
+	build           string   // the RUN of the stage before
+	args            []string // the arguments of that RUN
 	from, user      string
 	copies          [][]string // flags and arguments
 	entrypoint, cmd []string
@@ -32,6 +33,7 @@ type image struct {
 func parseDockerfile(t *testing.T, text string) image {
 	t.Helper()
 	var i image
+	var args []string // of the stage
 	for line := range strings.Lines(text) {
 		line = strings.TrimSpace(line)
 		verb, rest, _ := strings.Cut(line, " ")
@@ -39,9 +41,11 @@ func parseDockerfile(t *testing.T, text string) image {
 		switch verb {
 		case "", "#":
 		case "FROM":
-			i = image{from: rest, build: i.build}
+			i, args = image{from: rest, build: i.build, args: i.args}, nil
+		case "ARG":
+			args = append(args, rest)
 		case "RUN":
-			i.build = rest
+			i.build, i.args = rest, args
 		case "COPY":
 			i.copies = append(i.copies, strings.Fields(rest))
 		case "USER":
@@ -74,7 +78,11 @@ func TestDockerfile(t *testing.T) {
 	}
 	out, root := t.TempDir(), t.TempDir()
 	build := exec.CommandContext(t.Context(), "sh", "-c", strings.ReplaceAll(i.build, "/out/", out+"/"))
-	build.Dir = file(t)
+	build.Dir, build.Env = file(t), append(os.Environ(), "GOFLAGS=-buildvcs=false") // the image has no history
+	const commit = "0123456789abcdef0123456789abcdef01234567"
+	for _, name := range i.args {
+		build.Env = append(build.Env, name+"="+commit)
+	}
 	if text, err := build.CombinedOutput(); err != nil {
 		t.Fatalf("%s: %v\n%s", i.build, err, text)
 	}
@@ -97,6 +105,9 @@ func TestDockerfile(t *testing.T) {
 		t.Error(err)
 	} else if _, err := binary.Symbols(); !errors.Is(err, elf.ErrNoSymbols) {
 		t.Errorf("the command has symbols: %v", err)
+	}
+	if version := must(t, filepath.Join(root, "usr/bin/holdfast"), "version"); !strings.Contains(version, " ("+commit+", ") {
+		t.Errorf("the version does not name the commit: %s", version)
 	}
 	addr := fmt.Sprintf("127.0.0.1:%d", testserver.FreePort(t))
 	argv := slices.Concat([]string{"--userspec=" + i.user, root}, i.entrypoint, i.cmd, []string{"--listen", addr})
@@ -244,8 +255,9 @@ func TestGoreleaser(t *testing.T) {
 		}
 	}
 	b := c.Builds[0]
+	const linked = " -X github.com/holdfast-io/holdfast/internal/cli.commit=$COMMIT" // goreleaser has the history
 	command := fmt.Sprintf("%s go build %s -ldflags %q -o /out/holdfast ./%s", b.Env[0], strings.Join(b.Flags, " "), b.Ldflags[0], b.Dir)
-	if image := parseDockerfile(t, read(t, "deploy", "docker", "Dockerfile")).build; !strings.HasPrefix(image, command+" ") {
+	if image := parseDockerfile(t, read(t, "deploy", "docker", "Dockerfile")).build; !strings.HasPrefix(strings.Replace(image, linked, "", 1), command+" ") {
 		t.Errorf("a release is built by %s, and the image by %s", command, image)
 	}
 	small, dist := filepath.Join(t.TempDir(), "holdfast"), t.TempDir()
