@@ -236,7 +236,7 @@ func (a *acquisition) next(ctx context.Context, q queue, i int, path string) (qu
 }
 
 // inQueue waits for as long as the entry stands in the queue and any change may let it in. It returns the queue
-// in which that is over.
+// in which it stands no more, or may be let in.
 func (a *acquisition) inQueue(ctx context.Context, node string) (queue, error) {
 	for {
 		now, err := a.s.link.watchQueue(ctx, a.lock)

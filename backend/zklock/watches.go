@@ -152,7 +152,7 @@ func (s *watches) read(w *watch) (*reading, bool) {
 	return w.reading, true
 }
 
-// hasRead passes the answer on. Who comes later reads again.
+// hasRead passes the answer on. Later callers read again.
 func (s *watches) hasRead(w *watch, r *reading) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

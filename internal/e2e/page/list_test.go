@@ -246,7 +246,7 @@ func TestRoles(t *testing.T) {
 }
 
 // The page says that it lost the server, keeps what it shows where it is, so that a click that is under way hits what
-// was aimed at, and goes on when the server is there again.
+// was aimed at, and continues when the server is there again.
 func TestConnectionIsLost(t *testing.T) {
 	t.Parallel()
 	f, at := serveFake(t, small())
