@@ -194,14 +194,19 @@ const keep = (events, e, most) => {
 const isLoss = (e) => e.kind === "broken" || e.kind === "expired";
 
 // The losses that the server remembers are reported as events, too: each counts once.
-const isKnown = (e) => page.ends.some((k) => k.name === e.name && k.lease === e.lease && k.token === e.token);
+const isKnown = (e) => {
+  const same = (k) => isLoss(k) && k.name === e.name && k.token === e.token && k.owner === e.owner;
+  return page.ends.some(same) || page.recent.some(same);
+};
 
 const onEvent = (e) => {
-  if (isLoss(e) && isKnown(e)) return;
-  keep(page.recent, e, mostEvents.recent);
-  if (isLoss(e)) keep(page.ends, e, mostEvents.ends);
+  const known = isLoss(e) && isKnown(e);
+  if (!known) {
+    keep(page.recent, e, mostEvents.recent);
+    if (isLoss(e)) keep(page.ends, e, mostEvents.ends);
+  }
   if (e.name === page.view.lock) {
-    keep(page.ofOpen, e, mostEvents.open);
+    if (!known) keep(page.ofOpen, e, mostEvents.open);
     page.lockAt = -Infinity;
   }
   page.dirty.add(e.name);
@@ -213,11 +218,16 @@ const onEvent = (e) => {
 
 // readLosses adds what the server remembers from before, or has no event stream for.
 const readLosses = async () => {
-  const missed = (await api.losses()).filter((e) => !isKnown(e));
+  const { session } = page;
+  const losses = await api.losses().catch((e) => {
+    if (e.status !== 404 && e.status !== 429) throw e; // 404: an older server
+    return [];
+  });
+  const missed = page.session === session ? losses.filter((e) => !isKnown(e)) : [];
   if (missed.length === 0) return;
   const byTime = (a, b) => Date.parse(a.at) - Date.parse(b.at);
-  page.recent = [...missed, ...page.recent].sort(byTime);
-  page.ends = [...missed, ...page.ends].sort(byTime);
+  page.recent = [...missed, ...page.recent].sort(byTime).slice(-2 * mostEvents.recent);
+  page.ends = [...missed, ...page.ends].sort(byTime).slice(-2 * mostEvents.ends);
   if (page.view.lock) page.ofOpen = page.recent.filter((e) => e.name === page.view.lock);
   changed();
 };

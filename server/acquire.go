@@ -355,6 +355,7 @@ func (s *Server) enterGrant(r *request, a ask, c *claim) wire.Grant {
 		known = strings.TrimSuffix(string(a.lease), a.mark)
 	}
 	s.registry.granted(leaseKey{a.name, a.lease}, known, c.shared, left)
+	s.losses.held(leaseKey{a.name, a.lease})
 	r.conn.holds()
 	// The client counts from before it sent the request, which was before it arrived.
 	ttl := min(time.Duration(a.TTL), c.ends.Sub(r.arrived))

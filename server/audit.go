@@ -18,12 +18,21 @@ type auditor struct {
 	log     *slog.Logger
 	refused *rate.Limiter
 	left    atomic.Uint64 // refusals without a line since the last one with a line
+	looks   *rate.Limiter // see misused
+	looking chan struct{} // has a value for each read in progress
 }
 
-const refusalsPerSecond = 100
+const (
+	refusalsPerSecond = 100
+	looksPerSecond    = 40
+	looksAtOnce       = 2
+)
 
 func newAuditor(log *slog.Logger) *auditor {
-	return &auditor{log: log, refused: rate.NewLimiter(refusalsPerSecond, refusalsPerSecond)}
+	return &auditor{
+		log: log, refused: rate.NewLimiter(refusalsPerSecond, refusalsPerSecond),
+		looks: rate.NewLimiter(looksPerSecond, looksPerSecond), looking: make(chan struct{}, looksAtOnce),
+	}
 }
 
 // act writes a line. The principal is what the server knows; what the client says of itself is claimed.
@@ -38,10 +47,6 @@ func (a *auditor) refuse(r *request, act Action, err error) {
 		a.left.Add(1)
 		return
 	}
-	a.refusal(r, act, err)
-}
-
-func (a *auditor) refusal(r *request, act Action, err error) {
 	a.act(r, "refused", slog.String("method", r.Method), slog.String("verb", string(act.Verb)), attrLock(act.Name), attrError(err),
 		slog.Uint64("not_written", a.left.Swap(0)))
 }
@@ -49,15 +54,21 @@ func (a *auditor) refusal(r *request, act Action, err error) {
 var errOfAnother = errors.New("the lease belongs to another principal")
 
 // misused writes a line if a renewal or a release failed because the lease belongs to another principal. To find that
-// out it reads the lock, and each read counts as a refusal: a flood of lease IDs causes no more reads than lines. The
-// client does not wait for it, so that its answer does not tell, by the time it takes, whether the lease exists.
+// out it reads the lock, some times a second and few at once: a store that has lost leases is not asked about each of them.
+// The client does not wait for it, so that its answer does not tell, by the time it takes, whether the lease exists.
 func (s *Server) misused(r *request, act Action, err error) {
-	if r.mark == "" || !errors.Is(err, backend.ErrLost) || !s.audit.refused.Allow() {
+	if r.mark == "" || !errors.Is(err, backend.ErrLost) || !s.audit.looks.Allow() {
 		return
 	}
 	s.later(func(ctx context.Context) {
 		ctx, cancel := context.WithTimeout(ctx, s.cfg.Timeout)
 		defer cancel()
+		select {
+		case s.audit.looking <- struct{}{}:
+			defer func() { <-s.audit.looking }()
+		case <-ctx.Done():
+			return
+		}
 		info, err := s.b.Inspect(ctx, act.Name)
 		if err != nil {
 			s.cfg.Logger.LogAttrs(ctx, slog.LevelDebug, "whose lease a client named is not known", attrRequest(r), attrLock(act.Name), attrError(err))
@@ -65,7 +76,7 @@ func (s *Server) misused(r *request, act Action, err error) {
 		}
 		holds := slices.ContainsFunc(info.Holders, func(h backend.Holder) bool { return r.ofAnother(act.Lease, h.Lease) })
 		if holds || slices.ContainsFunc(info.Waiters, func(w backend.Waiter) bool { return r.ofAnother(act.Lease, w.Lease) }) {
-			s.audit.refusal(r, act, errOfAnother)
+			s.audit.refuse(r, act, errOfAnother)
 		}
 	})
 }

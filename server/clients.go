@@ -34,8 +34,8 @@ type Quota struct {
 	// Bytes is the most bytes of answers and event streams in a second, without headers. An answer is
 	// charged when it is written: a client that was sent more gets 429 until it is within the bound
 	// again. A stream in progress is neither ended nor delayed, and renewals and releases are always
-	// served; what they are sent is charged too, but no more than for 10 s. A refusal by a quota is not
-	// charged. Default: unlimited. Optional.
+	// served; what they are sent is charged too, but no more than for 10 s. The refusal of a
+	// whole request by a quota is not charged. Default: unlimited. Optional.
 	Bytes int
 }
 

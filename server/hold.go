@@ -154,6 +154,7 @@ func (s *Server) countRenewal(lease backend.TimedRenewal, got renewal) {
 	k := leaseKey{lease.Name, lease.Lease}
 	if got.Err == nil {
 		s.registry.renewed(k, got.Left)
+		s.losses.held(k)
 		return
 	}
 	lost := errors.Is(got.Err, backend.ErrLost)

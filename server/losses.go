@@ -17,6 +17,9 @@ import (
 type losses struct {
 	mu   sync.Mutex
 	last []backend.Event // the latest last
+	// broken has those of them that were broken and not granted again since, for their holders: a store tells the holder
+	// of a timed lease only that it has ended.
+	broken map[leaseKey]backend.Event
 }
 
 const mostLosses = 200
@@ -30,9 +33,17 @@ func (l *losses) note(e backend.Event) {
 		return
 	}
 	if len(l.last) == mostLosses {
+		delete(l.broken, leaseKey{l.last[0].Name, l.last[0].Lease})
 		l.last = slices.Delete(l.last, 0, 1)
 	}
 	l.last = append(l.last, e)
+	if l.broken == nil {
+		l.broken = make(map[leaseKey]backend.Event)
+	}
+	delete(l.broken, leaseKey{e.Name, e.Lease})
+	if e.Kind == backend.EventBroken {
+		l.broken[leaseKey{e.Name, e.Lease}] = e
+	}
 }
 
 func (l *losses) all() []backend.Event {
@@ -41,20 +52,25 @@ func (l *losses) all() []backend.Event {
 	return slices.Clone(l.last)
 }
 
-// explain adds to the error of a lease that is lost why it was broken, if that is known here: a store tells the holder of
-// a timed lease only that it has ended.
+// held forgets why a lease was broken: its ID is that of another grant now.
+func (l *losses) held(k leaseKey) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	delete(l.broken, k)
+}
+
+// explain adds to the error of a lease that is lost why it was broken, if that is known here.
 func (l *losses) explain(k leaseKey, err error) error {
 	if _, known := errors.AsType[*holdfast.LostError](err); known || !errors.Is(err, backend.ErrLost) {
 		return err
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	for _, e := range slices.Backward(l.last) {
-		if e.Kind == backend.EventBroken && e.Name == k.name && e.Lease == k.lease {
-			return &holdfast.LostError{Name: e.Name, Token: e.Token, Cause: holdfast.CauseBroken, Reason: e.Reason}
-		}
+	e, ok := l.broken[k]
+	if !ok {
+		return err
 	}
-	return err
+	return &holdfast.LostError{Name: e.Name, Token: e.Token, Cause: holdfast.CauseBroken, Reason: e.Reason}
 }
 
 // recentLosses serves GET /v1/losses. It leaves out the locks that the caller may not see.

@@ -57,6 +57,22 @@ func TestLosses(t *testing.T) {
 	})
 }
 
+// A lease ID may be used again: the reason of the break belongs to the grant that was broken.
+func TestReasonIsOfTheLastGrant(t *testing.T) {
+	t.Parallel()
+	a := start(t, server.Config{})
+	const body = `{"lease":"always-the-same-one"}`
+	for range 2 {
+		a.take("x", body)
+		want[wire.Break](a, 200, "DELETE", lockPath("x")+"?reason=it+hangs", "")
+	}
+	a.take("x", body)
+	a.release("x", "always-the-same-one", 204)
+	if p := want[wire.Problem](a, 410, "PUT", lockPath("x")+"/leases/always-the-same-one", `{}`); p.Cause != "" || p.Reason != "" {
+		t.Errorf("a lease that was released is said to be lost: %+v", p)
+	}
+}
+
 // The server remembers so many, and forgets the oldest.
 func TestLossesAreBounded(t *testing.T) {
 	t.Parallel()

@@ -85,6 +85,8 @@ func problemOf(err error, now time.Time) wire.Problem {
 		p.Detail = "The lease is not out: it ended, was released, or was broken. This is final; take the lock again, with another lease ID."
 		if lost, ok := errors.AsType[*holdfast.LostError](err); ok {
 			p.Cause, p.Reason = string(lost.Cause), lost.Reason
+		} else if lost, ok := errors.AsType[*backend.LossError](err); ok {
+			p.Cause, p.Reason = string(lost.Cause), lost.Reason
 		}
 	case inQuarantine:
 		p.Type, p.Title, p.Status = wire.TypeQuarantine, "Nothing is granted yet", http.StatusServiceUnavailable

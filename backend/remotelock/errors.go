@@ -34,8 +34,8 @@ func (b *Backend) problem(c call, p wire.Problem, header http.Header) error {
 	case wire.TypeHeld:
 		return backend.NewHeldError(c.name, wire.ToHolders(p.Holders, clockOf(header)), p.HolderCount, max(0, p.Position-1))
 	case wire.TypeLost:
-		if p.Cause != "" {
-			return fmt.Errorf("%s: %w", c.op, &backend.LossError{Cause: backend.Cause(p.Cause), Reason: p.Reason})
+		if p.Cause == string(backend.CauseBroken) {
+			return fmt.Errorf("%s: %w", c.op, &backend.LossError{Cause: backend.CauseBroken, Reason: p.Reason})
 		}
 		return fmt.Errorf("%s: %w", c.op, backend.ErrLost)
 	case wire.TypeLimit:

@@ -184,10 +184,13 @@ func (w *watched) Read(p []byte) (int, error) {
 func (w *watched) Write(p []byte) (int, error) {
 	const wait = time.Second // what was said is there already
 	n, err := w.Conn.Write(p)
-	if err == nil {
-		return n, nil
+	if !errors.Is(err, syscall.EPIPE) && !errors.Is(err, syscall.ECONNRESET) {
+		return n, err //nolint:wrapcheck // it stands in for the connection
 	}
-	if !w.asked.Load() && w.SetReadDeadline(time.Now().Add(wait)) == nil {
+	if !w.asked.Load() {
+		if failed := w.SetReadDeadline(time.Now().Add(wait)); failed != nil {
+			return n, err //nolint:wrapcheck // as above: it is closed
+		}
 		if got, why := w.Read(make([]byte, 1)); got == 0 && why != nil && !errors.Is(why, os.ErrDeadlineExceeded) {
 			return n, why
 		}
