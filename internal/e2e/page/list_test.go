@@ -110,9 +110,7 @@ func TestManyLocksScroll(t *testing.T) {
 	b.keys(kb.End) // nothing has the focus: the window scrolls
 	for _, k := range []struct{ key, row string }{{kb.End, "50001"}, {kb.Home, "2"}} {
 		leasetest.Eventually(t, "row "+k.row+" is chosen", func() bool { // on a busy machine a key may come before the focus
-			b.until(`document.querySelector("#counts").textContent.startsWith("100 locks")`)
 			value[bool](b, `document.querySelector("#grid").focus(), true`)
-			b.until(`document.activeElement.id === "grid"`)
 			b.keys(k.key)
 			return value[bool](b, fmt.Sprintf(`new Promise((done) => {
 				const end = performance.now() + 5000;

@@ -69,7 +69,7 @@ type taken struct {
 
 func acquire(t *testing.T, c *holdfast.Client, name, owner string) *taken {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(t.Context()), 3*patience)
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(t.Context()), 9*patience) // hundreds may have it before
 	w := &taken{done: make(chan struct{})}
 	go func() {
 		defer close(w.done)
