@@ -5,6 +5,7 @@ package sqlitelock_test
 import (
 	"bufio"
 	"context"
+	"database/sql"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -62,6 +63,9 @@ func (w *worker) work() error {
 	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Minute)
 	defer cancel()
 	w.in = bufio.NewScanner(os.Stdin)
+	if w.Do == "unlog" {
+		return w.unlog(ctx)
+	}
 	var err error
 	if w.Alone {
 		_ = os.Remove(w.Path + "-turn")
@@ -85,6 +89,22 @@ func (w *worker) work() error {
 		return errors.Join(err, w.b.Close())
 	}
 	return errors.Join(err, w.b.EndSession(ctx, w.sess), w.b.Close())
+}
+
+// unlog turns the log off, as a program that is not ours: SQLite allows that only where no other process has the
+// file open.
+func (w *worker) unlog(ctx context.Context) error {
+	db, err := sql.Open("sqlite", w.Path)
+	if err != nil {
+		return err
+	}
+	var mode string
+	if err := db.QueryRowContext(ctx, "PRAGMA journal_mode = DELETE").Scan(&mode); err != nil {
+		say("refused %v", err)
+	} else {
+		say("mode %s", mode)
+	}
+	return db.Close()
 }
 
 func say(format string, args ...any) { _, _ = fmt.Fprintf(os.Stdout, format+"\n", args...) }
