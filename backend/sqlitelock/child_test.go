@@ -5,7 +5,6 @@ package sqlitelock_test
 import (
 	"bufio"
 	"context"
-	"database/sql"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -14,6 +13,7 @@ import (
 	"os/exec"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
 	"time"
 
@@ -63,8 +63,8 @@ func (w *worker) work() error {
 	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Minute)
 	defer cancel()
 	w.in = bufio.NewScanner(os.Stdin)
-	if w.Do == "unlog" {
-		return w.unlog(ctx)
+	if w.Do == "probe" {
+		return w.probe()
 	}
 	var err error
 	if w.Alone {
@@ -91,20 +91,23 @@ func (w *worker) work() error {
 	return errors.Join(err, w.b.EndSession(ctx, w.sess), w.b.Close())
 }
 
-// unlog turns the log off, as a program that is not ours: SQLite allows that only where no other process has the
-// file open.
-func (w *worker) unlog(ctx context.Context) error {
-	db, err := sql.Open("sqlite", w.Path)
+// probe tells whether the kernel has a lock of another process on the bytes of the file that SQLite locks.
+func (w *worker) probe() error {
+	f, err := os.OpenFile(w.Path, os.O_RDWR, 0)
 	if err != nil {
 		return err
 	}
-	var mode string
-	if err := db.QueryRowContext(ctx, "PRAGMA journal_mode = DELETE").Scan(&mode); err != nil {
-		say("refused %v", err)
-	} else {
-		say("mode %s", mode)
+	const first, size = 0x40000002, 510 // SHARED_FIRST and SHARED_SIZE
+	lock := syscall.Flock_t{Type: syscall.F_WRLCK, Whence: io.SeekStart, Start: first, Len: size}
+	if err := syscall.FcntlFlock(f.Fd(), syscall.F_GETLK, &lock); err != nil {
+		return errors.Join(err, f.Close())
 	}
-	return db.Close()
+	if lock.Type == syscall.F_UNLCK {
+		say("free")
+	} else {
+		say("locked")
+	}
+	return f.Close()
 }
 
 func say(format string, args ...any) { _, _ = fmt.Fprintf(os.Stdout, format+"\n", args...) }
