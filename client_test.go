@@ -3,6 +3,7 @@ package holdfast_test
 import (
 	"context"
 	"errors"
+	"runtime"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -120,7 +121,9 @@ func TestGoroutinesOfOneClientExclude(t *testing.T) {
 					if atomic.AddInt32(&inside, 1) != 1 {
 						t.Error("two inside")
 					}
-					count++
+					n := count
+					runtime.Gosched() // whoever else can come in does so now
+					count = n + 1
 					atomic.AddInt32(&inside, -1)
 					return nil
 				})

@@ -227,6 +227,9 @@ func TestDo(t *testing.T) {
 	if !errors.Is(err, holdfast.ErrLost) || !errors.Is(err, mine) { // B26: neither hides the other
 		t.Fatalf("%v", err)
 	}
+	if err := c.Do(t.Context(), "n", func(context.Context, *holdfast.Lock) error { return mine }); !errors.Is(err, mine) { // B26, and it is released
+		t.Errorf("%v", err)
+	}
 	// What f returned of its context's end is not said twice.
 	for what, end := range map[string]func(context.Context) error{"the error": context.Context.Err, "the cause": context.Cause} {
 		err := c.Do(t.Context(), "n", func(ctx context.Context, _ *holdfast.Lock) error {

@@ -99,6 +99,7 @@ func TestSessionIsNotForged(t *testing.T) {
 		"only the cookie": {}, "no header": {"Origin", a.base}, "no origin": {wire.HeaderPage, "1"},
 		"another origin": {wire.HeaderPage, "1", "Origin", "http://evil.example"}, "a null origin": {wire.HeaderPage, "1", "Origin", "null"},
 		"another port": {wire.HeaderPage, "1", "Origin", "http://127.0.0.1:1"},
+		"another origin, of a browser that says it is the same": {wire.HeaderPage, "1", "Origin", "http://evil.example", "Sec-Fetch-Site", "same-origin"},
 	} {
 		for _, path := range []string{lockPath("x") + "?reason=r", sessionPath} {
 			if got := a.call("DELETE", path, "", append(headers, cookie...)...); got.status != 403 {

@@ -173,14 +173,15 @@ func TestWatchIsCutWhileWaiting(t *testing.T) {
 	waiting, holding := through(t, proxy, "&timeout=2s"), direct(t, members)
 	ws, hs := kept(t, waiting), kept(t, holding)
 	for _, fault := range []struct {
-		name string
-		do   func()
-		heal func()
+		name     string
+		do       func()
+		heal     func()
+		reported bool // the watch does not resume by itself
 	}{
-		{"reset", proxy.Reset, func() {}},
-		{"black hole", proxy.BlackHole, proxy.Heal},
-		{"half open", proxy.DropClientHalf, proxy.Heal},
-		{"compacted", func() { proxy.Refuse(); proxy.Reset() }, proxy.Heal},
+		{"reset", proxy.Reset, func() {}, false},
+		{"black hole", proxy.BlackHole, proxy.Heal, false},
+		{"half open", proxy.DropClientHalf, proxy.Heal, false},
+		{"compacted", func() { proxy.Refuse(); proxy.Reset() }, proxy.Heal, true},
 	} {
 		held := request(fault.name, hs)
 		if _, err := holding.Acquire(t.Context(), held); err != nil {
@@ -195,8 +196,12 @@ func TestWatchIsCutWhileWaiting(t *testing.T) {
 			compact(t, members)
 		}
 		fault.heal()
-		if r := receive(t, done); r.err != nil || !r.grant.Waited {
+		r := receive(t, done)
+		if r.err != nil || !r.grant.Waited {
 			t.Fatalf("%s: %+v, %v", fault.name, r.grant, r.err)
+		}
+		if r.grant.ByTimer && fault.reported {
+			t.Errorf("%s: the watch reported that it had ended, and only a timer found the grant", fault.name)
 		}
 		release(t, waiting, waiter)
 	}

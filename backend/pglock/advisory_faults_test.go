@@ -53,7 +53,14 @@ func TestAdvisoryLocksAreNotReentrant(t *testing.T) {
 	refused(b, writer(id))
 	refused(b, reader(id))
 	refused(other, reader(theirs))
+	waits := leasetest.Ask("n", id)
+	got := leasetest.Start(t, b, waits)
+	leasetest.InQueue(t, other, "n", 1) // and does not have it
 	leasetest.Give(t, b, w)
+	if g := <-got; g.Err != nil {
+		t.Fatal(g.Err)
+	}
+	leasetest.Give(t, b, waits)
 	leasetest.Take(t, other, writer(theirs))
 }
 

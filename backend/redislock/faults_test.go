@@ -405,10 +405,19 @@ func TestNames(t *testing.T) {
 	b := open(t, s, cfg)
 	id := session(t, b, time.Hour)
 	names := []string{"{a}", "a{b}c", "}{", "{}", "{hf1}:m", "t:x:y", "@", "!", "*", "[a]", `\`, "%s", "日本", "a b", ":", strings.Repeat("x", 512)}
+	inOneSlot := func() {
+		keys, _ := s.Do("KEYS", "*").([]any)
+		for _, k := range keys {
+			if key := fmt.Sprint(k); !strings.HasPrefix(key, "{hf0}:") {
+				t.Fatalf("key %q is in another slot", key)
+			}
+		}
+	}
 	for _, name := range names {
 		l := acquire(t, b, backend.AcquireRequest{Name: name, Session: id})
 		timed := ask(t, b, backend.AcquireRequest{Name: name, Session: id, Timed: true, TTL: time.Hour})
 		inQueue(t, b, name, 1)
+		inOneSlot()
 		release(t, b, l)
 		release(t, b, timed.granted(t))
 		acquire(t, b, backend.AcquireRequest{Name: name, Session: id})
@@ -425,12 +434,7 @@ func TestNames(t *testing.T) {
 	if !slices.Equal(listed, names) {
 		t.Errorf("listed are %q", listed)
 	}
-	keys, _ := s.Do("KEYS", "*").([]any)
-	for _, k := range keys {
-		if key := fmt.Sprint(k); !strings.HasPrefix(key, "{hf0}:") {
-			t.Errorf("key %q is in another slot", key)
-		}
-	}
+	inOneSlot()
 	if err := b.EndSession(t.Context(), id); err != nil {
 		t.Error(err)
 	}

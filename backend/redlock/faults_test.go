@@ -242,13 +242,16 @@ func TestPushWithTwoHung(t *testing.T) {
 	c[0].Process().Stop()
 	c[1].Process().Stop()
 	const rounds = 5
+	byTimer := 0
 	for range rounds {
 		held := ask("n")
 		take(t, a, held)
 		r := ask("n", waiting)
 		got := make(chan error, 1)
+		var g backend.Grant
 		go func() {
-			_, err := b.Acquire(t.Context(), r)
+			var err error
+			g, err = b.Acquire(t.Context(), r)
 			got <- err
 		}()
 		leasetest.Succeeds(t, func() error { // it is subscribed
@@ -268,7 +271,13 @@ func TestPushWithTwoHung(t *testing.T) {
 		case <-within(t, patience).Done():
 			t.Fatal("not woken")
 		}
+		if g.ByTimer {
+			byTimer++
+		}
 		give(t, b, r)
+	}
+	if byTimer == rounds {
+		t.Error("a timer found each of the grants")
 	}
 }
 

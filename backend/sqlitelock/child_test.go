@@ -13,6 +13,7 @@ import (
 	"os/exec"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
 	"time"
 
@@ -62,6 +63,9 @@ func (w *worker) work() error {
 	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Minute)
 	defer cancel()
 	w.in = bufio.NewScanner(os.Stdin)
+	if w.Do == "probe" {
+		return w.probe()
+	}
 	var err error
 	if w.Alone {
 		_ = os.Remove(w.Path + "-turn")
@@ -85,6 +89,25 @@ func (w *worker) work() error {
 		return errors.Join(err, w.b.Close())
 	}
 	return errors.Join(err, w.b.EndSession(ctx, w.sess), w.b.Close())
+}
+
+// probe tells whether the kernel has a lock of another process on the bytes of the file that SQLite locks.
+func (w *worker) probe() error {
+	f, err := os.OpenFile(w.Path, os.O_RDWR, 0)
+	if err != nil {
+		return err
+	}
+	const first, size = 0x40000002, 510 // SHARED_FIRST and SHARED_SIZE
+	lock := syscall.Flock_t{Type: syscall.F_WRLCK, Whence: io.SeekStart, Start: first, Len: size}
+	if err := syscall.FcntlFlock(f.Fd(), syscall.F_GETLK, &lock); err != nil {
+		return errors.Join(err, f.Close())
+	}
+	if lock.Type == syscall.F_UNLCK {
+		say("free")
+	} else {
+		say("locked")
+	}
+	return f.Close()
 }
 
 func say(format string, args ...any) { _, _ = fmt.Fprintf(os.Stdout, format+"\n", args...) }

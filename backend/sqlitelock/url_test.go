@@ -168,4 +168,10 @@ func TestOpenDoesNotUnlock(t *testing.T) {
 	if _, err := other(t, path).ExecContext(t.Context(), "PRAGMA journal_mode = DELETE"); err == nil {
 		t.Error("another connection could lock the file exclusively while it is in use")
 	}
+	// A connection of this process counts the locks that SQLite remembers. Those of the kernel may have been dropped.
+	p := start(t, job{Do: "probe", Path: path})
+	p.expect("locked")
+	if err := p.end(); err != nil {
+		t.Error(err)
+	}
 }

@@ -232,7 +232,11 @@ func TestBackendHangs(t *testing.T) {
 	url := "redis://" + redis.Addr() + "?quarantine=off"
 	b := beat(t, url, "3s")
 	redis.Process().Stop()
+	stopped := time.Now() // the last renewal came before
 	_ = b.cmd.Wait()
+	if after := time.Unix(0, b.last(t)).Sub(stopped); after > 3*time.Second+time.Second {
+		t.Errorf("the command was alive %s after its last renewal", after)
+	}
 	if status := b.cmd.ProcessState.ExitCode(); status != 70 {
 		t.Errorf("status %d, want 70", status)
 	}
