@@ -234,7 +234,7 @@ func TestBackendHangs(t *testing.T) {
 	redis.Process().Stop()
 	stopped := time.Now() // the last renewal came before
 	_ = b.cmd.Wait()
-	if after := time.Unix(0, b.last(t)).Sub(stopped); after > 3*time.Second+time.Second {
+	if after := time.Unix(0, b.last(t)).Sub(stopped); after > 7*time.Second { // its lease has 3 s, and the machine may be busy
 		t.Errorf("the command was alive %s after its last renewal", after)
 	}
 	if status := b.cmd.ProcessState.ExitCode(); status != 70 {
