@@ -27,7 +27,8 @@ const page = {
 const opened = Date.now();
 
 const list = new List(byId("grid"), byId("rows"), (item) => (item.group ? toggle(item.name) : openLock(item.name)));
-const eventsOf = (name) => (name === page.view.lock ? page.ofOpen : page.recent.filter((e) => e.name === name));
+const recentOf = (name) => page.recent.filter((e) => e.name === name);
+const eventsOf = (name) => (name === page.view.lock ? page.ofOpen : recentOf(name));
 const lockView = new LockView(eventsOf, opened, (name) => {
   page.dirty.add(name);
   poll();
@@ -228,7 +229,7 @@ const readLosses = async () => {
   const byTime = (a, b) => Date.parse(a.at) - Date.parse(b.at);
   page.recent = [...missed, ...page.recent].sort(byTime).slice(-2 * mostEvents.recent);
   page.ends = [...missed, ...page.ends].sort(byTime).slice(-2 * mostEvents.ends);
-  if (page.view.lock) page.ofOpen = page.recent.filter((e) => e.name === page.view.lock);
+  if (page.view.lock) page.ofOpen = recentOf(page.view.lock);
   changed();
 };
 
@@ -304,7 +305,7 @@ let scrolled = 0;
 
 const openLock = (name) => {
   scrolled = scrollY;
-  page.ofOpen = page.recent.filter((e) => e.name === name);
+  page.ofOpen = recentOf(name);
   page.view.lock = name;
   setSearch("pushState");
   enterLock();
@@ -345,7 +346,7 @@ const fromAddress = () => {
   byId("group").checked = page.view.group;
   drawSort();
   if (page.session && page.view.lock && page.view.lock !== before) {
-    page.ofOpen = page.recent.filter((e) => e.name === page.view.lock);
+    page.ofOpen = recentOf(page.view.lock);
     enterLock();
   } else if (before && !page.view.lock) leaveLock();
   arrangeNow();

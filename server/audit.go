@@ -25,7 +25,7 @@ type auditor struct {
 const (
 	refusalsPerSecond = 100
 	looksPerSecond    = 40
-	looksAtOnce       = 2
+	looksAtOnce       = 2 // concurrently
 )
 
 func newAuditor(log *slog.Logger) *auditor {
@@ -54,8 +54,8 @@ func (a *auditor) refuse(r *request, act Action, err error) {
 var errOfAnother = errors.New("the lease belongs to another principal")
 
 // misused writes a line if a renewal or a release failed because the lease belongs to another principal. To find that
-// out it reads the lock, some times a second and few at once: a store that has lost leases is not asked about each of them.
-// The client does not wait for it, so that its answer does not tell, by the time it takes, whether the lease exists.
+// out it reads the lock, within looksPerSecond and looksAtOnce: a store that has lost leases is not asked about each of
+// them. The client does not wait for it, so that its answer does not tell, by the time it takes, whether the lease exists.
 func (s *Server) misused(r *request, act Action, err error) {
 	if r.mark == "" || !errors.Is(err, backend.ErrLost) || !s.audit.looks.Allow() {
 		return

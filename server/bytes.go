@@ -1,6 +1,9 @@
 package server
 
-import "time"
+import (
+	"slices"
+	"time"
+)
 
 // bucket bounds the bytes of the answers to one client. It holds the bytes of one second. An answer is charged
 // when it is written, because its size is not known before: the bucket may be below zero.
@@ -46,14 +49,9 @@ func (c *client) wrote(n int, v Verb) {
 	if c.bytes == nil {
 		return
 	}
-	bound := false
-	switch v { //nolint:exhaustive // the others are refused while the bucket is below zero
-	case Renew, Release, RenewMany, Batch, Status: // never refused as a whole
-		bound = true
-	case Watch: // not refused after its start
-		bound = true
-	}
-	c.bytes.charge(n, bound, time.Now())
+	// The others are refused while the bucket is below zero; a stream is so at its start only.
+	unrefused := slices.Contains([]Verb{Renew, Release, RenewMany, Batch, Status, Watch}, v)
+	c.bytes.charge(n, unrefused, time.Now())
 }
 
 // owes returns how long the client's bucket will be below zero, and how many bytes it gets in a second.

@@ -83,7 +83,8 @@ type Config struct {
 	// change the request. The request has all that the client sent, credentials too. Default: none. Optional.
 	Observe func(r *http.Request, s Served)
 	// Audit receives a line for each break, each act on the cluster, and each request that was refused for want
-	// of an identity or a right, also for the lease of another principal; of the last, 100 in a second. Default: Logger. Optional.
+	// of an identity or a right (100 in a second) or named the lease of another principal (40 in a second).
+	// Default: Logger. Optional.
 	Audit *slog.Logger
 }
 

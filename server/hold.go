@@ -30,9 +30,7 @@ func (s *Server) renew(w http.ResponseWriter, r *request) {
 	lease := backend.TimedRenewal{Name: r.name, Lease: r.lease, TTL: time.Duration(req.TTL)}
 	got := s.renewerOf(s.knows(r, leaseKey{r.name, r.lease})).renew(r.Context(), []backend.TimedRenewal{lease})
 	if err := got[0].Err; err != nil {
-		s.countRenewal(lease, got[0])
-		s.misused(r, r.action(), err)
-		s.fail(w, r, s.losses.explain(leaseKey{lease.Name, lease.Lease}, err))
+		s.fail(w, r, s.notRenewed(r, r.named, lease, err))
 		return
 	}
 	s.write(w, r, http.StatusOK, s.renewed(r.named, lease, got[0]))
@@ -98,13 +96,12 @@ func (s *Server) renewAll(r *request, known bool, some renewals, out []wire.Rene
 	defer leave()
 	for i, got := range s.renewerOf(known).renew(r.Context(), some.leases) {
 		lease := some.leases[i]
+		named := backend.LeaseID(some.refs[i].Lease)
 		if got.Err != nil {
-			s.countRenewal(lease, got)
-			s.misused(r, Action{Verb: Renew, Name: lease.Name, Lease: backend.LeaseID(some.refs[i].Lease)}, got.Err)
-			out[some.at[i]] = failed(some.refs[i], s.losses.explain(leaseKey{lease.Name, lease.Lease}, got.Err))
+			out[some.at[i]] = failed(some.refs[i], s.notRenewed(r, named, lease, got.Err))
 			continue
 		}
-		out[some.at[i]] = s.renewed(backend.LeaseID(some.refs[i].Lease), lease, got)
+		out[some.at[i]] = s.renewed(named, lease, got)
 	}
 }
 
@@ -138,7 +135,9 @@ func failed(ref wire.LeaseRef, err error) wire.RenewResult {
 // renewed counts a renewal and returns its result, with the lease as the client names it. The client counts the TTL from before it
 // sent the request; the time left that the backend reported counts from a later moment.
 func (s *Server) renewed(named backend.LeaseID, lease backend.TimedRenewal, got renewal) wire.RenewResult {
-	s.countRenewal(lease, got)
+	k := leaseKey{lease.Name, lease.Lease}
+	s.registry.renewed(k, got.Left)
+	s.losses.held(k)
 	left := got.Left
 	if lease.TTL > 0 {
 		left = min(left, lease.TTL)
@@ -150,19 +149,18 @@ func (s *Server) renewed(named backend.LeaseID, lease backend.TimedRenewal, got 
 	}
 }
 
-func (s *Server) countRenewal(lease backend.TimedRenewal, got renewal) {
-	k := leaseKey{lease.Name, lease.Lease}
-	if got.Err == nil {
-		s.registry.renewed(k, got.Left)
-		s.losses.held(k)
-		return
-	}
-	lost := errors.Is(got.Err, backend.ErrLost)
+// notRenewed counts a renewal that failed, and returns the error for the client, which knows the lease as named.
+func (s *Server) notRenewed(r *request, named backend.LeaseID, lease backend.TimedRenewal, err error) error {
+	lost := errors.Is(err, backend.ErrLost)
 	s.metrics.RenewFailed(lost)
-	if lost {
-		s.metrics.Lost(holdfast.CauseGone)
-		s.registry.ended(k)
+	if !lost {
+		return err
 	}
+	k := leaseKey{lease.Name, lease.Lease}
+	s.metrics.Lost(holdfast.CauseGone)
+	s.registry.ended(k)
+	s.misused(r, Action{Verb: Renew, Name: lease.Name, Lease: named}, err)
+	return s.losses.explain(k, err)
 }
 
 // release serves DELETE /v1/locks/{name}/leases/{lease}. It releases a lease that is held as

@@ -1,12 +1,10 @@
 package server
 
 import (
-	"errors"
 	"net/http"
 	"slices"
 	"sync"
 
-	"github.com/holdfast-io/holdfast"
 	"github.com/holdfast-io/holdfast/backend"
 	"github.com/holdfast-io/holdfast/internal/wire"
 )
@@ -61,16 +59,13 @@ func (l *losses) held(k leaseKey) {
 
 // explain adds to the error of a lease that is lost why it was broken, if that is known here.
 func (l *losses) explain(k leaseKey, err error) error {
-	if _, known := errors.AsType[*holdfast.LostError](err); known || !errors.Is(err, backend.ErrLost) {
-		return err
-	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	e, ok := l.broken[k]
 	if !ok {
 		return err
 	}
-	return &holdfast.LostError{Name: e.Name, Token: e.Token, Cause: holdfast.CauseBroken, Reason: e.Reason}
+	return &backend.LossError{Cause: backend.CauseBroken, Reason: e.Reason}
 }
 
 // recentLosses serves GET /v1/losses. It leaves out the locks that the caller may not see.

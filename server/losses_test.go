@@ -17,8 +17,8 @@ func (a *api) losses(header ...string) []wire.Loss {
 	return want[wire.Losses](a, 200, "GET", "/v1/losses", "", header...).Losses
 }
 
-// Who comes after an incident learns which locks were broken, also when nobody watched; and each loss once. What expires is
-// known only while somebody watches.
+// After an incident the server still knows which locks were broken through it, also without an event stream, and each
+// loss once. What expires is known only while there is a stream.
 func TestLosses(t *testing.T) {
 	t.Parallel()
 	a := start(t, server.Config{})

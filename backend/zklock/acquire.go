@@ -3,7 +3,6 @@ package zklock
 import (
 	"context"
 	"errors"
-	"strings"
 	"sync"
 	"time"
 
@@ -291,7 +290,7 @@ func (a *acquisition) stand(ctx context.Context, e standing) (backend.Grant, err
 			return a.grant(e.path, e.token, true)
 		}
 	}
-	node := e.path[strings.LastIndexByte(e.path, '/')+1:]
+	node := nodeOf(e.path)
 	token, q, err := a.first(ctx, e)
 	if err != nil {
 		return backend.Grant{}, err

@@ -27,6 +27,9 @@ func spotOf(path string) (spot, bool) {
 	return spot{path[:strings.LastIndexByte(path, '/')], int32(place)}, err == nil
 }
 
+// nodeOf returns the name of the entry with that path, below its lock.
+func nodeOf(path string) string { return path[strings.LastIndexByte(path, '/')+1:] }
+
 // lease is what is known of a lease of a session. Its Entry is the path of its node.
 type lease = seqlock.Lease[handOver]
 
@@ -212,7 +215,7 @@ func (a *acquisition) next(ctx context.Context, q queue, i int, path string) (qu
 	}
 	j, one := q.Blocker(i)
 	if !one {
-		q, err := a.inQueue(ctx, path[strings.LastIndexByte(path, '/')+1:])
+		q, err := a.inQueue(ctx, nodeOf(path))
 		return q, false, err
 	}
 	w.connected = a.s.link.connected.Load()

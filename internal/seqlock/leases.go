@@ -39,8 +39,8 @@ type Lease[S any] struct {
 
 	gone      atomic.Bool   // set with the mutex held
 	held      bool          // it was granted
-	stopped   chan struct{} // closed when it is gone; nil: nobody has asked for it
-	turn      chan struct{} // nil: nobody has asked for it
+	stopped   chan struct{} // closed when it is gone; nil until Gone is called
+	turn      chan struct{} // nil until Turn is called
 	abandoned time.Time
 }
 

@@ -13,6 +13,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/holdfast-io/holdfast/backend"
 	"github.com/holdfast-io/holdfast/dashboard"
 	"github.com/holdfast-io/holdfast/fence"
 	"github.com/holdfast-io/holdfast/internal/wire"
@@ -117,6 +118,17 @@ func (f *fake) page(q url.Values) wire.List {
 		out.Next = f.locks[from+limit-1].Name
 	}
 	return out
+}
+
+// quarantined sets for how long /readyz reports a quarantine, and returns it. 0: it reports none.
+func (f *fake) quarantined(left time.Duration) error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.unready = nil
+	if left > 0 {
+		f.unready = &backend.QuarantineError{Backend: "redis", Reason: "the server is new or lost its data", Left: left, Parameter: "quarantine=off"}
+	}
+	return f.unready
 }
 
 // renewed returns the locks as if each holder had renewed its lease all the time: it has left what the

@@ -11,7 +11,6 @@ import (
 	"github.com/chromedp/cdproto/performance"
 	"github.com/chromedp/chromedp/kb"
 
-	"github.com/holdfast-io/holdfast/backend"
 	"github.com/holdfast-io/holdfast/fence"
 	"github.com/holdfast-io/holdfast/internal/chaos"
 	"github.com/holdfast-io/holdfast/internal/leasetest"
@@ -279,10 +278,7 @@ func TestConnectionIsLost(t *testing.T) {
 func TestQuarantineIsShown(t *testing.T) {
 	t.Parallel()
 	f, at := serveFake(t, many(100))
-	q := &backend.QuarantineError{Backend: "redis", Reason: "the server is new or lost its data", Left: time.Hour, Parameter: "quarantine=off"}
-	f.mu.Lock()
-	f.unready = q
-	f.mu.Unlock()
+	q := f.quarantined(time.Hour)
 	b := open(t, at, desk)
 	b.until(fmt.Sprintf(`!document.querySelector("#alert").hidden && document.querySelector("#alert").textContent === %q`, "No lock is granted: "+q.Error()))
 	b.until(`document.querySelector("#counts").textContent.startsWith("100 locks")`)

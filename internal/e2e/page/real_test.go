@@ -304,19 +304,19 @@ func TestBreakShowsWhoLoses(t *testing.T) {
 func TestEarlierLosses(t *testing.T) {
 	t.Parallel()
 	at := serve(t, server.Config{})
-	acquire(t, at, "", "x", wire.AcquireRequest{TTL: wire.Duration(time.Hour), Owner: "ann/1"})
-	if status, text, err := call(leasetest.Within(t), "DELETE", at+"/v1/locks/x?reason=it+hangs", "", ""); err != nil || status != http.StatusOK {
-		t.Fatalf("break: %d %s, %v", status, text, err)
+	incident := func(owner, reason string) {
+		acquire(t, at, "", "x", wire.AcquireRequest{TTL: wire.Duration(time.Hour), Owner: owner})
+		if status, text, err := call(leasetest.Within(t), "DELETE", at+"/v1/locks/x?reason="+reason, "", ""); err != nil || status != http.StatusOK {
+			t.Fatalf("break: %d %s, %v", status, text, err)
+		}
 	}
+	incident("ann/1", "it+hangs")
 	b := open(t, at+"/", desk)
 	b.until(`document.querySelector("#attention-lists").textContent.includes("broken")`)
 	b.click(`#attention-lists a[data-lock="x"]`)
 	b.until(`document.querySelector("#events").innerText.includes("it hangs") && document.querySelectorAll("#events tbody tr").length === 1`)
 	// The same loss is not shown again when the page reads it again, and a new one is.
-	acquire(t, at, "", "x", wire.AcquireRequest{TTL: wire.Duration(time.Hour), Owner: "bob/2"})
-	if status, text, err := call(leasetest.Within(t), "DELETE", at+"/v1/locks/x?reason=again", "", ""); err != nil || status != http.StatusOK {
-		t.Fatalf("break: %d %s, %v", status, text, err)
-	}
+	incident("bob/2", "again")
 	b.until(`document.querySelectorAll("#events tr.broken").length === 2`)
 	value[bool](b, `window.reads = 0, window.plain = window.fetch, window.fetch = (path, ...rest) => (path === "/v1/losses" && window.reads++, window.plain(path, ...rest)), true`)
 	b.until("window.reads > 0")

@@ -11,7 +11,6 @@ import (
 
 	"github.com/chromedp/chromedp"
 
-	"github.com/holdfast-io/holdfast/backend"
 	"github.com/holdfast-io/holdfast/fence"
 	"github.com/holdfast-io/holdfast/internal/wire"
 )
@@ -117,15 +116,11 @@ func TestScreenshots(t *testing.T) {
 			value[bool](b, `document.querySelector("#group").click(), scrollTo(0, document.querySelector("#locks").offsetTop), true`)
 			b.until(`document.querySelectorAll("#rows .group:not([hidden])").length > 0`)
 			shoot(b, "groups")
-			f.mu.Lock()
-			f.unready = &backend.QuarantineError{Backend: "redis", Reason: "the server is new or lost its data", Left: time.Minute, Parameter: "quarantine=off"}
-			f.mu.Unlock()
+			_ = f.quarantined(time.Minute)
 			b.visit(at + "/")
 			b.until(`!document.querySelector("#alert").hidden`)
 			shoot(b, "alert")
-			f.mu.Lock()
-			f.unready = nil
-			f.mu.Unlock()
+			_ = f.quarantined(0)
 			b.visit(at + "/?q=no-such-lock")
 			b.until(`!document.querySelector("#empty").hidden`)
 			shoot(b, "empty")

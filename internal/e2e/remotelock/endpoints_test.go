@@ -170,11 +170,7 @@ func TestServerIsSilent(t *testing.T) {
 // A holder learns from its next renewal that an operator broke the lock, and why.
 func TestHolderLearnsTheReason(t *testing.T) {
 	t.Parallel()
-	c, err := holdfast.New(remote(t, serve(t, memlock.NewStore(), "127.0.0.1:0", server.Config{}).url), holdfast.Config{TTL: ttl})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer c.Close(context.WithoutCancel(t.Context()))
+	c := clientWith(t, remote(t, serve(t, memlock.NewStore(), "127.0.0.1:0", server.Config{}).url), holdfast.Config{TTL: ttl})
 	held, err := c.Acquire(t.Context(), "n")
 	if err != nil {
 		t.Fatal(err)
@@ -197,13 +193,9 @@ func TestHolderLearnsTheReason(t *testing.T) {
 func TestWaitForOneselfIsLogged(t *testing.T) {
 	t.Parallel()
 	told := make(chan string, 16)
-	c, err := holdfast.New(remote(t, serve(t, memlock.NewStore(), "127.0.0.1:0", server.Config{}).url), holdfast.Config{
+	c := clientWith(t, remote(t, serve(t, memlock.NewStore(), "127.0.0.1:0", server.Config{}).url), holdfast.Config{
 		TTL: ttl, Logger: slog.New(slog.NewTextHandler(writer(func(line string) { told <- line }), nil)),
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer c.Close(context.WithoutCancel(t.Context()))
 	held, err := c.Acquire(t.Context(), "n")
 	if err != nil {
 		t.Fatal(err)

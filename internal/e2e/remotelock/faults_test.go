@@ -48,7 +48,12 @@ func probed(t *testing.T, url string) (*remotelock.Backend, *remoteprobe.Probe) 
 
 func client(t *testing.T, b backend.Backend) *holdfast.Client {
 	t.Helper()
-	c, err := holdfast.New(b, holdfast.Config{})
+	return clientWith(t, b, holdfast.Config{})
+}
+
+func clientWith(t *testing.T, b backend.Backend, cfg holdfast.Config) *holdfast.Client {
+	t.Helper()
+	c, err := holdfast.New(b, cfg)
 	if err != nil {
 		t.Fatal(err)
 	}
