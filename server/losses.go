@@ -31,7 +31,9 @@ func (l *losses) note(e backend.Event) {
 		return
 	}
 	if len(l.last) == mostLosses {
-		delete(l.broken, leaseKey{l.last[0].Name, l.last[0].Lease})
+		if oldest := (leaseKey{l.last[0].Name, l.last[0].Lease}); l.broken[oldest].Token == l.last[0].Token { // and not a later grant
+			delete(l.broken, oldest)
+		}
 		l.last = slices.Delete(l.last, 0, 1)
 	}
 	l.last = append(l.last, e)

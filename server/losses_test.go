@@ -87,6 +87,28 @@ func TestLossesAreBounded(t *testing.T) {
 	}
 }
 
+// The reason of a break is remembered as long as the break, also if an earlier one of the same lease ID is forgotten.
+func TestReasonOutlivesAnEarlierBreak(t *testing.T) {
+	t.Parallel()
+	const most, lease = 200, "always-the-same-one"
+	a := start(t, server.Config{})
+	again := func(reason string) {
+		a.take("x", fmt.Sprintf(`{"lease":%q}`, lease))
+		want[wire.Break](a, 200, "DELETE", lockPath("x")+"?reason="+reason, "")
+	}
+	again("first")
+	for range most - 2 {
+		a.take("y", `{}`)
+		want[wire.Break](a, 200, "DELETE", lockPath("y"), "")
+	}
+	again("second")
+	a.take("y", `{}`) // its break is one too many: that of the first is forgotten
+	want[wire.Break](a, 200, "DELETE", lockPath("y"), "")
+	if p := want[wire.Problem](a, 410, "PUT", lockPath("x")+"/leases/"+lease, `{}`); p.Reason != "second" {
+		t.Errorf("the holder is told %+v", p)
+	}
+}
+
 // Nobody sees more of a loss than of its lock.
 func TestLossesOfOthers(t *testing.T) {
 	t.Parallel()
