@@ -41,6 +41,7 @@ func TestObserve(t *testing.T) {
 
 // Config.Observe, set or not, allocates nothing in a request.
 func TestCostOfObserve(t *testing.T) { //nolint:paralleltest // it counts the allocations of the process
+	const requests = 100 // of a run: with the race detector a sync.Pool forgets by chance, so that one request may cost more than the next
 	cost := func(observe func(*http.Request, server.Served)) float64 {
 		b := memlock.NewStore().Open()
 		s, err := server.New(b, server.Config{Observe: observe})
@@ -48,7 +49,11 @@ func TestCostOfObserve(t *testing.T) { //nolint:paralleltest // it counts the al
 			t.Fatal(err)
 		}
 		req := httptest.NewRequestWithContext(t.Context(), http.MethodGet, "http://127.0.0.1/healthz", http.NoBody)
-		n := testing.AllocsPerRun(1000, func() { s.ServeHTTP(httptest.NewRecorder(), req) })
+		n := testing.AllocsPerRun(20, func() {
+			for range requests {
+				s.ServeHTTP(httptest.NewRecorder(), req)
+			}
+		})
 		if err := s.Close(t.Context()); err != nil {
 			t.Error(err)
 		}
@@ -57,7 +62,7 @@ func TestCostOfObserve(t *testing.T) { //nolint:paralleltest // it counts the al
 		}
 		return n
 	}
-	if without, with := cost(nil), cost(func(*http.Request, server.Served) {}); with > without {
-		t.Errorf("a request allocates %g times, and %g times with Observe", without, with)
+	if without, with := cost(nil), cost(func(*http.Request, server.Served) {}); with-without > requests/2 {
+		t.Errorf("%d requests allocate %g times, and %g times with Observe", requests, without, with)
 	}
 }

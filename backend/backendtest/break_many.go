@@ -112,14 +112,16 @@ func (c *sharers) settle(victims map[backend.LeaseID]backend.Holder, room int, s
 // outcome waits for the end of a waiter's call, and reports whether the waiter has the lock. A
 // victim may have lost it before the call returned.
 func (w *waiter) outcome(victims map[backend.LeaseID]backend.Holder) (lease, bool) {
-	if _, broken := victims[w.req.Lease]; !broken {
+	h, broken := victims[w.req.Lease]
+	if !broken {
 		return w.granted(), true
 	}
 	w.returns(w.c.e.soon())
 	if w.err != nil && !errors.Is(w.err, backend.ErrLost) {
 		w.c.e.Fatalf("Acquire of %s, which a break took: %v; it has to be granted, or ErrLost", describe(w.req), w.err)
 	}
-	return lease{AcquireRequest: w.req, Grant: w.grant}, false
+	l := lease{AcquireRequest: w.req, Grant: w.grant}
+	return l, w.c.e.grantedAgain(l, h)
 }
 
 // settleInAnyOrder is settle where the store promises no order: each waiter that is granted
@@ -231,7 +233,7 @@ func breakBesideArrivals(e *env) {
 	c.checkHolders(victims, left)
 	stay := make(map[backend.LeaseID]fence.Token)
 	for _, l := range come {
-		if _, ok := victims[l.Lease]; !ok {
+		if h, ok := victims[l.Lease]; !ok || e.grantedAgain(l, h) {
 			stay[l.Lease] = l.Token
 		} else if l.Token >= res.Token { // the break may know an older token of a lease whose grant was in progress
 			e.Errorf("Break returned token %d; a victim was granted %d", res.Token, l.Token)

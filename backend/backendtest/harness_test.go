@@ -5,6 +5,7 @@ import (
 	"errors"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -142,6 +143,50 @@ func TestStandstill(t *testing.T) {
 			}
 		})
 	}
+}
+
+// TestStandstillBesideBreak: an Acquire that had no answer, and whose grant a break took, is granted
+// again. The case blames nobody.
+func TestStandstillBesideBreak(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		store, broke := memlock.NewStore(), make(chan struct{})
+		var asked, lost atomic.Int64
+		var arrived sync.Map // the sessions of which a client has arrived: the case waits for one of each
+		h := &hooks{
+			acquire: func(ctx context.Context, b backend.Backend, r backend.AcquireRequest) (backend.Grant, error) {
+				g, err := b.Acquire(ctx, r)
+				if err != nil || asked.Add(1) <= holders {
+					return g, err
+				}
+				if _, second := arrived.LoadOrStore(r.Session, true); !second {
+					return g, nil
+				}
+				select {
+				case <-broke:
+					return g, nil
+				default:
+				}
+				lost.Add(1)
+				<-broke
+				time.Sleep(10 * time.Second)
+				return backend.Grant{}, &backend.UnavailableError{Op: "acquire", MayHold: true, Err: context.DeadlineExceeded}
+			},
+			breaks: func(ctx context.Context, b backend.Backend, r backend.BreakRequest) (backend.BreakResult, error) {
+				defer close(broke)
+				return b.Break(ctx, r)
+			},
+		}
+		r := find(t, "C10/a-break-beside-arrivals").Run(t.Context(), backendtest.Harness{
+			Open:    func(backendtest.T) backend.Backend { return mutated{store.Open(), h} },
+			TTL:     time.Minute,
+			Slack:   time.Minute,
+			Holders: holders,
+		})
+		if lost.Load() == 0 || len(r.Failures) > 0 {
+			t.Errorf("%d acquires had no answer: %q", lost.Load(), r.Failures)
+		}
+	})
 }
 
 func TestHarnessMayFail(t *testing.T) {

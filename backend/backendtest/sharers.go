@@ -175,7 +175,8 @@ func (c *sharers) note(l backend.Loss) {
 	c.told[l.Lease] = l
 }
 
-// unheard returns the victims whose loss was not reported yet.
+// unheard returns the victims whose loss was not reported yet. A client that had no answer to its
+// Acquire may not know that the lease was ever its own.
 func (c *sharers) unheard(victims map[backend.LeaseID]backend.Holder) []backend.LeaseID {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -187,7 +188,8 @@ func (c *sharers) unheard(victims map[backend.LeaseID]backend.Holder) []backend.
 	}
 	var missing []backend.LeaseID
 	for id := range victims {
-		if _, ok := c.told[id]; !ok && !c.released[id] {
+		_, told := c.told[id]
+		if _, unknown := c.e.unanswered.Load(id); !told && !unknown && !c.released[id] {
 			missing = append(missing, id)
 		}
 	}

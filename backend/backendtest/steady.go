@@ -43,15 +43,25 @@ func (s steady) EndSession(ctx context.Context, id backend.SessionID) error {
 	return err
 }
 
-// Acquire asks under the same lease ID, so that the answer is the first grant.
+// Acquire asks under the same lease ID, so that the answer is the first grant, unless a break took
+// that one.
 func (s steady) Acquire(ctx context.Context, req backend.AcquireRequest) (backend.Grant, error) {
 	var g backend.Grant
 	_, err := s.insist(ctx, func() error {
 		var err error
-		g, err = s.Backend.Acquire(ctx, req)
+		if g, err = s.Backend.Acquire(ctx, req); errors.Is(err, backend.ErrUnavailable) {
+			s.e.unanswered.Store(req.Lease, true)
+		}
 		return err
 	})
 	return g, err
+}
+
+// grantedAgain reports whether the lease was asked for again, and granted again, after a break took
+// a grant whose answer was lost.
+func (e *env) grantedAgain(l lease, broken backend.Holder) bool {
+	_, lost := e.unanswered.Load(l.Lease)
+	return lost && l.Token > broken.Token
 }
 
 // Renew renews.
