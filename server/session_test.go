@@ -8,6 +8,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/holdfast-io/holdfast/internal/leasetest"
 	"github.com/holdfast-io/holdfast/internal/wire"
 	"github.com/holdfast-io/holdfast/server"
 )
@@ -118,8 +119,10 @@ func TestSessionIsNotForged(t *testing.T) {
 func TestSessionEndsWithItsToken(t *testing.T) {
 	t.Parallel()
 	var revoked atomic.Bool
+	var refused atomic.Int32
 	a := start(t, server.Config{Principal: caller, Authorize: func(r *http.Request, _ server.Action) error {
 		if caller(r) == "" || revoked.Load() && caller(r) == "op" {
+			refused.Add(1)
 			return server.ErrUnauthenticated
 		}
 		return nil
@@ -132,7 +135,9 @@ func TestSessionEndsWithItsToken(t *testing.T) {
 	want[wire.Problem](a, 401, "GET", "/v1/locks", "", a.with(c)...)
 	// A header comes before the cookie, also one that is refused.
 	want[wire.Session](a, 200, "GET", sessionPath, "", append(a.with(c), "Authorization", "bob")...)
+	before := refused.Load()
 	a.call("POST", lockPath("x"), `{}`, "Authorization", "bob")
+	leasetest.Eventually(t, "the stream is not told of x", func() bool { return refused.Load() > before })
 	revoked.Store(false)
 	a.call("POST", lockPath("y"), `{}`, "Authorization", "bob")
 	if e := stream.next(t, "acquired"); e.Name != "y" {

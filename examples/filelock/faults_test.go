@@ -137,7 +137,7 @@ func TestAnotherBoot(t *testing.T) {
 	before, after := open(t, dir), open(t, dir)
 	defer before.Close()
 	defer after.Close()
-	const ttl = 500 * time.Millisecond
+	const ttl = 6 * time.Second // longer than the disk takes
 	h := take(t, before, "a", ttl)
 	gone := request("a", backend.NewLeaseID(), ttl)
 	if err := before.Release(t.Context(), backend.ReleaseRequest{Name: "a", Lease: gone.Lease, Abandon: true}); err != nil {
@@ -173,7 +173,7 @@ func TestLostIsFinalAfterReboot(t *testing.T) {
 	before, after := open(t, dir), open(t, dir)
 	defer before.Close()
 	defer after.Close()
-	const ttl = 100 * time.Millisecond
+	const ttl = 3 * time.Second // longer than the disk takes
 	h := take(t, before, "a", ttl)
 	again := backend.RenewRequest{Leases: []backend.TimedRenewal{{Name: "a", Lease: h.req.Lease, TTL: time.Minute}}}
 	time.Sleep(2 * ttl)

@@ -27,7 +27,10 @@ import (
 // directory, and the lease.
 const job = "FILELOCK_TEST_JOB"
 
-const patience = time.Minute // of a test, for anything that a busy machine delays
+const (
+	patience = time.Minute     // of a test, for anything that a busy machine delays
+	childTTL = 8 * time.Second // longer than the disk takes
+)
 
 func TestMain(m *testing.M) {
 	if text := os.Getenv(job); text != "" {
@@ -65,7 +68,7 @@ func child(do, dir string, lease backend.LeaseID) error {
 			}
 		})
 	}
-	g, err := b.Acquire(context.Background(), request("a", lease, time.Second))
+	g, err := b.Acquire(context.Background(), request("a", lease, childTTL))
 	fmt.Println(g.Token, err)
 	return nil
 }
@@ -153,7 +156,7 @@ func TestStoppedForLong(t *testing.T) {
 			if err != nil || !status.Stopped() {
 				t.Fatalf("the child did not stop: %v, %v", status, err)
 			}
-			ctx, cancel := context.WithTimeout(t.Context(), 1500*time.Millisecond) // the child's TTL is a second
+			ctx, cancel := context.WithTimeout(t.Context(), childTTL+time.Second/2)
 			defer cancel()
 			r := request("a", backend.NewLeaseID(), time.Minute)
 			r.Wait = true

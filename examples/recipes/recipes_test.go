@@ -103,8 +103,8 @@ func TestOncePerPeriod(t *testing.T) {
 	t.Parallel()
 	machines := clients(t, 3, holdfast.Config{})
 	var ran atomic.Int32
-	run := func(i int) bool {
-		here, err := recipes.OncePerPeriod(t.Context(), machines[i], "report", 4*time.Second, func(context.Context, *holdfast.Lock) error {
+	run := func(i int, name string, period time.Duration) bool {
+		here, err := recipes.OncePerPeriod(t.Context(), machines[i], name, period, func(context.Context, *holdfast.Lock) error {
 			ran.Add(1)
 			return nil
 		})
@@ -114,12 +114,13 @@ func TestOncePerPeriod(t *testing.T) {
 		return here
 	}
 	for i := range machines { // one after the other, as clocks do that differ
-		run(i)
+		run(i, "daily", time.Hour)
 	}
 	if ran.Load() != 1 {
 		t.Errorf("it ran %d times in one period", ran.Load())
 	}
-	for deadline := time.Now().Add(time.Minute); !run(1); time.Sleep(stay) {
+	run(0, "often", 4*time.Second)
+	for deadline := time.Now().Add(time.Minute); !run(1, "often", 4*time.Second); time.Sleep(stay) {
 		if time.Now().After(deadline) {
 			t.Fatal("it did not run in the next period")
 		}
@@ -243,7 +244,7 @@ func TestReadersAndWriters(t *testing.T) {
 // no further step begins, and a late write is refused.
 func TestLongWork(t *testing.T) {
 	t.Parallel()
-	const ttl = time.Second
+	const ttl = 6 * time.Second // longer than the store takes, now and then
 	machines := clients(t, 2, holdfast.Config{TTL: ttl})
 	db := database(t, "sqlite", "file:"+t.TempDir()+"/data.db?_txlock=immediate")
 	guard, err := sqlfence.New(sqlfence.SQLite, sqlfence.Config{})
@@ -259,7 +260,7 @@ func TestLongWork(t *testing.T) {
 	begun := time.Now()
 	var late fence.Token
 	err = recipes.LongWork(t.Context(), machines[0], "import", func(ctx context.Context, token fence.Token) error {
-		for late = token; time.Since(begun) < 2*ttl; time.Sleep(stay) {
+		for late = token; time.Since(begun) < ttl+ttl/2; time.Sleep(stay) {
 			if _, err := machines[1].TryAcquire(t.Context(), "import"); !errors.Is(err, holdfast.ErrHeld) || ctx.Err() != nil {
 				return fmt.Errorf("after %s: %w, %w", time.Since(begun), err, ctx.Err())
 			}

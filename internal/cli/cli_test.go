@@ -150,7 +150,7 @@ func startServer(t *testing.T, dir string, port int) server {
 	p := testserver.Start(t, testserver.Command{
 		Path: binary, Args: []string{"serve", "--listen", addr, "--data-dir", filepath.Join(dir, "data")},
 	})
-	p.Await(30*time.Second, func(ctx context.Context) error {
+	p.Await(2*time.Minute, func(ctx context.Context) error {
 		cmd := exec.CommandContext(ctx, binary, "doctor", "--backend", "holdfast://"+addr)
 		return cmd.Run()
 	})

@@ -237,9 +237,9 @@ func TestClusterReplacedUnderLoad(t *testing.T) {
 // A command continues when a node is killed, whichever it is.
 func TestNodesKilledUnderRun(t *testing.T) {
 	t.Parallel()
-	disturbedUnderRun(t, "5s", 3, func(c *trio, i int) {
+	disturbedUnderRun(t, "15s", 3, func(c *trio, i int) {
 		c.nodes[i].Kill()
-		time.Sleep(6 * time.Second) // longer than the TTL
+		time.Sleep(16 * time.Second) // longer than the TTL
 		c.start(i)
 	})
 }

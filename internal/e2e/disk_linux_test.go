@@ -96,7 +96,7 @@ func TestDiskFull(t *testing.T) {
 				t.Fatal(err)
 			}
 			got := waitFor(t, b, "held")
-			<-lock.Renewed()
+			renewed(t, lock)
 			lag, ends := lateness(t), make(chan time.Time, 1)
 			defer lag()
 			go func() {
@@ -113,17 +113,19 @@ func TestDiskFull(t *testing.T) {
 				if late, machine := ended.Sub(lock.Deadline()), lag(); late > 50*time.Millisecond+machine {
 					t.Errorf("the context ended %s after the deadline, and timers were late by %s at most", late, machine)
 				}
+				ended = lock.Deadline()
 			case <-time.After(2 * time.Minute):
 				t.Fatal("the holder neither renews nor is told")
 			}
 			disk.Free()
 			worksAgain(t, s, connect("d"))
 			if ended.IsZero() {
-				// It may have been lost since, and then its context has ended already.
-				if err := lock.Release(t.Context()); err != nil && !errors.Is(err, holdfast.ErrLost) {
+				ended = time.Now()
+				if err := lock.Release(t.Context()); errors.Is(err, holdfast.ErrLost) {
+					ended = lock.Deadline() // it was lost since
+				} else if err != nil {
 					t.Errorf("release: %v", err)
 				}
-				ended = <-ends
 			}
 			r := <-got
 			if r.err != nil {

@@ -137,7 +137,7 @@ func TestLeaderCutOff(t *testing.T) {
 				t.Fatal(err)
 			}
 			got := waitFor(t, majority, "n")
-			<-lock.Renewed()
+			renewed(t, lock)
 			lag := lateness(t)
 			if e.cut != nil {
 				e.cut(n)
@@ -145,13 +145,12 @@ func TestLeaderCutOff(t *testing.T) {
 				e.processes[n].Stop()
 			}
 			told(t, lock, lag)
-			ended := time.Now()
 			r := <-got
 			if r.err != nil {
 				t.Fatal(r.err)
 			}
-			if r.at.Before(ended) || r.lock.Token() <= lock.Token() {
-				t.Errorf("granted at %s with token %d; the holder knew at %s, and had %d", r.at, r.lock.Token(), ended, lock.Token())
+			if until := lock.Deadline(); r.at.Before(until) || r.lock.Token() <= lock.Token() {
+				t.Errorf("granted at %s with token %d; the holder had %d until %s", r.at, r.lock.Token(), lock.Token(), until)
 			}
 			for _, name := range []string{"n", "free"} { // a minority grants nothing
 				ctx, cancel := context.WithTimeout(t.Context(), time.Second)
@@ -186,7 +185,7 @@ func TestFollowersGone(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			<-lock.Renewed()
+			renewed(t, lock)
 			lag := lateness(t)
 			others := func(do func(*testserver.Process)) {
 				for i, p := range e.processes {

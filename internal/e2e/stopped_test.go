@@ -61,7 +61,7 @@ func pausable() map[string]func(t *testing.T) (string, []*testserver.Process) {
 // token.
 func TestStoreStopped(t *testing.T) {
 	t.Parallel()
-	const ttl = 3 * time.Second
+	const ttl = 10 * time.Second
 	for name, start := range pausable() {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -85,7 +85,7 @@ func TestStoreStopped(t *testing.T) {
 				l, err := b.Acquire(t.Context(), "n")
 				got <- result{l, time.Now(), err}
 			}()
-			<-lock.Renewed() // everything is running
+			renewed(t, lock) // everything is running
 			for _, p := range processes {
 				p.Stop()
 			}
@@ -103,8 +103,8 @@ func TestStoreStopped(t *testing.T) {
 			if r.err != nil {
 				t.Fatal(r.err)
 			}
-			if r.at.Before(ended) || r.lock.Token() <= lock.Token() {
-				t.Errorf("granted at %s with token %d; the holder knew at %s, and had %d", r.at, r.lock.Token(), ended, lock.Token())
+			if until := lock.Deadline(); r.at.Before(until) || r.lock.Token() <= lock.Token() {
+				t.Errorf("granted at %s with token %d; the holder had %d until %s", r.at, r.lock.Token(), lock.Token(), until)
 			}
 			if err := r.lock.Release(t.Context()); err != nil {
 				t.Error(err)

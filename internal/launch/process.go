@@ -27,6 +27,7 @@ const (
 	killedIn  = 20 * time.Second
 	askedIn   = time.Minute
 	pollEvery = 10 * time.Millisecond
+	attempt   = 10 * time.Second
 	logTail   = 16 << 10
 )
 
@@ -254,7 +255,8 @@ func (p *Process) Gone() bool {
 // String returns the name and the ID of the process.
 func (p *Process) String() string { return fmt.Sprintf("%s (%d)", p.name, p.Pid()) }
 
-// Await calls ready until it returns nil. Each call gets a context of one second. Errors: ErrEnded if
+// Await calls ready until it returns nil. Each call gets a context of ten seconds: it may start
+// a process, on a busy machine. Errors: ErrEnded if
 // the process ends; the last error of ready, when ctx or the time-out ends. Both have the end of
 // its log.
 func (p *Process) Await(ctx context.Context, timeout time.Duration, ready func(context.Context) error) error {
@@ -263,7 +265,7 @@ func (p *Process) Await(ctx context.Context, timeout time.Duration, ready func(c
 	tick := time.NewTicker(pollEvery)
 	defer tick.Stop()
 	for {
-		one, done := context.WithTimeout(ctx, time.Second)
+		one, done := context.WithTimeout(ctx, attempt)
 		err := ready(one)
 		done()
 		if err == nil {
