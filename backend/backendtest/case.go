@@ -163,7 +163,9 @@ type env struct {
 	limit  chan time.Duration // how long the case may take, once that is known
 	over   chan struct{}      // closed when the case and its cleanups are done
 
-	unanswered sync.Map // the lease IDs of which an Acquire had no answer: the store may have granted it
+	// The IDs of leases of which an Acquire had no answer: the store may have granted it; and of
+	// those that were gone when a Release was sent again.
+	unanswered, given sync.Map
 
 	mu       sync.Mutex
 	closed   bool // the result was taken; later failures and messages are dropped

@@ -374,9 +374,18 @@ func (c *client) release(r backend.AcquireRequest) error {
 	return c.b.Release(ctx, giveBack(r))
 }
 
-// give releases a lease that has to be held.
+// free releases a lease that has to be held.
+func (c *client) free(r backend.AcquireRequest) error {
+	err := c.release(r)
+	if errors.Is(err, backend.ErrLost) && c.e.mayBeGiven(r.Lease) {
+		return nil
+	}
+	return err
+}
+
+// give releases a lease that has to be held, or ends the case.
 func (c *client) give(l lease) {
-	if err := c.release(l.AcquireRequest); err != nil {
+	if err := c.free(l.AcquireRequest); err != nil {
 		c.e.Fatalf("Release of %s: %v; it was held", describe(l.AcquireRequest), err)
 	}
 }

@@ -145,6 +145,30 @@ func TestStandstill(t *testing.T) {
 	}
 }
 
+// TestBreakStandsStill: whom a break took that had no answer is unknown, so the case is not judged. A
+// break that fails soon is a failure.
+func TestBreakStandsStill(t *testing.T) {
+	t.Parallel()
+	for _, takes := range []time.Duration{10 * time.Second, time.Millisecond} {
+		synctest.Test(t, func(t *testing.T) {
+			store := memlock.NewStore()
+			h := &hooks{breaks: func(ctx context.Context, b backend.Backend, r backend.BreakRequest) (backend.BreakResult, error) {
+				_, err := b.Break(ctx, r)
+				time.Sleep(takes)
+				return backend.BreakResult{}, errors.Join(err, &backend.UnavailableError{Op: "break", MayHold: true, Err: context.DeadlineExceeded})
+			}}
+			r := find(t, "C10/a-break-beside-one-arrival").Run(t.Context(), backendtest.Harness{
+				Open:  func(backendtest.T) backend.Backend { return mutated{store.Open(), h} },
+				TTL:   time.Minute,
+				Slack: time.Minute,
+			})
+			if judged := takes < time.Second; (r.Skipped == "") != judged || (len(r.Failures) > 0) != judged {
+				t.Errorf("a break without an answer for %s: skipped %q, failures %q", takes, r.Skipped, r.Failures)
+			}
+		})
+	}
+}
+
 // TestStandstillBesideBreak: an Acquire that had no answer, and whose grant a break took, is granted
 // again. The case blames nobody.
 func TestStandstillBesideBreak(t *testing.T) {

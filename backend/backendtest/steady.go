@@ -16,18 +16,26 @@ type steady struct {
 	e *env
 }
 
-// standstill is how long a call takes that failed for such a reason.
-const standstill = 3 * time.Second
+const (
+	// standstill is how long a call takes that failed for such a reason.
+	standstill = 3 * time.Second
+	soonAgain  = 50 * time.Millisecond
+)
 
-// insist repeats the call, and reports whether it did. The context bounds all attempts together.
+// insist repeats the call, and reports whether it did. After a standstill the store may need a moment
+// until it is there again. The context bounds all attempts together.
 func (s steady) insist(ctx context.Context, call func() error) (bool, error) {
+	stood := false
 	for again := false; ; again = true {
 		from := time.Now()
 		err := call()
-		if took := time.Since(from); !errors.Is(err, backend.ErrUnavailable) || took < standstill || ctx.Err() != nil {
+		took := time.Since(from)
+		stood = stood || took >= standstill
+		if !errors.Is(err, backend.ErrUnavailable) || !stood || ctx.Err() != nil {
 			return again, err
 		}
-		s.e.Logf("no answer for %s: %v", time.Since(from), err)
+		s.e.Logf("no answer for %s: %v", took, err)
+		time.Sleep(soonAgain)
 	}
 }
 
@@ -75,13 +83,40 @@ func (s steady) Renew(ctx context.Context, req backend.RenewRequest) (backend.Re
 	return res, err
 }
 
-// Release releases a lease. If it is gone the second time, the first release worked.
+// Release releases a lease. If it is gone the second time, the first release may have worked.
 func (s steady) Release(ctx context.Context, req backend.ReleaseRequest) error {
 	again, err := s.insist(ctx, func() error { return s.Backend.Release(ctx, req) })
 	if again && errors.Is(err, backend.ErrLost) {
-		return nil
+		s.e.given.Store(req.Lease, true)
 	}
 	return err
+}
+
+// mayBeGiven reports whether a release of the lease had no answer, and the lease was gone afterwards.
+func (e *env) mayBeGiven(id backend.LeaseID) bool {
+	_, unknown := e.given.Load(id)
+	return unknown
+}
+
+// Break breaks a lock, or ends the case: a second break does not name those that the first one took.
+func (s steady) Break(ctx context.Context, req backend.BreakRequest) (backend.BreakResult, error) {
+	from := time.Now()
+	res, err := s.Backend.Break(ctx, req)
+	if errors.Is(err, backend.ErrUnavailable) && time.Since(from) >= standstill && ctx.Err() == nil {
+		s.e.busy(err)
+	}
+	return res, err
+}
+
+// List reads.
+func (s steady) List(ctx context.Context, req backend.ListRequest) (backend.ListPage, error) {
+	var page backend.ListPage
+	_, err := s.insist(ctx, func() error {
+		var err error
+		page, err = s.Backend.List(ctx, req)
+		return err
+	})
+	return page, err
 }
 
 // Inspect reads.

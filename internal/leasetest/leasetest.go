@@ -32,7 +32,10 @@ func Within(t *testing.T) context.Context {
 func Session(t *testing.T, b backend.Backend, ttl time.Duration, lost func(backend.Loss)) backend.SessionID {
 	t.Helper()
 	id := backend.NewSessionID()
-	if err := b.OpenSession(Within(t), backend.SessionRequest{ID: id, TTL: ttl, Lost: lost}); err != nil {
+	err := InsistOn(t, func(ctx context.Context) error {
+		return b.OpenSession(ctx, backend.SessionRequest{ID: id, TTL: ttl, Lost: lost})
+	})
+	if err != nil {
 		t.Fatalf("open session: %v", err)
 	}
 	return id
@@ -43,20 +46,25 @@ func Ask(name string, id backend.SessionID) backend.AcquireRequest {
 	return backend.AcquireRequest{Name: name, Lease: backend.NewLeaseID(), Session: id, Wait: true}
 }
 
-// Take takes the lock, or fails the test.
+// Take takes the lock, or fails the test. A store that is unavailable for a while is asked again.
 func Take(t *testing.T, b backend.Backend, req backend.AcquireRequest) fence.Token {
 	t.Helper()
-	g, err := b.Acquire(Within(t), req)
+	g, err := Insist(t, func(ctx context.Context) (backend.Grant, error) { return b.Acquire(ctx, req) })
 	if err != nil {
 		t.Fatalf("acquire %q: %v", req.Name, err)
 	}
 	return g.Token
 }
 
-// Give releases it, or fails the test.
+// Give releases it, or fails the test. If it is gone the second time, the first release worked.
 func Give(t *testing.T, b backend.Backend, req backend.AcquireRequest) {
 	t.Helper()
-	if err := b.Release(Within(t), backend.ReleaseRequest{Name: req.Name, Lease: req.Lease, Session: req.Session}); err != nil {
+	times := 0
+	err := InsistOn(t, func(ctx context.Context) error {
+		times++
+		return b.Release(ctx, backend.ReleaseRequest{Name: req.Name, Lease: req.Lease, Session: req.Session})
+	})
+	if err != nil && (times == 1 || !errors.Is(err, backend.ErrLost)) {
 		t.Fatalf("release %q: %v", req.Name, err)
 	}
 }
