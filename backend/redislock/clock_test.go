@@ -1,6 +1,7 @@
 package redislock_test
 
 import (
+	"errors"
 	"fmt"
 	"strings"
 	"testing"
@@ -68,4 +69,22 @@ func TestLongestTTLIsRemembered(t *testing.T) {
 	acquire(t, b, backend.AcquireRequest{Name: "two", Timed: true, TTL: time.Hour})
 	at(130*time.Minute, true) // until 140
 	at(6*time.Hour, false)
+}
+
+// When the clock goes back, a session ends by its TTL from then on. It cannot take a lock after that.
+func TestSessionEndsAfterTheClockWentBack(t *testing.T) {
+	t.Parallel()
+	s, cfg, clock := withClock(t)
+	b, other := open(t, s, cfg), open(t, s, cfg)
+	const ttl = time.Minute
+	id := session(t, b, ttl)
+	leasetest.Take(t, b, leasetest.Ask("held", id))
+	clock.Set(-time.Hour)
+	if info, err := other.Inspect(leasetest.Within(t), "held"); err != nil || len(info.Holders) != 1 || info.Holders[0].Left > ttl {
+		t.Fatalf("after the clock went back: %+v, %v", info, err)
+	}
+	clock.Set(-time.Hour + 2*ttl)
+	if g, err := b.Acquire(leasetest.Within(t), leasetest.Ask("free", id)); !errors.Is(err, backend.ErrSessionLost) {
+		t.Errorf("Acquire under a session that ended returned %+v, %v", g, err)
+	}
 }

@@ -329,6 +329,8 @@ func (e *engine) exchange(ctx context.Context, batch []*call) ([]outcome, time.T
 			continue // the call that refused to dial was another one
 		case err != nil:
 			return nil, asked, e.failure(ctx, err)
+		case r.kind == intReply && r.n > 0 && m.alone():
+			return []outcome{{granted: grantedAt(r.n)}}, asked, nil
 		case r.kind != listReply || len(r.list) == 0:
 			return nil, asked, &sentError{sent: true, err: errReply}
 		}

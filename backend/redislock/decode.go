@@ -66,6 +66,11 @@ type granted struct {
 	fresh bool          // granted by the call that returned it
 }
 
+// grantedAt is the grant of a token that is also its time. See takeone in lua/main.lua.
+func grantedAt(token int64) granted {
+	return granted{token: fence.Token(token), since: time.UnixMicro(token), flag: "-"} //nolint:gosec // positive
+}
+
 // grant reads what follows a "G".
 func (d *decoder) grant() granted {
 	g := granted{token: d.token(), since: d.instant(), left: d.micros(), flag: d.text()}

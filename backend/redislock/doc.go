@@ -34,6 +34,7 @@
 //	q:NAME      zset of the waiting leases in order of arrival; w:NAME has their records
 //	f           the greatest token so far, of all locks
 //	s:SESSION   hash of the leases that the session holds and waits for, except thin ones
+//	u:SESSION   until when the session lives, for the call that takes one thin lock
 //	d:ID        an ID of a lease or a session that must not come to life (again)
 //	v           the name of the event stream, while there is a watcher
 //	e:..., c:... channels: events, and one for each Backend

@@ -89,6 +89,9 @@ func (m *manifest) write(args []string) []string {
 	return args
 }
 
+// alone reports whether the batch is one lease that is to be granted.
+func (m *manifest) alone() bool { return len(m.batch) == 1 && m.batch[0].op == opAcquire }
+
 // outcomes returns the outcomes of the calls of the batch.
 func (m *manifest) outcomes(answers []reply) []outcome {
 	all := make([]outcome, len(m.batch))

@@ -140,6 +140,20 @@ local function unheld(those)
   return free
 end
 
+-- From now on the session ends at that instant. It is also the value of a key, so that the way of
+-- one lease reads it together with the marker: the reply to ZSCORE takes Redis as long as all else
+-- that it reads.
+local function prolong(sid, e)
+  call('ZADD', X, num(e), 's:' .. sid)
+  call('SET', T .. 'u:' .. sid, num(e), 'PX', num((e - now) / 1000))
+end
+
+-- From now on the session has no end on record: it does not live.
+local function expire(sid)
+  call('ZREM', X, 's:' .. sid)
+  call('DEL', T .. 'u:' .. sid)
+end
+
 -- When the session ends, if it lives. It is read once for an operation.
 local function living(sid)
   if asked ~= sid then
@@ -147,21 +161,6 @@ local function living(sid)
     asked, lives_until = sid, e and tonumber(e)
   end
   return lives_until and lives_until > now and lives_until
-end
-
--- The same for an operation on one lease of a session that is alone in its execution, without
--- what an operation on many costs. The answer is that of an operation that went the short way.
--- met is then the number of records that were in the way: of the lock, or of the lease's release.
-local function takeone(i)
-  local sid, name, lease = ARGV[i], ARGV[i + 10], ARGV[i + 11]
-  if ARGV[i + 1] ~= '0' or ARGV[i + 3] == '1' or ARGV[i + 5] ~= 'x' or not living(sid) then return nil end
-  met = call('EXISTS', T .. 'o:' .. name, T .. 'l:' .. name, T .. 'd:' .. lease)
-  if met > 0 or thin(name) then return nil end
-  local token = tokens(1)
-  if not token then return nil end
-  call('ZADD', THIN, 0, name .. '\n' .. lease .. '\n' .. sid .. '\nx\n' .. ARGV[i + 6] .. '\n' .. num(token) .. '\n' .. instant
-    .. '\n0\n0\n-\n' .. ARGV[i + 7] .. '\n' .. ARGV[i + 8] .. '\n' .. ARGV[i + 9])
-  return {'ALL', token, now, 0}
 end
 
 -- An exclusive timed lease without waiters is stored as one string, not as a hash: 't', its

@@ -3,8 +3,9 @@
 --   identity  of the data that the client knows: its generation and the server's run, with
 --             a space between, as they are in the marker
 --   mode      'q' to keep the quarantine, '-' to ignore it
--- Answer: 'OK' and an answer for each operation; or 'MARKER' when nothing was done, because
--- the client must call hello first; or 'FORMAT'. An operation that failed is answered with
+-- Answer: 'OK' and an answer for each operation; or the token alone of a lease that was granted at
+-- that instant: see takeone; or 'MARKER' when nothing was done, because the client must call hello
+-- first; or 'FORMAT'. An operation that failed is answered with
 -- 'ERR', and does not affect the others.
 -- acquire and release take many leases. When all went the short way the answer is 'ALL',
 -- and for acquire the token of the first lease (the others have those that follow), since,
@@ -150,9 +151,37 @@ end
 
 local read = {}
 
+-- One exclusive lease of a session, alone in its execution, whose lock is free: without what all
+-- else costs. It reads what shows that the data is complete and that the session lives, and both
+-- forms of the lock. Returns the answer; the token alone when it is also the time of the grant. met
+-- is the number of records that were in the way: of the lock, or of the lease's release. The first
+-- command has a missing key: see execute.
+local function takeone(remembers)
+  local sid, name, lease = ARGV[5], ARGV[15], ARGV[16]
+  if ARGV[6] ~= '0' or ARGV[8] == '1' or ARGV[10] ~= 'x' then return nil end
+  met = call('EXISTS', STREAM, T .. 'o:' .. name, T .. 'l:' .. name, T .. 'd:' .. lease)
+  if met > 0 then return nil end
+  local known = call('MGET', KEY, T .. 'u:' .. sid)
+  local text, lives = known[1], known[2]
+  if not text or not lives or tonumber(lives) <= now then return nil end
+  if text ~= read.text then read = reading(text) end
+  if read.identity ~= ARGV[1] or now < read.born or ARGV[2] == 'q' and read.till > now then return nil end
+  if unmet(ARGV[1], remembers) or thin(name) then return nil end
+  local token = tokens(1)
+  if not token then return nil end
+  call('ZADD', THIN, 0, name .. '\n' .. lease .. '\n' .. sid .. '\nx\n' .. ARGV[11] .. '\n' .. num(token) .. '\n' .. instant
+    .. '\n0\n0\n-\n' .. ARGV[12] .. '\n' .. ARGV[13] .. '\n' .. ARGV[14])
+  if token == now then return token end
+  return {'OK', {'ALL', token, now, 0}}
+end
+
 -- remembers: this is a function, and what is defined here stays until the process ends.
 local function execute(remembers)
   if remembers then served = served or {} end
+  if ARGV[3] == 'acquire' and ARGV[4] == '12' and not ARGV[17] and not full then
+    local ok, r = pcall(takeone, remembers)
+    if ok and r then return r end
+  end
   -- The last of these keys never exists. While a slot is migrating to another server of a
   -- Cluster, a program can use the keys that are still here, until it comes to one that is
   -- not. With a missing key in its first command it fails before it has changed anything.
@@ -192,12 +221,7 @@ local function execute(remembers)
     if loss > 0 then loss = marker.born end
   end
   if ARGV[2] == 'q' then quarantine = till end
-  local brief = not (watched or full or quarantine > now)
-  if brief and ARGV[3] == 'acquire' and ARGV[4] == '12' and not ARGV[17] then
-    local ok, r = pcall(takeone, 5)
-    if ok and r then return {'OK', r} end
-  end
-  brief = brief and call('ZCOUNT', X, '-inf', instant) == 0 -- nothing is due
+  local brief = not (watched or full or quarantine > now) and call('ZCOUNT', X, '-inf', instant) == 0 -- nothing is due
   if not brief then -- everything goes the long way
     lib = lib or library()
     clean = lib.sweep(200)

@@ -9,7 +9,7 @@ local function opensession(i)
   if not before and call('EXISTS', T .. 'd:' .. sid) == 1 then return {'SESSION'} end
   if full and not before then crowded() end
   call('HSET', key, '@', num(ttl) .. ' 0 ' .. chan)
-  call('ZADD', X, num(now + ttl * 1000), 's:' .. sid)
+  prolong(sid, now + ttl * 1000)
   note(ttl)
   if before and before > now + ttl * 1000 then
     -- It ends earlier than the clients that wait for its leases were told.
@@ -37,7 +37,7 @@ local function endsession(i)
   -- From here on the session has ended, and with it all that lives by it. Its end is 0, so
   -- that a sweep finds it first.
   local s = session(sid)
-  call('ZREM', X, 's:' .. sid) -- a write that is allowed when memory is full comes first
+  expire(sid) -- a write that is allowed when memory is full comes first
   call('HSET', T .. 's:' .. sid, '@', num(s.ttl) .. ' 1 ' .. s.chan)
   call('ZADD', X, 0, 's:' .. sid)
   if reap(sid, MUCH) > 0 or not ends('s:' .. sid) then return {'OK', 1} end
@@ -99,7 +99,7 @@ local function renew(i)
     if alive('s:' .. sid) then
       local key = T .. 's:' .. sid
       local s = session(sid)
-      call('ZADD', X, num(now + s.ttl * 1000), 's:' .. sid)
+      prolong(sid, now + s.ttl * 1000)
       note(s.ttl)
       pcall(collect)
       r[2] = 1

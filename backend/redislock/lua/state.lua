@@ -22,7 +22,7 @@ local function lasts(member)
   local ttl = rec and string.match(rec, '^(%d+) ')
   if not ttl or e <= now + ttl * 1000 then return e end
   e = now + ttl * 1000
-  if not full then call('ZADD', X, num(e), member) end
+  if not full then prolong(sid, e) end
   return e
 end
 

@@ -61,7 +61,7 @@ local function reap(sid, budget)
     end
   until cursor == '0'
   call('DEL', key)
-  call('ZREM', X, 's:' .. sid)
+  expire(sid)
   bury(sid, s.ttl)
   if not s.ended then
     push(s.chan, 'l', sid, '', 'session', '')
@@ -93,7 +93,7 @@ local function sweep(budget)
       local sid = string.match(member, '^s:(.*)$')
       if sid then
         local ok, rest = pcall(reap, sid, budget)
-        if not ok then call('ZREM', X, member) end
+        if not ok then expire(sid) end
         budget = ok and rest or budget - 1
       else
         local lease, name = string.match(member, '^t:([^:]*):(.*)$')
