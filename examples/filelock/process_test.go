@@ -63,8 +63,11 @@ func child(do, dir string, lease backend.LeaseID) error {
 	case "kill", "stop":
 		b.OnStep(func(step string) {
 			if step == at {
+				goesOn := make(chan os.Signal, 1) // a signal reaches this thread only some time after it was sent
+				signal.Notify(goesOn, syscall.SIGCONT)
 				s := map[string]syscall.Signal{"kill": syscall.SIGKILL, "stop": syscall.SIGSTOP}
 				_ = syscall.Kill(os.Getpid(), s[verb])
+				<-goesOn
 			}
 		})
 	}
