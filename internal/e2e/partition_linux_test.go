@@ -150,8 +150,8 @@ func TestLeaderCutOff(t *testing.T) {
 			if r.err != nil {
 				t.Fatal(r.err)
 			}
-			if r.at.Before(ended) || r.lock.Token() <= lock.Token() {
-				t.Errorf("granted at %s with token %d; the holder knew at %s, and had %d", r.at, r.lock.Token(), ended, lock.Token())
+			if knew := knewBy(lock, ended); r.at.Before(knew) || r.lock.Token() <= lock.Token() {
+				t.Errorf("granted at %s with token %d; the holder knew at %s, and had %d", r.at, r.lock.Token(), knew, lock.Token())
 			}
 			for _, name := range []string{"n", "free"} { // a minority grants nothing
 				ctx, cancel := context.WithTimeout(t.Context(), time.Second)
