@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/holdfast-io/holdfast"
@@ -73,26 +74,28 @@ func TestRefused(t *testing.T) {
 // A right that is taken away and given back costs no lock: renewals are retried until the lease ends.
 func TestRefusedRenewals(t *testing.T) {
 	t.Parallel()
-	f, _ := newFaults(t)
-	c := newClient(t, f, holdfast.Config{TTL: 2 * time.Second})
-	lock, err := c.Acquire(leasetest.Within(t), "a")
-	if err != nil {
-		t.Fatal(err)
-	}
-	asked := make(chan struct{}, 1000)
-	no := func(context.Context, func() (backend.RenewResult, error)) (backend.RenewResult, error) {
-		asked <- struct{}{}
-		return backend.RenewResult{}, refused(false)
-	}
-	f.renew.Store(&no)
-	<-asked
-	<-asked
-	f.renew.Store(nil)
-	before := f.renewals.Load()
-	leasetest.Eventually(t, "it is renewed", func() bool { return f.renewals.Load() > before })
-	if err := lock.Err(); err != nil {
-		t.Error(err)
-	}
+	synctest.Test(t, func(t *testing.T) {
+		f, _ := newFaults(t)
+		c := newClient(t, f, holdfast.Config{TTL: 2 * time.Second})
+		lock, err := c.Acquire(leasetest.Within(t), "a")
+		if err != nil {
+			t.Fatal(err)
+		}
+		asked := make(chan struct{}, 1000)
+		no := func(context.Context, func() (backend.RenewResult, error)) (backend.RenewResult, error) {
+			asked <- struct{}{}
+			return backend.RenewResult{}, refused(false)
+		}
+		f.renew.Store(&no)
+		<-asked
+		<-asked
+		f.renew.Store(nil)
+		before := f.renewals.Load()
+		leasetest.Eventually(t, "it is renewed", func() bool { return f.renewals.Load() > before })
+		if err := lock.Err(); err != nil {
+			t.Error(err)
+		}
+	})
 }
 
 // The first failure is logged, and the next one only after an answer.

@@ -310,7 +310,7 @@ func TestExpiry(t *testing.T) {
 
 func TestBackendAway(t *testing.T) {
 	t.Parallel()
-	a := start(t, server.Config{Timeout: 200 * time.Millisecond})
+	a := start(t, server.Config{Timeout: time.Second})
 	g := a.take("x", `{}`)
 	a.b.away.Store(true)
 	for _, r := range []struct{ method, path, body string }{

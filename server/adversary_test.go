@@ -13,6 +13,7 @@ import (
 
 	"github.com/holdfast-io/holdfast/backend"
 	"github.com/holdfast-io/holdfast/backend/memlock"
+	"github.com/holdfast-io/holdfast/internal/leasetest"
 	"github.com/holdfast-io/holdfast/internal/wire"
 	"github.com/holdfast-io/holdfast/server"
 )
@@ -121,7 +122,7 @@ func TestReleaseWhileTheServerCloses(t *testing.T) {
 	go func() {
 		released <- direct(t.Context(), srv, "DELETE", lockPath("x")+"/leases/my-own-lease-0001", "")
 	}()
-	time.Sleep(300 * time.Millisecond)
+	leasetest.Eventually(t, "the backend is asked", func() bool { return b.freed.Load() > 0 })
 	ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 	defer cancel()
 	if err := srv.Close(ctx); !errors.Is(err, context.DeadlineExceeded) && !errors.Is(err, backend.ErrUnavailable) && err != nil {

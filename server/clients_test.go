@@ -119,7 +119,7 @@ func TestOthersOfOneAtItsLimits(t *testing.T) {
 	listen(t, a, "/v1/events", greedy...).next(t, "watching")
 	events := listen(t, a, "/v1/events?prefix=other%2F", other...)
 	events.next(t, "watching")
-	kept := want[wire.Grant](a, 200, "POST", lockPath("kept"), `{"ttl":"30s"}`, other...)
+	kept := want[wire.Grant](a, 200, "POST", lockPath("kept"), `{"ttl":"10m"}`, other...)
 
 	ctx, cancel := context.WithCancel(t.Context())
 	var sending sync.WaitGroup
@@ -154,7 +154,7 @@ func TestOthersOfOneAtItsLimits(t *testing.T) {
 		if e := events.next(t, "acquired"); e.Name != name {
 			t.Errorf("an event of %s", e.Name)
 		}
-		want[wire.RenewResult](a, 200, "PUT", lockPath("kept")+"/leases/"+kept.Lease, `{"ttl":"30s"}`, other...)
+		want[wire.RenewResult](a, 200, "PUT", lockPath("kept")+"/leases/"+kept.Lease, `{"ttl":"10m"}`, other...)
 		want[wire.Lock](a, 200, "GET", lockPath(name), "", other...)
 		if got := a.call("DELETE", lockPath(name)+"/leases/"+g.Lease, "", other...); got.status != 204 {
 			t.Errorf("release: %d %s", got.status, got.body)

@@ -34,6 +34,7 @@ type faulty struct {
 	away   atomic.Bool
 	until  atomic.Pointer[time.Time] // in quarantine until then
 	opened atomic.Int64              // opened sessions
+	freed  atomic.Int64              // calls of Release
 }
 
 var errAway = errors.New("cut off by the test")
@@ -80,6 +81,7 @@ func (f *faulty) Renew(ctx context.Context, r backend.RenewRequest) (backend.Ren
 }
 
 func (f *faulty) Release(ctx context.Context, r backend.ReleaseRequest) error {
+	f.freed.Add(1)
 	if err := f.fault("release"); err != nil {
 		return err
 	}

@@ -95,7 +95,7 @@ func dial(t *testing.T, a *api) net.Conn {
 func TestSlowClients(t *testing.T) {
 	t.Parallel()
 	a := start(t, server.Config{Limits: server.Limits{
-		ReadHeaderTimeout: 300 * time.Millisecond, ReadTimeout: 600 * time.Millisecond, IdleTimeout: 300 * time.Millisecond,
+		ReadHeaderTimeout: 2 * time.Second, ReadTimeout: 4 * time.Second, IdleTimeout: 2 * time.Second,
 	}})
 	for what, c := range map[string]struct {
 		send string
@@ -106,21 +106,24 @@ func TestSlowClients(t *testing.T) {
 		"body":    {"POST /v1/locks/x HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: 100\r\n\r\n{", "408"},
 		"idle":    {"GET /healthz HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n", "200"},
 	} {
-		begun := time.Now()
-		conn := dial(t, a) // the server's time begins with it
-		if _, err := io.WriteString(conn, c.send); err != nil {
-			t.Fatal(err)
-		}
-		got, err := io.ReadAll(conn)
-		if err != nil && !strings.Contains(err.Error(), "reset") {
-			t.Errorf("%s: %v", what, err)
-		}
-		if took := time.Since(begun); took < 250*time.Millisecond || took > patience {
-			t.Errorf("%s: the connection was closed after %s", what, took)
-		}
-		if c.want != "" && !strings.HasPrefix(string(got), "HTTP/1.1 "+c.want) {
-			t.Errorf("%s: answer %.100q, want %s", what, got, c.want)
-		}
+		t.Run(what, func(t *testing.T) {
+			t.Parallel()
+			begun := time.Now()
+			conn := dial(t, a) // the server's time begins with it
+			if _, err := io.WriteString(conn, c.send); err != nil {
+				t.Fatal(err)
+			}
+			got, err := io.ReadAll(conn)
+			if err != nil && !strings.Contains(err.Error(), "reset") {
+				t.Error(err)
+			}
+			if took := time.Since(begun); took < 1900*time.Millisecond || took > patience {
+				t.Errorf("the connection was closed after %s", took)
+			}
+			if c.want != "" && !strings.HasPrefix(string(got), "HTTP/1.1 "+c.want) {
+				t.Errorf("answer %.100q, want %s", got, c.want)
+			}
+		})
 	}
 }
 
@@ -128,13 +131,13 @@ func TestSlowClients(t *testing.T) {
 func TestSlowReading(t *testing.T) {
 	t.Parallel()
 	// The time also bounds the answers to the calls below, on a machine of any load.
-	a := start(t, server.Config{Limits: server.Limits{WriteTimeout: 3 * time.Second, Backlog: 1 << 20}})
+	a := start(t, server.Config{Limits: server.Limits{WriteTimeout: 10 * time.Second, Backlog: 1 << 20}})
 	conn := dial(t, a)
 	if _, err := io.WriteString(conn, "GET /v1/events HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n"); err != nil {
 		t.Fatal(err)
 	}
 	leasetest.Eventually(t, "the stream is there", func() bool { return a.srv.Streams() == 1 })
-	ctx, cancel := context.WithTimeout(t.Context(), 2*patience)
+	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
 	defer cancel()
 	name, owner := strings.Repeat("<", 512), strings.Repeat("<", 256) // six bytes each in an event
 	for a.srv.Streams() == 1 {

@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"errors"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -64,13 +65,40 @@ type candidate struct {
 	*leaderelection.LeaderElector
 
 	leads, ended chan time.Time
+	renewals     *renewals
 	stop         func() // and wait
 }
 
+// These are long enough that a server that stands still for some seconds costs neither side its lease.
 const (
-	patience = 4 * time.Second  // client-go's LeaseDuration
-	foreign  = 10 * time.Second // for how long it believes in ours
+	oursTTL  = 12 * time.Second // of our leases
+	patience = 10 * time.Second // client-go's LeaseDuration
+	foreign  = 18 * time.Second // for how long it believes in ours
 )
+
+// renewals is the Lease of a candidate, and when its last renewal that succeeded was sent.
+type renewals struct {
+	resourcelock.LeaseLock
+
+	last atomic.Pointer[time.Time]
+}
+
+func (r *renewals) Create(ctx context.Context, record resourcelock.LeaderElectionRecord) error {
+	sent := time.Now()
+	return r.note(sent, r.LeaseLock.Create(ctx, record))
+}
+
+func (r *renewals) Update(ctx context.Context, record resourcelock.LeaderElectionRecord) error {
+	sent := time.Now()
+	return r.note(sent, r.LeaseLock.Update(ctx, record))
+}
+
+func (r *renewals) note(sent time.Time, err error) error {
+	if err == nil {
+		r.last.Store(&sent)
+	}
+	return err
+}
 
 func (c cluster) candidate(name, identity string, polite bool) *candidate {
 	c.t.Helper()
@@ -78,13 +106,13 @@ func (c cluster) candidate(name, identity string, polite bool) *candidate {
 	if err != nil {
 		c.t.Fatal(err)
 	}
-	x := &candidate{leads: make(chan time.Time, 10), ended: make(chan time.Time, 10)}
+	x := &candidate{leads: make(chan time.Time, 10), ended: make(chan time.Time, 10), renewals: &renewals{LeaseLock: resourcelock.LeaseLock{
+		LeaseMeta: metav1.ObjectMeta{Namespace: "default", Name: name}, Client: client.CoordinationV1(),
+		LockConfig: resourcelock.ResourceLockConfig{Identity: identity},
+	}}}
 	x.LeaderElector, err = leaderelection.NewLeaderElector(leaderelection.LeaderElectionConfig{
-		Lock: &resourcelock.LeaseLock{
-			LeaseMeta: metav1.ObjectMeta{Namespace: "default", Name: name}, Client: client.CoordinationV1(),
-			LockConfig: resourcelock.ResourceLockConfig{Identity: identity},
-		},
-		LeaseDuration: patience, RenewDeadline: patience / 2, RetryPeriod: patience / 16, ReleaseOnCancel: polite,
+		Lock:          x.renewals,
+		LeaseDuration: patience, RenewDeadline: patience - patience/5, RetryPeriod: patience / 40, ReleaseOnCancel: polite,
 		Callbacks: leaderelection.LeaderCallbacks{
 			OnStartedLeading: func(context.Context) { x.leads <- time.Now() },
 			OnStoppedLeading: func() { x.ended <- time.Now() },
@@ -146,14 +174,14 @@ func (c cluster) acquire(locks *holdfast.Client, name string) <-chan result {
 func TestClientGo(t *testing.T) {
 	t.Parallel()
 	c := startCluster(t)
-	locks := c.locks(c.server.Addr(), 5*time.Second, "ours")
+	locks := c.locks(c.server.Addr(), oursTTL, "ours")
 	const name = "controller"
 	first, err := locks.Acquire(t.Context(), name)
 	if err != nil {
 		t.Fatal(err)
 	}
 	theirs := c.candidate(name, "theirs", true)
-	never(t, foreign+patience, "client-go leads while ours holds the lock", theirs.leads)
+	never(t, foreign+2*time.Second, "client-go leads while ours holds the lock", theirs.leads)
 	if got, want := theirs.GetLeader(), "ours_"+string(first.Lease().ID); got != want {
 		t.Errorf("client-go sees %q lead; it is %q", got, want)
 	}
@@ -167,7 +195,7 @@ func TestClientGo(t *testing.T) {
 		t.Fatalf("TryAcquire while client-go leads: %v", err)
 	}
 	got := c.acquire(locks, name)
-	never(t, 2*patience, "ours has the lock while client-go leads", got)
+	never(t, patience+2*time.Second, "ours has the lock while client-go leads", got)
 	if len(theirs.ended) != 0 || !theirs.IsLeader() {
 		t.Error("client-go lost the lead because ours is in the queue")
 	}
@@ -211,20 +239,21 @@ func awaitWaiter(t *testing.T, locks *holdfast.Client, name string) {
 func TestClientGoDies(t *testing.T) {
 	t.Parallel()
 	c := startCluster(t)
-	locks := c.locks(c.server.Addr(), 5*time.Second, "ours")
+	locks := c.locks(c.server.Addr(), oursTTL, "ours")
 	const name = "controller"
 	theirs := c.candidate(name, "theirs", false)
 	within(t, time.Minute, "client-go leads", theirs.leads)
 	got := c.acquire(locks, name)
 	awaitWaiter(t, locks, name)
 	theirs.stop()
-	ended := within(t, time.Minute, "client-go ends", theirs.ended)
+	within(t, time.Minute, "client-go ends", theirs.ended)
+	renewed := *theirs.renewals.last.Load()
 	r := within(t, time.Minute, "ours", got)
 	if r.err != nil {
 		t.Fatal(r.err)
 	}
-	if d := time.Since(ended); d < patience-patience/16-time.Second { // its last renewal was a RetryPeriod before
-		t.Errorf("ours had the lock %s after client-go's last breath; its lease lasts %s", d, patience)
+	if d := time.Since(renewed); d < patience {
+		t.Errorf("ours had the lock %s after client-go's last renewal; its lease lasts %s", d, patience)
 	}
 }
 
@@ -238,14 +267,14 @@ func TestCutOffFromClientGo(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = relay.Close() })
-	locks := c.locks(relay.Addr(), 2*time.Second, "ours")
+	locks := c.locks(relay.Addr(), oursTTL, "ours")
 	const name = "controller"
 	lock, err := locks.Acquire(t.Context(), name)
 	if err != nil {
 		t.Fatal(err)
 	}
 	theirs := c.candidate(name, "theirs", true)
-	never(t, patience, "client-go leads while ours holds the lock", theirs.leads)
+	never(t, patience/2, "client-go leads while ours holds the lock", theirs.leads)
 	relay.BlackHole()
 	<-lock.Context().Done()
 	lost := time.Now()

@@ -271,14 +271,14 @@ func TestOldLockLost(t *testing.T) {
 	for library, old := range oldLibraries() {
 		t.Run(library, func(t *testing.T) {
 			t.Parallel()
-			const ttl = 5 * time.Second // a busy machine may delay an extension by two
+			const ttl = 10 * time.Second // a busy machine may delay an extension by six
 			server := testserver.Redis(t, "--appendonly", "no")
 			d := newDeployment(t, server.Addr(), old, ttl)
 			err := d.underBoth(t.Context(), func(ctx context.Context, lock *holdfast.Lock) error {
 				select {
 				case <-ctx.Done():
 					return fmt.Errorf("it ended while both were held: %w", context.Cause(ctx))
-				case <-time.After(ttl + ttl/2):
+				case <-time.After(ttl + ttl/4):
 				}
 				server.Do("DEL", movedLock, "rueidislock:0:"+movedLock)
 				select {

@@ -123,7 +123,7 @@ func TestProcesses(t *testing.T) {
 // Health and the metrics that the document asks for are served.
 func TestServe(t *testing.T) {
 	t.Parallel()
-	url := "redlock://" + testserver.RedisAddrs(testserver.RedisNodes(t, 3)) + "?quarantine=off"
+	url := "redlock://" + testserver.RedisAddrs(testserver.RedisNodes(t, 3)) + "?quarantine=off&timeout=30s"
 	listen, err := freeAddr(t.Context())
 	if err != nil {
 		t.Fatal(err)

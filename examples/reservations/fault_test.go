@@ -162,7 +162,7 @@ func TestLostAnswer(t *testing.T) {
 // and the service says for how long.
 func TestStoreRefuses(t *testing.T) {
 	t.Parallel()
-	url, _ := instance(t, "redis://"+testserver.Redis(t).Addr()+"?quarantine=10m", twoHours, holdfast.Config{Timeout: time.Second})
+	url, _ := instance(t, "redis://"+testserver.Redis(t).Addr()+"?quarantine=10m", twoHours, holdfast.Config{Timeout: 4 * time.Second})
 	a := expect(t, reserve(t, url, "ana", "apto-12"), http.StatusServiceUnavailable)
 	if wait, err := strconv.Atoi(a.header.Get("Retry-After")); err != nil || wait < 60 {
 		t.Errorf("for ten minutes nothing is granted: Retry-After %q, %s", a.header.Get("Retry-After"), a.text)

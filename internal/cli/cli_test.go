@@ -173,7 +173,7 @@ func TestExitStatuses(t *testing.T) {
 		{7, "", []string{"run", "n", "--", "sh", "-c", "exit 7"}},
 		{128 + 9, "", []string{"run", "n", "--", "sh", "-c", "kill -9 $$"}},
 		{75, `lock "taken" is held`, []string{"run", "--try", "taken", "--", "true"}},
-		{75, `lock "taken" is held`, []string{"run", "--wait", "2s", "taken", "--", "true"}},
+		{75, `lock "taken" is held`, []string{"run", "--wait", "5s", "taken", "--", "true"}},
 		{75, `lock "taken" is held`, []string{"acquire", "--try", "taken"}},
 		{74, "unavailable", []string{"run", "--backend", "redis://127.0.0.1:1", "n", "--", "true"}},
 		{127, "not found", []string{"run", "n", "--", "no-such-command-here"}},

@@ -18,7 +18,7 @@ import (
 // runs until it is ended.
 func stand(t *testing.T, url, name, file string, flags ...string) *exec.Cmd {
 	t.Helper()
-	args := append([]string{"elect", "--ttl", "12s", "--owner", name, "--note", name + ":80"}, flags...)
+	args := append([]string{"elect", "--ttl", "22s", "--owner", name, "--note", name + ":80"}, flags...)
 	cmd := command(t, url, append(args, "e", "--", "sh", "-c", `echo "$1 $HOLDFAST_TOKEN" >>"$2"; exec sleep 100`, "sh", name, file)...)
 	cmd.Stderr = os.Stderr
 	if err := cmd.Start(); err != nil {

@@ -28,11 +28,15 @@ type balancer struct {
 
 	mu    sync.Mutex
 	ready []string
+	heard map[string]time.Time // when the last request that a node answered was sent
 	next  int
 }
 
-// pollEvery is how often the balancer asks the nodes. The drain delay of the nodes is much longer.
-const pollEvery = 100 * time.Millisecond
+const (
+	// pollEvery is how often the balancer asks the nodes. The drain delay of the nodes is much longer.
+	pollEvery  = 100 * time.Millisecond
+	drainDelay = 6 * time.Second
+)
 
 func startBalancer(t *testing.T, nodes []string, conf *tls.Config) *balancer {
 	t.Helper()
@@ -40,7 +44,7 @@ func startBalancer(t *testing.T, nodes []string, conf *tls.Config) *balancer {
 	if err != nil {
 		t.Fatal(err)
 	}
-	b := &balancer{ln: ln}
+	b := &balancer{ln: ln, heard: make(map[string]time.Time)}
 	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))
 	var work sync.WaitGroup
 	for _, node := range nodes {
@@ -74,6 +78,7 @@ func (b *balancer) watch(ctx context.Context, node string, conf *tls.Config) {
 		if err != nil {
 			return
 		}
+		asked := time.Now()
 		res, err := client.Do(req)
 		if err == nil {
 			_ = res.Body.Close()
@@ -81,13 +86,14 @@ func (b *balancer) watch(ctx context.Context, node string, conf *tls.Config) {
 		if late, ok := errors.AsType[net.Error](err); ok && late.Timeout() {
 			continue // the machine is busy
 		}
-		b.set(node, err == nil && res.StatusCode == http.StatusOK)
+		b.set(node, err == nil && res.StatusCode == http.StatusOK, asked)
 	}
 }
 
-func (b *balancer) set(node string, ready bool) {
+func (b *balancer) set(node string, ready bool, asked time.Time) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
+	b.heard[node] = asked
 	i := slices.Index(b.ready, node)
 	switch {
 	case ready && i < 0:
@@ -97,21 +103,38 @@ func (b *balancer) set(node string, ready bool) {
 	}
 }
 
-// choose returns the next node, or "" if none is ready.
-func (b *balancer) choose() string {
+// choose returns the next node, or "" if none is ready. It waits while the machine is so busy that what it knows of the
+// ready ones is old: they may be closed.
+func (b *balancer) choose(ctx context.Context) string {
+	for {
+		if node, known := b.turn(); known {
+			return node
+		}
+		select {
+		case <-ctx.Done():
+			return ""
+		case <-time.After(pollEvery):
+		}
+	}
+}
+
+func (b *balancer) turn() (node string, known bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if len(b.ready) == 0 {
-		return ""
+	for range b.ready {
+		b.next++
+		node = b.ready[b.next%len(b.ready)]
+		if time.Since(b.heard[node]) < drainDelay/3 {
+			return node, true
+		}
 	}
-	b.next++
-	return b.ready[b.next%len(b.ready)]
+	return "", len(b.ready) == 0
 }
 
 // pass copies both directions until either side has ended.
 func (b *balancer) pass(ctx context.Context, client net.Conn) {
 	defer client.Close()
-	node, err := (&net.Dialer{Timeout: 10 * time.Second}).DialContext(ctx, "tcp", b.choose())
+	node, err := (&net.Dialer{Timeout: 10 * time.Second}).DialContext(ctx, "tcp", b.choose(ctx))
 	if err != nil {
 		if ctx.Err() == nil {
 			b.refused.Add(1)
@@ -134,8 +157,8 @@ func (b *balancer) pass(ctx context.Context, client net.Conn) {
 // commands: no connection is refused, no lease is lost, and no command fails.
 func TestRollingRestart(t *testing.T) {
 	t.Parallel()
-	const clients, commands, ttl = 200, 5, 15 * time.Second
-	c := startSecureTrio(t, "--drain-delay", "3s")
+	const clients, commands, ttl = 200, 5, 30 * time.Second
+	c := startSecureTrio(t, "--drain-delay", drainDelay.String())
 	c.form()
 	conf := clientTLS(t, filepath.Join(c.dir, "certs"), "client")
 	b := startBalancer(t, c.addrs, conf)
@@ -149,10 +172,13 @@ func TestRollingRestart(t *testing.T) {
 	var acquired, kept sync.WaitGroup
 	defer func() { cancel(); kept.Wait() }() // also when the test fails early
 	acquired.Add(clients)
+	limit := make(chan struct{}, 16) // handshakes at a time: the test has few processors
 	for i := range clients {
 		h := newHolder(t, "https://"+addr, fmt.Sprintf("client/%d", i), conf, &dials, &failed)
 		kept.Go(func() {
+			limit <- struct{}{}
 			err := h.acquire(ctx, ttl)
+			<-limit
 			acquired.Done()
 			if err == nil {
 				err = h.keep(ctx, ttl, stop)

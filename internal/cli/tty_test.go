@@ -240,7 +240,7 @@ func TestStoppedPastTheLease(t *testing.T) {
 	url := sqliteURL(t)
 	x := openTerminal(t, url)
 	b, cmd, _ := beats(t)
-	x.types("holdfast run --ttl 3s n -- " + cmd + "; echo status=$?\n")
+	x.types("holdfast run --ttl 10s n -- " + cmd + "; echo status=$?\n")
 	b.begun(t)
 	x.types(ctrlZ)
 	x.sees("Stopped")

@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/holdfast-io/holdfast"
+	"github.com/holdfast-io/holdfast/internal/leasetest"
 	"github.com/holdfast-io/holdfast/internal/testserver"
 	"github.com/holdfast-io/holdfast/open"
 )
@@ -227,7 +228,7 @@ func mysqlMistakes(t *testing.T, as func(string) string) map[string]string {
 // test if that takes longer than a mistake may take on a busy machine.
 func attempt(t *testing.T, store string) error {
 	t.Helper()
-	const most = 10 * time.Second
+	const most = leasetest.Patience
 	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))
 	defer cancel()
 	done := make(chan error, 1)

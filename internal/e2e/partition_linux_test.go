@@ -145,12 +145,13 @@ func TestLeaderCutOff(t *testing.T) {
 				e.processes[n].Stop()
 			}
 			told(t, lock, lag)
+			ended := time.Now()
 			r := <-got
 			if r.err != nil {
 				t.Fatal(r.err)
 			}
-			if until := lock.Deadline(); r.at.Before(until) || r.lock.Token() <= lock.Token() {
-				t.Errorf("granted at %s with token %d; the holder had %d until %s", r.at, r.lock.Token(), lock.Token(), until)
+			if knew := knewBy(lock, ended); r.at.Before(knew) || r.lock.Token() <= lock.Token() {
+				t.Errorf("granted at %s with token %d; the holder knew at %s, and had %d", r.at, r.lock.Token(), knew, lock.Token())
 			}
 			for _, name := range []string{"n", "free"} { // a minority grants nothing
 				ctx, cancel := context.WithTimeout(t.Context(), time.Second)

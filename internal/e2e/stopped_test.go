@@ -103,8 +103,8 @@ func TestStoreStopped(t *testing.T) {
 			if r.err != nil {
 				t.Fatal(r.err)
 			}
-			if until := lock.Deadline(); r.at.Before(until) || r.lock.Token() <= lock.Token() {
-				t.Errorf("granted at %s with token %d; the holder had %d until %s", r.at, r.lock.Token(), lock.Token(), until)
+			if knew := knewBy(lock, ended); r.at.Before(knew) || r.lock.Token() <= lock.Token() {
+				t.Errorf("granted at %s with token %d; the holder knew at %s, and had %d", r.at, r.lock.Token(), knew, lock.Token())
 			}
 			if err := r.lock.Release(t.Context()); err != nil {
 				t.Error(err)

@@ -118,7 +118,7 @@ func TestStartReturnsSpace(t *testing.T) {
 	}
 	const peak = 12
 	for i := range peak {
-		if _, err := e.Client().Put(t.Context(), strconv.Itoa(i), strings.Repeat("x", 1<<20)); err != nil {
+		if err := put(t, e, strconv.Itoa(i), strings.Repeat("x", 1<<20)); err != nil {
 			t.Fatal(err)
 		}
 	}

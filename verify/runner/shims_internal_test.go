@@ -179,8 +179,18 @@ func TestClocksOfServersJump(t *testing.T) {
 	c.shims.jumps = jumpsFar
 	far := make(chan time.Duration, 2)
 	for _, at := range []time.Duration{0, 16 * time.Millisecond} {
-		go func() { retry.Pause(t.Context(), 200*time.Millisecond); far <- ahead() }()
-		if err := r.jump(t.Context(), m, planned{at: at, lasts: time.Second}); err != nil {
+		ctx, seen := context.WithCancel(t.Context())
+		go func() { // the jump lasts until it is seen
+			defer seen()
+			d := ahead()
+			for d.Abs() < farJump/2 && retry.Pause(ctx, 10*time.Millisecond) {
+				d = ahead()
+			}
+			far <- d
+		}()
+		err := r.jump(ctx, m, planned{at: at, lasts: time.Minute})
+		seen()
+		if err != nil {
 			t.Fatal(err)
 		}
 		if d := <-far; d.Abs() < farJump/2 {

@@ -13,6 +13,7 @@ import (
 	"github.com/holdfast-io/holdfast/backend/memlock"
 	"github.com/holdfast-io/holdfast/backend/remotelock"
 	"github.com/holdfast-io/holdfast/internal/leaktest"
+	"github.com/holdfast-io/holdfast/internal/leasetest"
 	"github.com/holdfast-io/holdfast/server"
 )
 
@@ -34,10 +35,11 @@ func serve(t *testing.T, store *memlock.Store, addr string, cfg server.Config) *
 	if err != nil {
 		t.Fatal(err)
 	}
-	ln, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", addr)
-	if err != nil {
-		t.Fatal(err)
-	}
+	var ln net.Listener
+	leasetest.Succeeds(t, func() (err error) { // a connection of another process may have the port for a while
+		ln, err = (&net.ListenConfig{}).Listen(t.Context(), "tcp", addr)
+		return err
+	})
 	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))
 	ended := make(chan error, 1)
 	go func() { ended <- srv.Serve(ctx, ln) }()
