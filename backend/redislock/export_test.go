@@ -180,6 +180,21 @@ func Words(answer []Reply) string {
 	return b.String()
 }
 
+// CallFor is the command that acquires a lease alone, for the data that the client knows.
+func (b *Backend) CallFor(req backend.AcquireRequest) ([]string, error) {
+	p, err := newProgram()
+	if err != nil {
+		return nil, err
+	}
+	m := manifestOf([]*call{{
+		op: opAcquire, name: req.Name, lease: string(req.Lease),
+		terms: terms{session: string(req.Session), ttl: "0", limit: "0", reentrant: "0", wait: "0", mode: "x", permits: "1"},
+	}})
+	b.engine.mu.Lock()
+	defer b.engine.mu.Unlock()
+	return m.write([]string{"FCALL", p.Function(), "1", b.engine.key, b.engine.identity, "-"}), nil
+}
+
 // Intercept puts f between the backend and the server: f gets the name of an operation and
 // sends the request with do. Call it before the first operation.
 func (b *Backend) Intercept(f func(op string, do func())) {
