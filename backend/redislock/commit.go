@@ -329,7 +329,7 @@ func (e *engine) exchange(ctx context.Context, batch []*call) ([]outcome, time.T
 			continue // the call that refused to dial was another one
 		case err != nil:
 			return nil, asked, e.failure(ctx, err)
-		case r.kind == intReply && r.n > 0 && m.alone():
+		case r.kind == intReply && r.n >= leastToken && m.alone() && !greet:
 			return []outcome{{granted: grantedAt(r.n)}}, asked, nil
 		case r.kind != listReply || len(r.list) == 0:
 			return nil, asked, &sentError{sent: true, err: errReply}

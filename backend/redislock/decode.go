@@ -66,6 +66,9 @@ type granted struct {
 	fresh bool          // granted by the call that returned it
 }
 
+// leastToken is LEAST of lua/main.lua: an integer below it is the answer to another command.
+const leastToken = 1e15
+
 // grantedAt is the grant of a token that is also its time. See takeone in lua/main.lua.
 func grantedAt(token int64) granted {
 	return granted{token: fence.Token(token), since: time.UnixMicro(token), flag: "-"} //nolint:gosec // positive

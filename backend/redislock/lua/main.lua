@@ -151,27 +151,29 @@ end
 
 local read = {}
 
+local LEAST = 1000000000000000 -- us, in 2001: a number below it is no time, but the answer to another command
+
 -- One exclusive lease of a session, alone in its execution, whose lock is free: without what all
 -- else costs. It reads what shows that the data is complete and that the session lives, and both
 -- forms of the lock. Returns the answer; the token alone when it is also the time of the grant. met
--- is the number of records that were in the way: of the lock, or of the lease's release. The first
--- command has a missing key: see execute.
+-- is the number of records that were in the way: of the lock, or of the end of the lease or the
+-- session. The first command has a missing key: see execute.
 local function takeone(remembers)
   local sid, name, lease = ARGV[5], ARGV[15], ARGV[16]
   if ARGV[6] ~= '0' or ARGV[8] == '1' or ARGV[10] ~= 'x' then return nil end
-  met = call('EXISTS', STREAM, T .. 'o:' .. name, T .. 'l:' .. name, T .. 'd:' .. lease)
+  met = call('EXISTS', STREAM, T .. 'o:' .. name, T .. 'l:' .. name, T .. 'd:' .. lease, T .. 'd:' .. sid)
   if met > 0 then return nil end
   local known = call('MGET', KEY, T .. 'u:' .. sid)
   local text, lives = known[1], known[2]
   if not text or not lives or tonumber(lives) <= now then return nil end
   if text ~= read.text then read = reading(text) end
   if read.identity ~= ARGV[1] or now < read.born or ARGV[2] == 'q' and read.till > now then return nil end
-  if unmet(ARGV[1], remembers) or thin(name) then return nil end
+  if thin(name) or unmet(ARGV[1], remembers) then return nil end
   local token = tokens(1)
   if not token then return nil end
   call('ZADD', THIN, 0, name .. '\n' .. lease .. '\n' .. sid .. '\nx\n' .. ARGV[11] .. '\n' .. num(token) .. '\n' .. instant
     .. '\n0\n0\n-\n' .. ARGV[12] .. '\n' .. ARGV[13] .. '\n' .. ARGV[14])
-  if token == now then return token end
+  if token == now and token >= LEAST then return token end
   return {'OK', {'ALL', token, now, 0}}
 end
 

@@ -31,6 +31,7 @@ local function endsession(i)
   local sid, members = ARGV[i], tonumber(ARGV[i + 1])
   if members > 0 then call('ZREM', THIN, unpack(ARGV, i + 2, i + 1 + members)) end
   if not ends('s:' .. sid) then
+    expire(sid)
     bury(sid, 0)
     return {'OK', 1}
   end
@@ -96,9 +97,8 @@ local function renew(i)
   local r = {'OK', '', ''}
   if sid ~= '' then
     r[2] = 0
-    if alive('s:' .. sid) then
-      local key = T .. 's:' .. sid
-      local s = session(sid)
+    local key, s = T .. 's:' .. sid, session(sid)
+    if alive('s:' .. sid) and s.ttl > 0 then
       prolong(sid, now + s.ttl * 1000)
       note(s.ttl)
       pcall(collect)
