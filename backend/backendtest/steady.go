@@ -35,7 +35,10 @@ func (s steady) insist(ctx context.Context, call func() error) (bool, error) {
 			return again, err
 		}
 		s.e.Logf("no answer for %s: %v", took, err)
-		time.Sleep(soonAgain)
+		select {
+		case <-time.After(soonAgain):
+		case <-ctx.Done():
+		}
 	}
 }
 
