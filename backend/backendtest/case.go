@@ -251,9 +251,12 @@ func (e *env) Fatalf(format string, args ...any) {
 	runtime.Goexit()
 }
 
-// endIfFailed ends the case when it has failed.
+// endIfFailed ends the case when it has failed, or cannot be judged.
 func (e *env) endIfFailed() {
-	if e.failed() {
+	e.mu.Lock()
+	over := len(e.failures) > 0 || e.skipped != ""
+	e.mu.Unlock()
+	if over {
 		runtime.Goexit()
 	}
 }
