@@ -121,7 +121,7 @@ func TestLostPush(t *testing.T) {
 	t.Parallel()
 	s, cfg := quick(t)
 	b := open(t, s, cfg)
-	id, shortID := session(t, b, time.Hour), session(t, b, 2*time.Second)
+	id, shortID := session(t, b, time.Hour), session(t, b, 8*time.Second)
 	renew := func() {
 		if r, err := b.Renew(t.Context(), backend.RenewRequest{Session: shortID}); err != nil || r.SessionLost {
 			t.Fatalf("renew: %+v %v", r, err)
@@ -143,7 +143,7 @@ func TestLostPush(t *testing.T) {
 // the wrong one is late by an hour.
 func TestQueueGoesOn(t *testing.T) {
 	t.Parallel()
-	const short = 2 * time.Second
+	const short = 8 * time.Second // what a case does before it waits for the end takes less
 	const hour = time.Hour
 	cases := map[string]func(e *queueEnv) *asking{
 		"the holder dies": func(e *queueEnv) *asking {
@@ -332,7 +332,7 @@ func TestAnAnswerFromBeforeTheWaiterJoined(t *testing.T) {
 			do()
 		}
 	})
-	acquire(t, other, backend.AcquireRequest{Name: "one", Timed: true, TTL: 6 * time.Second})
+	acquire(t, other, backend.AcquireRequest{Name: "one", Timed: true, TTL: 12 * time.Second})
 	id := session(t, b, time.Hour)
 	first := ask(t, b, backend.AcquireRequest{Name: "one", Session: id})
 	inQueue(t, other, "one", 1)
