@@ -39,7 +39,8 @@ func openURL(t testing.TB, url string) *redlock.Backend {
 	return b
 }
 
-// slow is a request timeout that no test can wait for: a test that passes waited for no node.
+// slow is a request timeout that no test can wait for, and slowTime the same: a test that passes
+// waited for no node.
 const (
 	slow     = "timeout=45s"
 	slowTime = 45 * time.Second

@@ -202,8 +202,9 @@ func TestQuarantineIsTold(t *testing.T) {
 				if !errors.As(err, &away) || !errors.Is(err, backend.ErrQuarantine) {
 					return fmt.Errorf("acquire: %w; want ErrQuarantine", err)
 				}
-				if q, ok := errors.AsType[*backend.QuarantineError](b.Quarantined(t.Context())); !ok || q.Left <= 50*time.Minute {
-					return fmt.Errorf("Quarantined: %v", q)
+				told := b.Quarantined(t.Context())
+				if q, ok := errors.AsType[*backend.QuarantineError](told); !ok || q.Left <= 50*time.Minute {
+					return fmt.Errorf("Quarantined: %w", told)
 				}
 				if away.RetryAfter <= 50*time.Minute || away.RetryAfter > time.Hour {
 					return fmt.Errorf("again in %s; max_ttl is 1h", away.RetryAfter)
