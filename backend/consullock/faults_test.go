@@ -93,15 +93,15 @@ func TestSessionIsDestroyed(t *testing.T) {
 	next := make(chan fence.Token, 1)
 	go func() { next <- leasetest.Take(t, b, leasetest.Ask("n", two)) }()
 	leasetest.InQueue(t, b, "n", 1)
+	destroyed := time.Now() // before the delay would begin
 	destroyHolder(t, server.Addr(), held)
-	destroyed := time.Now()
 	if loss := <-told; loss.Session != one || loss.Lease != "" {
 		t.Errorf("told %+v", loss)
 	}
 	if token := <-next; token <= first {
 		t.Errorf("token %d after token %d", token, first)
 	}
-	if took := time.Since(destroyed); took > lockDelay/2 {
+	if took := time.Since(destroyed); took >= lockDelay {
 		t.Errorf("the next has it after %s: Consul's lock-delay is %s", took, lockDelay)
 	}
 	if err := a.Release(leasetest.Within(t), backend.ReleaseRequest{Name: "n", Lease: held.Lease, Session: one}); !errors.Is(err, backend.ErrLost) {
@@ -152,9 +152,21 @@ func TestNothingIsLeft(t *testing.T) {
 // Consul would take twice that.
 func TestEndsAtItsTTL(t *testing.T) {
 	t.Parallel()
-	const ttl = 8 * time.Second
+	const short, long = 8 * time.Second, 24 * time.Second
 	server := testserver.StartConsul(t, 1)[0]
 	a, b := closing(t, server.Addr()), closing(t, server.Addr())
+	if took := freeAfter(t, a, b, short); took <= short*15/8 {
+		return
+	}
+	// The machine may have been slow: the same for so long that it does not matter.
+	if took := freeAfter(t, a, b, long); took > long*15/8 {
+		t.Errorf("the next has it %s after the session was opened, whose TTL is %s", took, long)
+	}
+}
+
+// freeAfter returns how long after it was opened the session of a holder in a ends.
+func freeAfter(t *testing.T, a, b *consullock.Backend, ttl time.Duration) time.Duration {
+	t.Helper()
 	two := session(t, b, nil)
 	id := backend.NewSessionID()
 	told := make(chan backend.Loss, 1)
@@ -163,13 +175,17 @@ func TestEndsAtItsTTL(t *testing.T) {
 		t.Fatal(err)
 	}
 	leasetest.Take(t, a, leasetest.Ask("n", id))
-	leasetest.Take(t, b, leasetest.Ask("n", two))
-	if took := time.Since(asked); took < ttl || took > ttl*15/8 {
+	next := leasetest.Ask("n", two)
+	leasetest.Take(t, b, next)
+	took := time.Since(asked)
+	if took < ttl {
 		t.Errorf("the next has it %s after the session was opened, whose TTL is %s", took, ttl)
 	}
 	if loss := <-told; loss.Session != id || loss.Cause != backend.CauseExpired {
 		t.Errorf("told %+v", loss)
 	}
+	leasetest.Give(t, b, next)
+	return took
 }
 
 // counted counts the requests.
@@ -224,12 +240,14 @@ func TestNoHerd(t *testing.T) {
 		req   backend.AcquireRequest
 	}
 	turns := make(chan turn, processes*waiters)
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(t.Context()), leasetest.Long) // for two hundred turns
+	defer cancel()
 	var wg sync.WaitGroup
 	for i := range processes * waiters {
 		p := (i * 7) % processes
 		req := leasetest.Ask("n", sessions[p])
 		wg.Go(func() {
-			g, err := backends[p].Acquire(leasetest.Within(t), req)
+			g, err := backends[p].Acquire(ctx, req)
 			if err != nil {
 				t.Errorf("waiter %d: %v", i, err)
 			}

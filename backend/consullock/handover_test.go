@@ -62,12 +62,18 @@ type turns struct {
 func (s *turns) one(t *testing.T, b *consullock.Backend, id backend.SessionID) {
 	t.Helper()
 	req := leasetest.Ask("n", id)
-	token := leasetest.Take(t, b, req)
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(t.Context()), leasetest.Long) // for the turns of all others
+	defer cancel()
+	g, err := b.Acquire(ctx, req)
+	if err != nil {
+		t.Errorf("acquire %q: %v", req.Name, err)
+		return
+	}
 	if n := s.inside.Add(1); n != 1 {
 		t.Errorf("%d clients hold the lock at the same time", n)
 	}
 	s.mu.Lock()
-	s.tokens = append(s.tokens, uint64(token))
+	s.tokens = append(s.tokens, uint64(g.Token))
 	s.mu.Unlock()
 	s.inside.Add(-1)
 	leasetest.Give(t, b, req)

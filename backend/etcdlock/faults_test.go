@@ -39,7 +39,10 @@ func direct(t *testing.T, members []*testserver.Etcd) *etcdlock.Backend {
 func session(t *testing.T, b backend.Backend, ttl time.Duration) backend.SessionID {
 	t.Helper()
 	id := backend.NewSessionID()
-	if err := b.OpenSession(t.Context(), backend.SessionRequest{ID: id, TTL: ttl}); err != nil {
+	err := leasetest.InsistOn(t, func(ctx context.Context) error {
+		return b.OpenSession(ctx, backend.SessionRequest{ID: id, TTL: ttl})
+	})
+	if err != nil {
 		t.Fatal(err)
 	}
 	return id
@@ -108,9 +111,25 @@ func await(t *testing.T, what string, f func() bool) {
 
 func release(t *testing.T, b backend.Backend, req backend.AcquireRequest) {
 	t.Helper()
-	if err := b.Release(t.Context(), backend.ReleaseRequest{Name: req.Name, Lease: req.Lease, Session: req.Session}); err != nil {
+	calls := 0
+	err := leasetest.InsistOn(t, func(ctx context.Context) error {
+		calls++
+		return b.Release(ctx, backend.ReleaseRequest{Name: req.Name, Lease: req.Lease, Session: req.Session})
+	})
+	if err != nil && (calls == 1 || !errors.Is(err, backend.ErrLost)) { // it may have worked before
 		t.Fatalf("Release: %v", err)
 	}
+}
+
+// startInsisting acquires in the background, and again while etcd is unavailable.
+func startInsisting(t *testing.T, b backend.Backend, req backend.AcquireRequest) <-chan result {
+	t.Helper()
+	done := make(chan result, 1)
+	go func() {
+		g, err := leasetest.Insist(t, func(ctx context.Context) (backend.Grant, error) { return b.Acquire(ctx, req) })
+		done <- result{req, g, err}
+	}()
+	return done
 }
 
 func TestLostReply(t *testing.T) {
@@ -170,7 +189,7 @@ func TestWatchIsCutWhileWaiting(t *testing.T) {
 	t.Parallel()
 	members := testserver.StartEtcd(t, testserver.EtcdOptions{})
 	proxy := chaos.Start(t, members[0].Addr())
-	waiting, holding := through(t, proxy, "&timeout=2s"), direct(t, members)
+	waiting, holding := through(t, proxy, "&timeout=15s"), direct(t, members)
 	ws, hs := kept(t, waiting), kept(t, holding)
 	for _, fault := range []struct {
 		name     string
@@ -184,10 +203,9 @@ func TestWatchIsCutWhileWaiting(t *testing.T) {
 		{"compacted", func() { proxy.Refuse(); proxy.Reset() }, proxy.Heal, true},
 	} {
 		held := request(fault.name, hs)
-		if _, err := holding.Acquire(t.Context(), held); err != nil {
-			t.Fatal(err)
-		}
+		eventually(t, func(ctx context.Context) (backend.Grant, error) { return holding.Acquire(ctx, held) })
 		waiter := request(fault.name, ws)
+		asked := time.Now()
 		done := start(t.Context(), waiting, waiter)
 		await(t, "in the queue", func() bool { return waiting.Waiting(fault.name) == 1 })
 		fault.do()
@@ -200,7 +218,8 @@ func TestWatchIsCutWhileWaiting(t *testing.T) {
 		if r.err != nil || !r.grant.Waited {
 			t.Fatalf("%s: %+v, %v", fault.name, r.grant, r.err)
 		}
-		if r.grant.ByTimer && fault.reported {
+		// On a busy machine the first timer, after 7.5 s, may be faster than the new watch.
+		if r.grant.ByTimer && fault.reported && time.Since(asked) < 7*time.Second {
 			t.Errorf("%s: the watch reported that it had ended, and only a timer found the grant", fault.name)
 		}
 		release(t, waiting, waiter)
@@ -211,22 +230,22 @@ func TestServerSleepsPastTheTTL(t *testing.T) {
 	t.Parallel()
 	members := testserver.StartEtcd(t, testserver.EtcdOptions{})
 	holding, waiting := direct(t, members), direct(t, members)
-	const ttl = 6 * time.Second
-	began := time.Now() // of the last renewal, at the latest
+	const ttl = 12 * time.Second // the waiter is in the queue in this time
+	began := time.Now()          // of the last renewal, at the latest
 	hs, ws := session(t, holding, ttl), session(t, waiting, time.Minute)
 	held := request("lock", hs)
 	first, err := holding.Acquire(t.Context(), held)
 	if err != nil {
 		t.Fatal(err)
 	}
-	done := start(t.Context(), waiting, request("lock", ws))
+	done := startInsisting(t, waiting, request("lock", ws))
 	await(t, "in the queue", func() bool { return waiting.Waiting("lock") == 1 })
 
 	members[0].Process().Stop()
 	// The signal takes a moment to arrive: a renewal may be answered before it.
 	for err = nil; err == nil; {
 		sent := time.Now()
-		ctx, cancel := context.WithTimeout(t.Context(), ttl/2)
+		ctx, cancel := context.WithTimeout(t.Context(), ttl/4)
 		if _, err = holding.Renew(ctx, backend.RenewRequest{Session: hs}); err == nil {
 			began = sent
 		}
@@ -235,7 +254,7 @@ func TestServerSleepsPastTheTTL(t *testing.T) {
 	if !errors.Is(err, backend.ErrUnavailable) {
 		t.Errorf("Renew while etcd sleeps: %v", err)
 	}
-	ctx, cancel := context.WithTimeout(t.Context(), 2*ttl)
+	ctx, cancel := context.WithTimeout(t.Context(), ttl*3/2)
 	defer cancel()
 	_, err = holding.Acquire(ctx, backend.AcquireRequest{Name: "other", Lease: backend.NewLeaseID(), Session: hs})
 	var away *backend.UnavailableError
@@ -270,16 +289,13 @@ func TestServerSleepsPastTheTTL(t *testing.T) {
 
 func TestLeaderIsKilled(t *testing.T) {
 	t.Parallel()
-	members := testserver.StartEtcd(t, testserver.EtcdOptions{Members: 3})
+	members := testserver.StartEtcd(t, testserver.EtcdOptions{Members: 3, Tick: 200}) // only the kill changes the leader
 	holding, waiting := direct(t, members), direct(t, members)
-	hs, ws := session(t, holding, 30*time.Second), session(t, waiting, 30*time.Second)
+	hs, ws := kept(t, holding), kept(t, waiting)
 	held := request("lock", hs)
-	first, err := holding.Acquire(t.Context(), held)
-	if err != nil {
-		t.Fatal(err)
-	}
+	first := eventually(t, func(ctx context.Context) (backend.Grant, error) { return holding.Acquire(ctx, held) })
 	waiter := request("lock", ws)
-	done := start(t.Context(), waiting, waiter)
+	done := startInsisting(t, waiting, waiter)
 	await(t, "in the queue", func() bool { return waiting.Waiting("lock") == 1 })
 	leader(t, members).Kill()
 	again := eventually(t, func(ctx context.Context) (backend.Grant, error) { return holding.Acquire(ctx, held) })

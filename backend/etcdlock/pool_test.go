@@ -118,7 +118,7 @@ func TestSharedLeaseEndsForWhoDoesNotRenew(t *testing.T) {
 		})
 	}()
 	<-watching
-	const n, renewed, ttl = 40, 20, 8 * time.Second
+	const n, renewed, ttl = 40, 20, 12 * time.Second
 	begun := time.Now()
 	reqs := takeTimed(t, b, n, ttl)
 	release(t, b, reqs[n-1])

@@ -43,13 +43,11 @@ func leases(t *testing.T, c *clientv3.Client) []clientv3.LeaseID {
 func TestDeposedLeaderEndsLeases(t *testing.T) {
 	t.Parallel()
 	const ttl = time.Minute
-	members := testserver.StartEtcd(t, testserver.EtcdOptions{Members: 3})
+	members := testserver.StartEtcd(t, testserver.EtcdOptions{Members: 3, Tick: 200}) // only the kill changes the leader
 	b, other := direct(t, members), direct(t, members)
 	s, os := session(t, b, ttl), session(t, other, ttl)
 	acquire := func(req backend.AcquireRequest) backend.AcquireRequest {
-		if _, err := b.Acquire(t.Context(), req); err != nil {
-			t.Fatal(err)
-		}
+		eventually(t, func(ctx context.Context) (backend.Grant, error) { return b.Acquire(ctx, req) })
 		return req
 	}
 	own, shared := acquire(request("own", s)), request("shared", s)
@@ -77,10 +75,8 @@ func TestDeposedLeaderEndsLeases(t *testing.T) {
 	}
 	renew() // the timed lease has an etcd lease of its own now
 	theirs := request("theirs", os)
-	if _, err := other.Acquire(t.Context(), theirs); err != nil {
-		t.Fatal(err)
-	}
-	waiting := start(t.Context(), b, request("theirs", s))
+	eventually(t, func(ctx context.Context) (backend.Grant, error) { return other.Acquire(ctx, theirs) })
+	waiting := startInsisting(t, b, request("theirs", s))
 	await(t, "in the queue", func() bool { return b.Waiting("theirs") == 1 })
 
 	admin := raw(t, members)

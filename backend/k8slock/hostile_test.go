@@ -87,6 +87,9 @@ func handOverInAFullQueue(b *bench) {
 				req := p.ask("a")
 				req.Wait, req.Mode, req.Note = true, backend.Shared, strings.Repeat("x", note)
 				_, err := p.Acquire(ctx, req)
+				for mayHold(err) && ctx.Err() == nil { // a busy machine may need longer than one attempt for so large a record
+					_, err = p.Acquire(ctx, req)
+				}
 				if err != nil && strings.Contains(err.Error(), "has no room for another waiter") {
 					once.Do(func() { close(full) })
 				}
@@ -122,7 +125,7 @@ func handOverInAFullQueue(b *bench) {
 // the other waiters that have it, and none of them is told that its lease was lost.
 func foundByATimer(b *bench) {
 	const readers, note = 100, 1000
-	first := b.process(time.Minute)
+	first := b.process(10 * time.Minute)
 	held, _ := first.take("a")
 	x := &tap{}
 	x.set(func(req *http.Request, next http.RoundTripper) (*http.Response, error) {
@@ -138,7 +141,7 @@ func foundByATimer(b *bench) {
 		}
 		return res, err
 	})
-	p := b.start(time.Minute, func(next http.RoundTripper) http.RoundTripper { x.next = next; return x },
+	p := b.start(10*time.Minute, func(next http.RoundTripper) http.RoundTripper { x.next = next; return x },
 		func(k *k8slock.Backend) { k.SetSafety(2 * time.Second) })
 	results := make(chan granted, readers)
 	for range readers {
@@ -265,19 +268,33 @@ func notFoundByAProxy(b *bench) {
 
 // aliveToTheHasty: an acquire that does not wait takes no session for dead that is renewed.
 func aliveToTheHasty(b *bench) {
-	const ttl = 4 * time.Second
-	p := b.process(ttl)
-	p.take("a")
-	tick := time.NewTicker(ttl / 8)
-	defer tick.Stop()
-	for end := time.Now().Add(3 * ttl); time.Now().Before(end); <-tick.C {
-		p.renew()
-		q := b.process(time.Minute)
-		if _, err := q.Acquire(b.Context(), q.ask("a")); !errors.Is(err, backend.ErrHeld) {
-			b.Fatalf("asked while another renews: %v", err)
+	b.inTime(4*time.Second, func(ttl time.Duration, name string) bool {
+		sent := time.Now()
+		p := b.process(ttl)
+		if _, err := p.acquire(p.ask(name)); err != nil && time.Since(sent) < ttl {
+			b.Fatal(err)
+		} else if err != nil {
+			return false
 		}
-		_ = q.Close()
-	}
+		tick := time.NewTicker(ttl / 8)
+		defer tick.Stop()
+		for end := time.Now().Add(3 * ttl); time.Now().Before(end); <-tick.C {
+			if !p.renewed(&sent) {
+				return false
+			}
+			q := b.process(time.Minute)
+			_, err := q.acquire(q.ask(name))
+			_ = q.Close()
+			if errors.Is(err, backend.ErrHeld) {
+				continue
+			}
+			if time.Since(sent) < ttl {
+				b.Fatalf("asked while another renews: %v", err)
+			}
+			return false
+		}
+		return true
+	})
 }
 
 // manyToPresent: there is no time to write all locks again for client-go. A renewal counts without

@@ -157,7 +157,6 @@ func TestConditions(t *testing.T) {
 	s := testserver.MariaDB(t)
 	b := open(t, s.URL())
 	b.KeepFromSweeping()
-	ctx := leasetest.Within(t)
 	const hour = "3600000000"
 	ends := func(id backend.SessionID) int64 {
 		return s.Int("SELECT ends FROM test.holdfast_sessions WHERE id = ?", string(id))
@@ -168,10 +167,10 @@ func TestConditions(t *testing.T) {
 		id := leasetest.Session(t, b, leasetest.Long, nil)
 		s.Exec("UPDATE test.holdfast_sessions SET " + set + " WHERE id = '" + string(id) + "'")
 		before := ends(id)
-		if res, err := b.Renew(ctx, backend.RenewRequest{Session: id}); err != nil || !res.SessionLost {
+		if res, err := b.Renew(leasetest.Within(t), backend.RenewRequest{Session: id}); err != nil || !res.SessionLost {
 			t.Errorf("renewal of a session that %s: %+v, %v", what, res, err)
 		}
-		if err := b.OpenSession(ctx, backend.SessionRequest{ID: id, TTL: time.Hour}); !errors.Is(err, backend.ErrSessionLost) {
+		if err := b.OpenSession(leasetest.Within(t), backend.SessionRequest{ID: id, TTL: time.Hour}); !errors.Is(err, backend.ErrSessionLost) {
 			t.Errorf("opening a session that %s: %v", what, err)
 		}
 		if after := ends(id); after != before {
@@ -182,7 +181,7 @@ func TestConditions(t *testing.T) {
 	id := leasetest.Session(t, b, leasetest.Long, nil)
 	renew := func(what string, req backend.AcquireRequest, want error) {
 		t.Helper()
-		res, err := b.Renew(ctx, backend.RenewRequest{Leases: []backend.TimedRenewal{{Name: req.Name, Lease: req.Lease, TTL: time.Hour}}})
+		res, err := b.Renew(leasetest.Within(t), backend.RenewRequest{Leases: []backend.TimedRenewal{{Name: req.Name, Lease: req.Lease, TTL: time.Hour}}})
 		if err != nil || !errors.Is(res.Leases[0].Err, want) {
 			t.Errorf("renewal of %s: %+v, %v", what, res, err)
 		}
@@ -203,14 +202,14 @@ func TestConditions(t *testing.T) {
 	for expires, want := range map[string]error{"-": nil, "+": backend.ErrLost} {
 		req := leasetest.Ask("tomb"+expires, id)
 		s.Exec("INSERT INTO test.holdfast_tombs VALUES ('" + req.Name + "', '" + string(req.Lease) + "', " + now + expires + hour + ")")
-		if _, err := b.Acquire(ctx, req); !errors.Is(err, want) {
+		if _, err := b.Acquire(leasetest.Within(t), req); !errors.Is(err, want) {
 			t.Errorf("Acquire of what was abandoned: %v, not %v", err, want)
 		}
 	}
 
 	s.Exec("INSERT INTO test.holdfast_losses VALUES ('" + string(id) + "', 'old', 'broken', '', " + now + " - 1), ('" +
 		string(id) + "', 'new', 'broken', 'why', " + now + " + " + hour + ")")
-	res, err := b.Renew(ctx, backend.RenewRequest{Session: id})
+	res, err := b.Renew(leasetest.Within(t), backend.RenewRequest{Session: id})
 	if err != nil || len(res.Lost) != 1 || res.Lost[0].Lease != "new" || res.Lost[0].Reason != "why" {
 		t.Errorf("losses: %+v, %v", res, err)
 	}

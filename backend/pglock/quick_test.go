@@ -47,18 +47,26 @@ func TestOneRoundTripForFreeLocks(t *testing.T) {
 		leasetest.Give(t, b, req)
 	}
 	pair(false) // finds that it is not contended any more
-	s.Exec(`INSERT INTO holdfast.locks (name, last, used) SELECT 'other' || n, 0, clock_timestamp() FROM generate_series(1, 20000) AS n`,
-		`SELECT pg_stat_statements_reset()`)
-	for n := range pairs {
-		pair(n%2 == 0)
+	s.Exec(`INSERT INTO holdfast.locks (name, last, used) SELECT 'other' || n, 0, clock_timestamp() FROM generate_series(1, 20000) AS n`)
+	var long, thin, all, pages int64
+	for range 3 { // a request may be repeated after a stall
+		began := time.Now()
+		s.Exec(`SELECT pg_stat_statements_reset()`)
+		for n := range pairs {
+			pair(n%2 == 0)
+		}
+		alone := backend.AcquireRequest{Name: "n", Lease: backend.NewLeaseID(), Timed: true, TTL: time.Minute}
+		leasetest.Take(t, b, alone)
+		leasetest.Give(t, b, alone)
+		long = s.Int(`SELECT coalesce(sum(calls), 0)::bigint FROM pg_stat_statements WHERE query LIKE '%l.place, l.mode, l.permits%'`)
+		thin = s.Int(`SELECT coalesce(sum(calls), 0)::bigint FROM pg_stat_statements WHERE query LIKE 'UPDATE "holdfast".locks%'`)
+		all = s.Int(`SELECT coalesce(sum(calls), 0)::bigint FROM pg_stat_statements WHERE query NOT LIKE '%pg_stat_statements%'`)
+		pages = s.Int(`SELECT sum(shared_blks_hit + shared_blks_read)::bigint FROM pg_stat_statements WHERE query LIKE 'UPDATE "holdfast".locks%'`)
+		if time.Since(began) < 5*time.Second || long == 0 && thin == 2*pairs+2 && all == thin {
+			break
+		}
 	}
-	alone := backend.AcquireRequest{Name: "n", Lease: backend.NewLeaseID(), Timed: true, TTL: time.Minute}
-	leasetest.Take(t, b, alone)
-	leasetest.Give(t, b, alone)
-	long := s.Int(`SELECT coalesce(sum(calls), 0)::bigint FROM pg_stat_statements WHERE query LIKE '%l.place, l.mode, l.permits%'`)
-	thin := s.Int(`SELECT coalesce(sum(calls), 0)::bigint FROM pg_stat_statements WHERE query LIKE 'UPDATE "holdfast".locks%'`)
-	all := s.Int(`SELECT coalesce(sum(calls), 0)::bigint FROM pg_stat_statements WHERE query NOT LIKE '%pg_stat_statements%'`)
-	if pages := s.Int(`SELECT sum(shared_blks_hit + shared_blks_read)::bigint FROM pg_stat_statements WHERE query LIKE 'UPDATE "holdfast".locks%'`); pages > 40*thin {
+	if pages > 40*thin {
 		t.Errorf("%d statements read %d pages: they do not use the indexes", thin, pages)
 	}
 	if long != 0 || thin != 2*pairs+2 || all != thin {

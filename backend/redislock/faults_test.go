@@ -56,7 +56,7 @@ func TestNothingIsLeft(t *testing.T) {
 	t.Parallel()
 	s, cfg := quick(t)
 	b := open(t, s, cfg)
-	const ttl = 3 * time.Second
+	const ttl = 10 * time.Second // what is done with one session takes less
 	for i := range 10 {
 		id := session(t, b, ttl)
 		for j := range 20 {
@@ -105,7 +105,7 @@ func TestManyLeasesOfTheDead(t *testing.T) {
 	s, cfg := quick(t)
 	cfg.RequestTimeout = patience // the server is frozen for a while
 	b := open(t, s, cfg)
-	const n, ttl = 3000, 6 * time.Second
+	const n, ttl = 3000, 15 * time.Second
 	dead := session(t, b, ttl)
 	id := session(t, b, time.Hour)
 	var wg sync.WaitGroup
@@ -165,9 +165,9 @@ func TestManyLeasesOfTheDead(t *testing.T) {
 func TestServerStopped(t *testing.T) {
 	t.Parallel()
 	s, cfg := quick(t)
-	cfg.RequestTimeout = time.Second
+	cfg.RequestTimeout = 3 * time.Second
 	b := open(t, s, cfg)
-	const ttl = 6 * time.Second
+	const ttl = 12 * time.Second // all before the server is frozen takes less
 	losses := make(chan backend.Loss, 10)
 	dead := sessionWith(t, b, ttl, func(l backend.Loss) { losses <- l })
 	held := acquire(t, b, backend.AcquireRequest{Name: "one", Session: dead})

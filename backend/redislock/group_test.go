@@ -131,7 +131,7 @@ func TestFailOverLosesAGrant(t *testing.T) {
 	t.Parallel()
 	const ttl = 20 * time.Second
 	g := testserver.StartRedisSentinels(t)
-	url := "redis+sentinel://" + g.Addrs() + "/" + testserver.SentinelMaster + "?timeout=1s&quarantine="
+	url := "redis+sentinel://" + g.Addrs() + "/" + testserver.SentinelMaster + "?timeout=3s&quarantine="
 	a := openURL(t, url+"5s")
 	settled(t, a)
 	id, losses := lossy(t, a, ttl)

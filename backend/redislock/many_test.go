@@ -103,7 +103,7 @@ func TestBreakWithoutReply(t *testing.T) {
 	b := open(t, s, cfg)
 	acquire(t, b, backend.AcquireRequest{Name: "n", Session: session(t, b, time.Hour)})
 	relay := chaos.Start(t, s.Addr())
-	operator := openURL(t, "redis://"+relay.Addr()+"?quarantine=off&timeout=1s")
+	operator := openURL(t, "redis://"+relay.Addr()+"?quarantine=off&timeout=5s")
 	if _, err := operator.Break(within(t, patience), backend.BreakRequest{Name: "nobody's"}); err != nil { // it is connected
 		t.Fatal(err)
 	}

@@ -32,17 +32,13 @@ func TestLostReplies(t *testing.T) {
 	t.Parallel()
 	c := start(t)
 	relays, url := relayed(t, c)
-	a, err := redlock.Open(t.Context(), url, redlock.Config{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = a.Close() })
+	a := openURL(t, url)
 	b := c.open(t, "timeout=30s")
 	for _, p := range relays[:3] {
 		p.Hold(chaos.Replies)
 	}
 	r := ask("n")
-	_, err = a.Acquire(within(t, patience), r)
+	_, err := a.Acquire(within(t, patience), r)
 	var away *backend.UnavailableError
 	if !errors.As(err, &away) || !away.MayHold {
 		t.Fatalf("acquire without replies: %v; want that it may be held", err)
@@ -63,16 +59,12 @@ func TestVotesThatCameLate(t *testing.T) {
 	t.Parallel()
 	c := start(t)
 	relays, url := relayed(t, c)
-	a, err := redlock.Open(t.Context(), strings.Replace(url, "timeout=1s", "timeout=50s", 1), redlock.Config{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = a.Close() })
+	a := openURL(t, strings.Replace(url, "timeout=1s", "timeout=50s", 1))
 	give(t, a, takeOne(t, a)) // it is connected
 	for _, p := range relays {
 		p.Hold(chaos.Replies)
 	}
-	const ttl = 3 * time.Second
+	const ttl = 10 * time.Second // the votes have to be seen in this time
 	got := make(chan error, 1)
 	go func() {
 		_, err := a.Acquire(within(t, patience), ask("late", func(r *backend.AcquireRequest) { r.TTL = ttl }))
@@ -116,16 +108,8 @@ func TestPartition(t *testing.T) {
 	c := start(t)
 	leftRelays, left := relayed(t, c)
 	rightRelays, right := relayed(t, c)
-	a, err := redlock.Open(t.Context(), left, redlock.Config{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = a.Close() })
-	b, err := redlock.Open(t.Context(), right, redlock.Config{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = b.Close() })
+	a := openURL(t, left)
+	b := openURL(t, right)
 	for i := range 2 {
 		leftRelays[3+i].BlackHole()
 		rightRelays[i].BlackHole()
@@ -155,13 +139,9 @@ func TestCutOff(t *testing.T) {
 	t.Parallel()
 	c := start(t)
 	relays, url := relayed(t, c)
-	a, err := redlock.Open(t.Context(), url, redlock.Config{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = a.Close() })
+	a := openURL(t, url)
 	b := c.open(t, "timeout=30s")
-	const ttl = 3 * time.Second
+	const ttl = 8 * time.Second // the grant has to arrive in this time
 	r := ask("n", func(r *backend.AcquireRequest) { r.TTL = ttl })
 	g := take(t, a, r)
 	for _, p := range relays {

@@ -39,10 +39,15 @@ func (l *breaking) run(ctx context.Context, load bool, key string, a []string) (
 // stuck is a node that executes nothing for a while.
 type stuck struct {
 	link
-	until chan struct{}
+	reached chan<- struct{}
+	until   chan struct{}
 }
 
 func (l *stuck) run(ctx context.Context, load bool, key string, a []string) ([]any, error) {
+	select {
+	case l.reached <- struct{}{}:
+	default:
+	}
 	<-l.until
 	return l.link.run(ctx, load, key, a)
 }
@@ -113,12 +118,18 @@ func TestMayHoldUntilAcknowledged(t *testing.T) {
 	for i := range 2 {
 		p.told(t, i, p.voteFor("2222222222222222", "60000"))
 	}
-	proceed := make(chan struct{})
+	reached, proceed := make(chan struct{}, len(p.nodes)), make(chan struct{})
 	for _, n := range p.nodes {
-		n.link = &stuck{link: n.link, until: proceed}
+		n.link = &stuck{link: n.link, reached: reached, until: proceed}
 	}
-	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Millisecond)
+	ctx, cancel := context.WithTimeout(t.Context(), leasetest.Patience)
 	defer cancel()
+	go func() { // the time is over when all requests have been sent
+		for range p.nodes {
+			<-reached
+		}
+		cancel()
+	}()
 	if v := a.round(ctx); v.kind != failed {
 		t.Fatalf("round without time: %+v", v)
 	}

@@ -22,9 +22,9 @@ func TestRefusedAfterAPoll(t *testing.T) {
 	lease := backend.NewLeaseID()
 	for name, first := range map[string]func(w http.ResponseWriter){
 		"the poll was granted": func(w http.ResponseWriter) {
-			time.Sleep(100 * time.Millisecond) // longer than a twentieth of the TTL: the grant is requested once more
-			w.Header().Set(wire.HeaderWaited, "100ms")
-			fmt.Fprintf(w, `{"name":"x","lease":%q,"token":5,"ttl":"1s","expires_at":"2026-11-20T11:30:05.999Z"}`, lease)
+			time.Sleep(600 * time.Millisecond) // longer than a twentieth of the TTL: the grant is requested once more
+			w.Header().Set(wire.HeaderWaited, "600ms")
+			fmt.Fprintf(w, `{"name":"x","lease":%q,"token":5,"ttl":"10s","expires_at":"2026-11-20T11:30:05.999Z"}`, lease)
 		},
 		"the poll waited in the queue": func(w http.ResponseWriter) {
 			w.Header().Set("Content-Type", wire.ContentTypeProblem)
@@ -46,7 +46,7 @@ func TestRefusedAfterAPoll(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		_, err = b.Acquire(t.Context(), backend.AcquireRequest{Name: "x", Lease: lease, Timed: true, TTL: time.Second, Wait: true})
+		_, err = b.Acquire(t.Context(), backend.AcquireRequest{Name: "x", Lease: lease, Timed: true, TTL: 10 * time.Second, Wait: true})
 		if away, ok := errors.AsType[*backend.UnavailableError](err); !ok || !away.MayHold {
 			t.Errorf("%s: %v, want one that may hold the lease", name, err)
 		}

@@ -85,7 +85,7 @@ func leftOver(t *testing.T, path string) {
 func TestKilledHolder(t *testing.T) {
 	t.Parallel()
 	path := filepath.Join(t.TempDir(), "locks.db")
-	const ttl = 2 * time.Second
+	const ttl = 2 * suiteTTL
 	b := mustOpen(t, path)
 	sess := mustSession(t, b, time.Minute)
 	p := start(t, job{Do: "hold", Path: path, Lock: "x", TTL: ttl})
@@ -125,7 +125,7 @@ func unixNano(t *testing.T, text string) time.Time {
 func TestStoppedHolder(t *testing.T) {
 	t.Parallel()
 	path := filepath.Join(t.TempDir(), "locks.db")
-	const ttl = 1500 * time.Millisecond
+	const ttl = 2 * suiteTTL
 	b := mustOpen(t, path)
 	sess := mustSession(t, b, time.Minute)
 	p := start(t, job{Do: "hold", Path: path, Lock: "x", TTL: ttl})

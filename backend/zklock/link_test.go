@@ -83,7 +83,7 @@ func TestLessTime(t *testing.T) {
 func TestOddTTL(t *testing.T) {
 	t.Parallel()
 	b := closing(t, testserver.StartZooKeeper(t, 1)...)
-	leasetest.Take(t, b, leasetest.Ask("n", leasetest.Session(t, b, time.Minute/7, nil)))
+	leasetest.Take(t, b, leasetest.Ask("n", leasetest.Session(t, b, leasetest.Long/7, nil)))
 }
 
 // TestUserWhenAway: a connection that was made while the ensemble was unreachable still

@@ -34,7 +34,7 @@ func TestTLS(t *testing.T) {
 	}
 	trust := "ca=" + url.QueryEscape(certs.CA)
 	b := at(secured, trust)
-	leasetest.Take(t, b, leasetest.Ask("n", leasetest.Session(t, b, 5*time.Second, nil)))
+	leasetest.Take(t, b, leasetest.Ask("n", leasetest.Session(t, b, leasetest.Long, nil)))
 	for what, b := range map[string]*zklock.Backend{
 		"another authority":    at(secured, "ca="+url.QueryEscape(others.CA)),
 		"another name":         at(secured, trust+"&server_name=zookeeper.example.org"),

@@ -143,7 +143,7 @@ func ManyOnOneConnection(t *testing.T, s Bound) {
 // its end. The server frees the lock by itself, and not before the TTL; the holder is told.
 func HolderCutOff(t *testing.T, s Bound) {
 	t.Helper()
-	const ttl = 3 * time.Second
+	const ttl = 12 * time.Second // the waiter is in the queue in this time
 	b, proxy := s.Through()
 	other := s.Open()
 	lost := make(chan backend.Loss, 1)
@@ -170,13 +170,13 @@ func CutOffAfterARenewal(t *testing.T, s Bound) {
 	t.Helper()
 	b, proxy := s.Through()
 	other := s.Open()
-	const ttl = 6 * time.Second
+	const ttl = 12 * time.Second
+	late := time.NewTimer(ttl / 2) //nolint:mnd // this part of its time has passed, and a slow renewal is in time
+	defer late.Stop()
 	id := Session(t, b, ttl, nil)
 	Take(t, b, Ask("n", id))
 	got := Start(t, other, Ask("n", Session(t, other, time.Hour, nil)))
 	inQueue(t, other, "n")
-	late := time.NewTimer(ttl * 2 / 3) //nolint:mnd // this part of its time has passed
-	defer late.Stop()
 	select {
 	case <-late.C:
 	case g := <-got:

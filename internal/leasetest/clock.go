@@ -76,7 +76,7 @@ func hasJumped(t *testing.T, b backend.Backend, id backend.SessionID, ahead time
 // greater token, and the holder is told by its next renewal and has nothing to release.
 func ClockAhead(t *testing.T, b, other backend.Backend, clock Clock) {
 	t.Helper()
-	const ttl = 8 * time.Second
+	const ttl = 15 * time.Second                                               // the waiter is in the queue in this time
 	id, theirs := Session(t, b, ttl, nil), Session(t, other, 2*ClockJump, nil) // the other session outlives the jump
 	held := Ask("n", id)
 	before := Take(t, b, held)

@@ -104,7 +104,7 @@ func LongQueue(t *testing.T, b, other backend.Backend) {
 // cut keeps other from it.
 func DeadInLongQueue(t *testing.T, b, other backend.Backend, cut func()) {
 	t.Helper()
-	const n, dead, ttl = 24, 20, 8 * time.Second
+	const n, dead, ttl = 24, 20, 12 * time.Second
 	id := Session(t, b, time.Hour, nil)
 	var dies backend.SessionID
 	held := Ask("n", id)
