@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"math/rand/v2"
+	"os"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -47,7 +48,8 @@ type underLoad struct {
 	shared, wanted, crowded string          // locks: one that refuses, one that all workers request, one with many waiters
 	ctx                     context.Context //nolint:containedctx // of the load
 	workers                 sync.WaitGroup
-	calls, stall            atomic.Int64 // stall: for how long this process did not run, in nanoseconds
+	calls                   atomic.Int64
+	stall                   atomic.Int64 // for how long this process did not run, or waited for its disk, in nanoseconds
 	over                    atomic.Bool  // the holder releases its leases
 }
 
@@ -164,13 +166,33 @@ func (h *underLoad) renewOnce() error {
 	return nil
 }
 
-// watchMachine records for how long this process did not run.
+// watchMachine records for how long this process did not run, or waited for its disk, which that of
+// the store may be.
 func (h *underLoad) watchMachine() {
 	const tick = 10 * time.Millisecond
+	began := time.Now()
+	var syncing atomic.Int64 // since when, after began; 0: not now
 	h.workers.Go(func() {
 		for last := time.Now(); retry.Pause(h.ctx, tick); last = time.Now() {
-			h.stall.Store(max(h.stall.Load(), int64(time.Since(last)-tick)))
+			stood := time.Since(last) - tick
+			if at := syncing.Load(); at > 0 {
+				stood = max(stood, time.Since(began)-time.Duration(at))
+			}
+			h.stall.Store(max(h.stall.Load(), int64(stood)))
 		}
+	})
+	h.workers.Go(func() {
+		f, err := os.CreateTemp("", "backendtest")
+		if err != nil {
+			return
+		}
+		for retry.Pause(h.ctx, time.Second) && err == nil {
+			syncing.Store(int64(time.Since(began)))
+			_, err = f.WriteAt([]byte{0}, 0)
+			err = errors.Join(err, f.Sync())
+			syncing.Store(0)
+		}
+		_, _ = f.Close(), os.Remove(f.Name())
 	})
 }
 

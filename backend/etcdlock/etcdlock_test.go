@@ -18,7 +18,7 @@ const shortest = 1300 * time.Millisecond
 // open returns a backend on the servers, as another process would have one.
 func open(t backendtest.T, members []*testserver.Etcd) *etcdlock.Backend {
 	t.Helper()
-	return openURL(t, "etcd://"+strings.Join(testserver.Endpoints(members), ",")+"?min_ttl=1s")
+	return openURL(t, "etcd://"+strings.Join(testserver.Endpoints(members), ",")+"?min_ttl=1s&timeout=30s")
 }
 
 func openURL(t backendtest.T, url string) *etcdlock.Backend {

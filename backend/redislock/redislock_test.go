@@ -7,6 +7,7 @@ import (
 	"github.com/holdfast-io/holdfast/backend"
 	"github.com/holdfast-io/holdfast/backend/backendtest"
 	"github.com/holdfast-io/holdfast/backend/redislock"
+	"github.com/holdfast-io/holdfast/internal/leasetest"
 	"github.com/holdfast-io/holdfast/internal/testserver"
 )
 
@@ -25,7 +26,7 @@ func conformance(t *testing.T, args ...string) {
 	t.Helper()
 	s, disk := testserver.WithSlowDisk(t, testserver.Redis(t, args...))
 	// With the quarantine on, and ended: a server that was just started may have lost data.
-	cfg := redislock.Config{Quarantine: time.Second}
+	cfg := redislock.Config{Quarantine: time.Second, RequestTimeout: leasetest.Patience / 2}
 	settled(t, open(t, s, cfg))
 	backendtest.Run(t, backendtest.Harness{
 		Open: func(t backendtest.T) backend.Backend {

@@ -26,7 +26,7 @@ func TestConformanceThin(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			s := testserver.Redis(t)
-			cfg := redislock.Config{Quarantine: time.Second}
+			cfg := redislock.Config{Quarantine: time.Second, RequestTimeout: leasetest.Patience / 2}
 			settled(t, open(t, s, cfg))
 			backendtest.Run(t, backendtest.Harness{
 				Open: func(t backendtest.T) backend.Backend {

@@ -84,7 +84,7 @@ func TestConformance(t *testing.T) {
 		t.Run(form, func(t *testing.T) {
 			t.Parallel()
 			s, disk := testserver.WithSlowDisk(t, testserver.Redis(t, args...))
-			client, cfg := single(t, s.Addr()), redislock.Config{Quarantine: time.Second}
+			client, cfg := single(t, s.Addr()), redislock.Config{Quarantine: time.Second, RequestTimeout: leasetest.Patience / 2}
 			settled(t, open(t, client, cfg))
 			backendtest.Run(t, backendtest.Harness{
 				Holders:  holders(),
@@ -118,7 +118,7 @@ func TestConformanceInflated(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			s := testserver.Redis(t)
-			client, cfg := single(t, s.Addr()), redislock.Config{Quarantine: time.Second}
+			client, cfg := single(t, s.Addr()), redislock.Config{Quarantine: time.Second, RequestTimeout: leasetest.Patience / 2}
 			settled(t, open(t, client, cfg))
 			var inflated atomic.Int64
 			backendtest.Run(t, backendtest.Harness{
