@@ -118,12 +118,14 @@ func (b *balancer) choose(ctx context.Context) string {
 	}
 }
 
-func (b *balancer) turn() (node string, known bool) {
+// turn returns the next node that said that it is ready a short time ago. The second result is false if
+// none did: then it has to be asked for again.
+func (b *balancer) turn() (string, bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	for range b.ready {
 		b.next++
-		node = b.ready[b.next%len(b.ready)]
+		node := b.ready[b.next%len(b.ready)]
 		if time.Since(b.heard[node]) < drainDelay/3 {
 			return node, true
 		}

@@ -370,7 +370,8 @@ func TestQuota(t *testing.T) {
 		return nil
 	})
 	var renewed backend.RenewResult
-	eventually(t, func(ctx context.Context) (err error) {
+	eventually(t, func(ctx context.Context) error {
+		var err error
 		renewed, err = b.Renew(ctx, backend.RenewRequest{Session: s})
 		return err
 	})

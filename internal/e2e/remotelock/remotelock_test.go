@@ -36,7 +36,8 @@ func serve(t *testing.T, store *memlock.Store, addr string, cfg server.Config) *
 		t.Fatal(err)
 	}
 	var ln net.Listener
-	leasetest.Succeeds(t, func() (err error) { // a connection of another process may have the port for a while
+	leasetest.Succeeds(t, func() error { // a connection of another process may have the port for a while
+		var err error
 		ln, err = (&net.ListenConfig{}).Listen(t.Context(), "tcp", addr)
 		return err
 	})
