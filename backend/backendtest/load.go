@@ -131,6 +131,7 @@ func (h *underLoad) renew() {
 		}
 		if good = err == nil; good {
 			h.last = sent
+			h.stall.Store(0)
 		}
 		e.until(sent.Add(loadFor / loadBeats))
 	}
@@ -166,8 +167,8 @@ func (h *underLoad) renewOnce() error {
 	return nil
 }
 
-// watchMachine records for how long this process did not run, or waited for its disk, which that of
-// the store may be.
+// watchMachine records for how long this process did not run, or waited for a disk. The store may use
+// the same one.
 func (h *underLoad) watchMachine() {
 	const tick = 10 * time.Millisecond
 	began := time.Now()

@@ -10,7 +10,7 @@ import (
 
 // steady makes a call again that was left without an answer because the machine stood still, as every
 // client does: its disk had other things to write, its server got no processor. A store that soon says
-// that it is unavailable gets no second chance.
+// that it is unavailable gets no second chance, unless it stood still before.
 type steady struct {
 	backend.Backend
 	e *env
@@ -99,16 +99,6 @@ func (s steady) Release(ctx context.Context, req backend.ReleaseRequest) error {
 func (e *env) mayBeGiven(id backend.LeaseID) bool {
 	_, unknown := e.given.Load(id)
 	return unknown
-}
-
-// Break breaks a lock, or ends the case: a second break does not name those that the first one took.
-func (s steady) Break(ctx context.Context, req backend.BreakRequest) (backend.BreakResult, error) {
-	from := time.Now()
-	res, err := s.Backend.Break(ctx, req)
-	if errors.Is(err, backend.ErrUnavailable) && time.Since(from) >= standstill && ctx.Err() == nil {
-		s.e.busy(err)
-	}
-	return res, err
 }
 
 // List reads.

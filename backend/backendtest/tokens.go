@@ -1,7 +1,9 @@
 package backendtest
 
 import (
+	"errors"
 	"slices"
+	"time"
 
 	"github.com/holdfast-io/holdfast/backend"
 	"github.com/holdfast-io/holdfast/fence"
@@ -164,11 +166,21 @@ func (e *env) breakLock(name, reason string) backend.BreakResult {
 }
 
 func (e *env) breakLease(name string, lease backend.LeaseID, reason string) backend.BreakResult {
+	began := time.Now()
 	res, err := e.tryBreak(name, lease, reason)
 	if err != nil {
-		e.Fatalf("Break of %q: %v", name, err)
+		e.unbroken(name, err, time.Since(began))
 	}
 	return res
+}
+
+// unbroken ends the case after a break that failed. After a standstill nobody knows whom it took, and a
+// second break would not name them: then the case is not judged.
+func (e *env) unbroken(name string, err error, took time.Duration) {
+	if errors.Is(err, backend.ErrUnavailable) && took >= standstill && took < e.soon() {
+		e.busy(err)
+	}
+	e.Fatalf("Break of %q: %v", name, err)
 }
 
 // tryBreak breaks the lock, and returns to the caller the error of a store that does not answer

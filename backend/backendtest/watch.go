@@ -208,7 +208,7 @@ func watchPrefix(e *env) {
 	a.take(a.ask("within/" + base + "/a_b"))
 	l := a.take(a.ask(base + "/a_b"))
 	w.sees(backend.EventAcquired, l, "")
-	for { // the other one sees every event of every client
+	for { // the other one sees the events of all clients
 		if x := two.next(e.soon()); x.Lease == l.Lease {
 			break
 		}

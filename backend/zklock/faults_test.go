@@ -111,7 +111,7 @@ func TestTokenStays(t *testing.T) {
 }
 
 // The holder is cut off: its session ends, and the next waiter gets the lock, no earlier than the
-// TTL after the last renewal and no later than the stated bound. The holder is told before that.
+// TTL after the last renewal and no later than the stated bound. The holder is told by then.
 func TestHolderIsCutOff(t *testing.T) {
 	t.Parallel()
 	server := testserver.StartZooKeeper(t, 1)[0]
@@ -154,7 +154,7 @@ func TestHolderIsCutOff(t *testing.T) {
 	}
 	select {
 	case at := <-lost: // in the same process: either may be scheduled a moment later
-		if late := at.Sub(now); late > time.Second {
+		if late := at.Sub(now); late > time.Second/4 {
 			t.Errorf("the holder was told %s after the next had the lock", late)
 		}
 	case <-time.After(leasetest.Patience):

@@ -32,8 +32,8 @@ func Within(t *testing.T) context.Context {
 func Session(t *testing.T, b backend.Backend, ttl time.Duration, lost func(backend.Loss)) backend.SessionID {
 	t.Helper()
 	id := backend.NewSessionID()
-	err := InsistOn(t, func(ctx context.Context) error {
-		return b.OpenSession(ctx, backend.SessionRequest{ID: id, TTL: ttl, Lost: lost})
+	_, err := steadily(t, func(ctx context.Context) (struct{}, error) {
+		return struct{}{}, b.OpenSession(ctx, backend.SessionRequest{ID: id, TTL: ttl, Lost: lost})
 	})
 	if err != nil {
 		t.Fatalf("open session: %v", err)
@@ -46,10 +46,10 @@ func Ask(name string, id backend.SessionID) backend.AcquireRequest {
 	return backend.AcquireRequest{Name: name, Lease: backend.NewLeaseID(), Session: id, Wait: true}
 }
 
-// Take takes the lock, or fails the test. A store that is unavailable for a while is asked again.
+// Take takes the lock, or fails the test.
 func Take(t *testing.T, b backend.Backend, req backend.AcquireRequest) fence.Token {
 	t.Helper()
-	g, err := Insist(t, func(ctx context.Context) (backend.Grant, error) { return b.Acquire(ctx, req) })
+	g, err := steadily(t, func(ctx context.Context) (backend.Grant, error) { return b.Acquire(ctx, req) })
 	if err != nil {
 		t.Fatalf("acquire %q: %v", req.Name, err)
 	}
@@ -60,9 +60,9 @@ func Take(t *testing.T, b backend.Backend, req backend.AcquireRequest) fence.Tok
 func Give(t *testing.T, b backend.Backend, req backend.AcquireRequest) {
 	t.Helper()
 	times := 0
-	err := InsistOn(t, func(ctx context.Context) error {
+	_, err := steadily(t, func(ctx context.Context) (struct{}, error) {
 		times++
-		return b.Release(ctx, backend.ReleaseRequest{Name: req.Name, Lease: req.Lease, Session: req.Session})
+		return struct{}{}, b.Release(ctx, backend.ReleaseRequest{Name: req.Name, Lease: req.Lease, Session: req.Session})
 	})
 	if err != nil && (times == 1 || !errors.Is(err, backend.ErrLost)) {
 		t.Fatalf("release %q: %v", req.Name, err)
@@ -139,11 +139,27 @@ func InsistOn(t *testing.T, call func(context.Context) error) error {
 // Insist retries until there is an answer.
 func Insist[T any](t *testing.T, call func(context.Context) (T, error)) (T, error) {
 	t.Helper()
+	return insist(t, 0, call)
+}
+
+// steadily is Insist that begins to retry after an attempt that took so long that the machine must have
+// stood still. A store that soon says that it is unavailable gets no second chance.
+func steadily[T any](t *testing.T, call func(context.Context) (T, error)) (T, error) {
+	t.Helper()
+	const standstill = 2 * time.Second
+	return insist(t, standstill, call)
+}
+
+func insist[T any](t *testing.T, standstill time.Duration, call func(context.Context) (T, error)) (T, error) {
+	t.Helper()
+	stood := false
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(t.Context()), Patience)
 	defer cancel()
 	for {
+		began := time.Now()
 		v, err := call(ctx)
-		if !errors.Is(err, backend.ErrUnavailable) || ctx.Err() != nil {
+		stood = stood || time.Since(began) >= standstill
+		if !errors.Is(err, backend.ErrUnavailable) || !stood || ctx.Err() != nil {
 			return v, err
 		}
 		select {

@@ -20,7 +20,7 @@ func TestHeir(t *testing.T) {
 		var died int
 		died, want, asked = inherited(t, lasts)
 		t.Logf("in %s %d clients died with %d locks", lasts, died, len(want))
-		if lasts > 12*time.Second {
+		if lasts > 12*time.Second && len(want) < 10 {
 			t.Fatal("too few died")
 		}
 	}

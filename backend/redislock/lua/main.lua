@@ -157,12 +157,13 @@ local LEAST = 1000000000000000 -- us, in 2001: a number below it is no time, but
 -- else costs. It reads what shows that the data is complete and that the session lives, and both
 -- forms of the lock. Returns the answer; the token alone when it is also the time of the grant. met
 -- is the number of records that were in the way: of the lock, or of the end of the lease or the
--- session. The first command has a missing key: see execute.
+-- session. The first command has a missing key: see execute. Without
+-- X, or with a foreign one, no session lives.
 local function takeone(remembers)
   local sid, name, lease = ARGV[5], ARGV[15], ARGV[16]
   if ARGV[6] ~= '0' or ARGV[8] == '1' or ARGV[10] ~= 'x' then return nil end
   met = call('EXISTS', STREAM, T .. 'o:' .. name, T .. 'l:' .. name, T .. 'd:' .. lease, T .. 'd:' .. sid)
-  if met > 0 then return nil end
+  if met > 0 or call('ZCARD', X) == 0 then return nil end
   local known = call('MGET', KEY, T .. 'u:' .. sid)
   local text, lives = known[1], known[2]
   if not text or not lives or tonumber(lives) <= now then return nil end
