@@ -404,7 +404,7 @@ func (c *sharers) finish(sharing []*waiter, exclusive, last *waiter) {
 		switch {
 		case !ok && !errors.Is(err, backend.ErrLost):
 			e.Errorf("Release of a broken lease: %v; it has to be ErrLost", err)
-		case ok && err != nil && !e.mayBeGiven(w.req.Lease) && (e.caps.FIFO || w != last || !errors.Is(err, backend.ErrLost)):
+		case ok && err != nil && !e.mayBeReleased(w.req.Lease) && (e.caps.FIFO || w != last || !errors.Is(err, backend.ErrLost)):
 			e.Errorf("Release of %s after a break was finished: %v", describe(w.req), err)
 		}
 	}

@@ -183,7 +183,7 @@ type env struct {
 
 	// The IDs of leases of which an Acquire had no answer: the store may have granted it; and of
 	// those that were gone when a Release was sent again.
-	unanswered, given sync.Map
+	unanswered, perhapsReleased sync.Map
 
 	mu       sync.Mutex
 	closed   bool // the result was taken; later failures and messages are dropped

@@ -231,7 +231,7 @@ func (c *crowd) release(m *client, req *backend.AcquireRequest) {
 		attempts++
 		return m.b.Release(ctx, giveBack(*req))
 	})
-	if errors.Is(err, backend.ErrLost) && attempts == 1 && !c.e.mayBeGiven(req.Lease) && c.e.caps.Durable {
+	if errors.Is(err, backend.ErrLost) && attempts == 1 && !c.e.mayBeReleased(req.Lease) && c.e.caps.Durable {
 		c.e.Errorf("Release of %s: %v; it was granted, and no other client ended it", describe(*req), err)
 	}
 }

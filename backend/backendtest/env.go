@@ -377,10 +377,10 @@ func (c *client) release(r backend.AcquireRequest) error {
 	return c.b.Release(ctx, giveBack(r))
 }
 
-// free releases a lease that has to be held.
-func (c *client) free(r backend.AcquireRequest) error {
+// releaseHeld releases a lease that has to be held.
+func (c *client) releaseHeld(r backend.AcquireRequest) error {
 	err := c.release(r)
-	if errors.Is(err, backend.ErrLost) && c.e.mayBeGiven(r.Lease) {
+	if errors.Is(err, backend.ErrLost) && c.e.mayBeReleased(r.Lease) {
 		return nil
 	}
 	return err
@@ -388,7 +388,7 @@ func (c *client) free(r backend.AcquireRequest) error {
 
 // give releases a lease that has to be held, or ends the case.
 func (c *client) give(l lease) {
-	if err := c.free(l.AcquireRequest); err != nil {
+	if err := c.releaseHeld(l.AcquireRequest); err != nil {
 		c.e.Fatalf("Release of %s: %v; it was held", describe(l.AcquireRequest), err)
 	}
 }

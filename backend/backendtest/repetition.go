@@ -74,7 +74,7 @@ func acquireAtOnce(e *env) {
 			}
 		}
 		e.holds(name, lease{AcquireRequest: r, Grant: backend.Grant{Token: tokens[0]}})
-		if err := a.free(r); err != nil {
+		if err := a.releaseHeld(r); err != nil {
 			e.Fatalf("Release: %v", err)
 		}
 		e.free(name)

@@ -338,7 +338,7 @@ func (c *sharers) checkHolders(victims map[backend.LeaseID]backend.Holder, left 
 	missing, both := 0, 0
 	for _, l := range c.holders {
 		_, broken := victims[l.Lease]
-		if !broken && !left[l.Lease] && !c.e.mayBeGiven(l.Lease) {
+		if !broken && !left[l.Lease] && !c.e.mayBeReleased(l.Lease) {
 			missing++
 		}
 		if broken && left[l.Lease] {

@@ -90,14 +90,14 @@ func (s steady) Renew(ctx context.Context, req backend.RenewRequest) (backend.Re
 func (s steady) Release(ctx context.Context, req backend.ReleaseRequest) error {
 	again, err := s.insist(ctx, func() error { return s.Backend.Release(ctx, req) })
 	if again && errors.Is(err, backend.ErrLost) {
-		s.e.given.Store(req.Lease, true)
+		s.e.perhapsReleased.Store(req.Lease, true)
 	}
 	return err
 }
 
-// mayBeGiven reports whether a release of the lease had no answer, and the lease was gone afterwards.
-func (e *env) mayBeGiven(id backend.LeaseID) bool {
-	_, unknown := e.given.Load(id)
+// mayBeReleased reports whether a release of the lease had no answer, and the lease was gone afterwards.
+func (e *env) mayBeReleased(id backend.LeaseID) bool {
+	_, unknown := e.perhapsReleased.Load(id)
 	return unknown
 }
 

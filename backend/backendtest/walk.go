@@ -145,7 +145,7 @@ func (w *walker) hold(c *client, r backend.AcquireRequest, g backend.Grant) {
 		c.abandon(r)
 		return
 	}
-	if err := c.free(r); err != nil {
+	if err := c.releaseHeld(r); err != nil {
 		w.e.Fatalf("Release of %s: %v; it was held", describe(r), err)
 	}
 }
