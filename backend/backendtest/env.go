@@ -331,7 +331,7 @@ func (c *client) excuse(r backend.AcquireRequest, from time.Time, err error) {
 // busy ends the case because the machine is too busy for it.
 func (e *env) busy(err error) {
 	e.mu.Lock()
-	e.unjudged = true
+	e.unjudged = err
 	e.mu.Unlock()
 	e.skip(fmt.Sprintf("the machine is too busy: %v", err))
 	runtime.Goexit()
