@@ -4,7 +4,7 @@ GO          ?= go
 # All modules of the repository at their sources, whatever the caller's environment says.
 export GOWORK := $(CURDIR)/go.work
 # Bounds one package, not the whole run; a test that hangs says where.
-TESTTIMEOUT ?= 20m
+TESTTIMEOUT ?= 30m
 TESTFLAGS   ?=
 BENCH       ?= .
 BENCHTIME   ?= 1s
