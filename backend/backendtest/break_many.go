@@ -50,7 +50,7 @@ func breakAll(e *env, c *sharers) {
 	close(over)
 	gone := <-left
 	if err != nil {
-		e.unbroken(c.name, err, took)
+		e.unbroken(c.name, err)
 	}
 	e.Logf("%d of %d holders were broken in %s", len(res.Broken), len(c.holders), took.Round(time.Millisecond))
 	victims := c.victimsOf(tokensOf(c.holders), res)
@@ -63,19 +63,8 @@ func breakAll(e *env, c *sharers) {
 // as many may arrive meanwhile.
 func (c *sharers) tryBreak(b backend.Backend, reason string) (backend.BreakResult, error) {
 	const least, forEach = 20 * time.Second, 20 * time.Millisecond
-	ctx, cancel := c.e.within(c.e.soon() + max(least, time.Duration(len(c.holders))*forEach))
-	defer cancel()
-	return b.Break(ctx, backend.BreakRequest{Name: c.name, Reason: reason, Actor: "suite"})
-}
-
-// breakLock breaks the lock, or ends the case.
-func (c *sharers) breakLock(reason string) backend.BreakResult {
-	began := time.Now()
-	res, err := c.tryBreak(c.e.anyBackend(), reason)
-	if err != nil {
-		c.e.unbroken(c.name, err, time.Since(began))
-	}
-	return res
+	within := c.e.soon() + max(least, time.Duration(len(c.holders))*forEach)
+	return c.e.breakOn(b, within, backend.BreakRequest{Name: c.name, Reason: reason, Actor: "suite"})
 }
 
 // settle checks the outcome of the waiters: those that the break let in keep the lock. Each
@@ -240,13 +229,11 @@ func breakBesideArrivals(e *env) {
 	leavers := len(c.holders) / 8
 	gone := make(chan map[backend.LeaseID]bool, 1)
 	go func() { gone <- c.leave(c.holders[:leavers], nil, over) }()
-	began := time.Now()
 	res, err := c.tryBreak(e.anyBackend(), "arrivals")
-	took := time.Since(began)
 	close(over)
 	all.Wait()
 	if err != nil {
-		e.unbroken(c.name, err, took)
+		e.unbroken(c.name, err)
 	}
 	e.endIfFailed()
 	left := <-gone
@@ -281,10 +268,9 @@ func twoBreaks(e *env) {
 	values := []backend.Backend{e.open(), e.open()}
 	results := make([]backend.BreakResult, len(values))
 	e.times(len(values), func(i int) {
-		began := time.Now()
 		var err error
 		if results[i], err = c.tryBreak(values[i], "two"); err != nil {
-			e.unbroken(c.name, err, time.Since(began))
+			e.unbroken(c.name, err)
 		}
 	})
 	victims := c.victimsOf(tokensOf(c.holders), results...)
@@ -387,7 +373,10 @@ func (c *sharers) finish(sharing []*waiter, exclusive, last *waiter) {
 	for _, h := range e.inspect(c.name).Holders {
 		before[h.Lease] = true
 	}
-	res := c.breakLock("the rest")
+	res, err := c.tryBreak(e.anyBackend(), "the rest")
+	if err != nil {
+		e.unbroken(c.name, err)
+	}
 	victims := c.victimsOf(tokensOf(c.holders), res)
 	for _, l := range c.holders {
 		_, broken := victims[l.Lease]

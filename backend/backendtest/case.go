@@ -106,9 +106,9 @@ func (c Case) Run(ctx context.Context, h Harness) Result {
 	}
 }
 
-// once runs the case. It returns when the case has ended and its backend
-// values are closed, or when it took so much too long that it is given up: its goroutines stay
-// behind then, and the result has their stacks.
+// once runs the case. It returns when the case has ended and its backend values are closed, or when it
+// took so much too long that it is given up: its goroutines stay behind then, and the result has their
+// stacks.
 func (c Case) once(ctx context.Context, h Harness) Result {
 	began := time.Now()
 	ctx, cancel := context.WithCancelCause(ctx)
@@ -276,19 +276,16 @@ func (e *env) Fatalf(format string, args ...any) {
 
 // endIfFailed ends the case when it has failed, or cannot be judged.
 func (e *env) endIfFailed() {
-	e.mu.Lock()
-	over := len(e.failures) > 0 || e.skipped != ""
-	e.mu.Unlock()
-	if over {
+	if e.failed() {
 		runtime.Goexit()
 	}
 }
 
-// failed reports whether a failure was recorded.
+// failed reports whether a failure was recorded, or the case cannot be judged.
 func (e *env) failed() bool {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	return len(e.failures) > 0
+	return len(e.failures) > 0 || e.skipped != ""
 }
 
 // maxFailures bounds the failures that one case reports.

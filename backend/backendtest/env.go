@@ -20,6 +20,8 @@ type caps = backend.Capabilities
 var (
 	errTooLong = errors.New("the case took too long")
 	errTooBusy = errors.New("a TTL ran out before the next call")
+	// errStoodStill is a call that the store left without an answer as if the machine stood still.
+	errStoodStill = errors.New("the store stood still")
 )
 
 // open opens another backend value, which is closed when the case has ended.
@@ -331,9 +333,8 @@ func (c *client) excuse(r backend.AcquireRequest, from time.Time, err error) {
 // busy ends the case because the machine is too busy for it.
 func (e *env) busy(err error) {
 	e.mu.Lock()
-	e.unjudged = err
-	e.mu.Unlock()
-	e.skip(fmt.Sprintf("the machine is too busy: %v", err))
+	defer e.mu.Unlock()
+	e.unjudged, e.skipped = err, fmt.Sprintf("the machine is too busy: %v", err)
 	runtime.Goexit()
 }
 

@@ -178,7 +178,7 @@ func TestBreakStandsStill(t *testing.T) {
 }
 
 // TestStandstillBesideBreak: an Acquire that had no answer, and whose grant a break took, is granted
-// again. The case blames nobody.
+// again. The case does not blame the store.
 func TestStandstillBesideBreak(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

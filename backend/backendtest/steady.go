@@ -42,6 +42,17 @@ func (s steady) insist(ctx context.Context, call func() error) (bool, error) {
 	}
 }
 
+// repeated is insist for a call with a result.
+func repeated[T any](ctx context.Context, s steady, call func() (T, error)) (T, error) {
+	var v T
+	_, err := s.insist(ctx, func() error {
+		var err error
+		v, err = call()
+		return err
+	})
+	return v, err
+}
+
 // OpenSession opens a session, or confirms it.
 func (s steady) OpenSession(ctx context.Context, req backend.SessionRequest) error {
 	_, err := s.insist(ctx, func() error { return s.Backend.OpenSession(ctx, req) })
@@ -57,19 +68,17 @@ func (s steady) EndSession(ctx context.Context, id backend.SessionID) error {
 // Acquire asks under the same lease ID, so that the answer is the first grant, unless a break took
 // that one.
 func (s steady) Acquire(ctx context.Context, req backend.AcquireRequest) (backend.Grant, error) {
-	var g backend.Grant
-	_, err := s.insist(ctx, func() error {
-		var err error
-		if g, err = s.Backend.Acquire(ctx, req); errors.Is(err, backend.ErrUnavailable) {
+	return repeated(ctx, s, func() (backend.Grant, error) {
+		g, err := s.Backend.Acquire(ctx, req)
+		if errors.Is(err, backend.ErrUnavailable) {
 			s.e.unanswered.Store(req.Lease, true)
 		}
-		return err
+		return g, err
 	})
-	return g, err
 }
 
-// grantedAgain reports whether the lease was asked for again, and granted again, after a break took
-// a grant whose answer was lost.
+// grantedAgain reports whether the Acquire of the lease was repeated, and granted a second time, after a
+// break took a grant whose answer was lost.
 func (e *env) grantedAgain(l lease, broken backend.Holder) bool {
 	_, lost := e.unanswered.Load(l.Lease)
 	return lost && l.Token > broken.Token
@@ -77,13 +86,7 @@ func (e *env) grantedAgain(l lease, broken backend.Holder) bool {
 
 // Renew renews.
 func (s steady) Renew(ctx context.Context, req backend.RenewRequest) (backend.RenewResult, error) {
-	var res backend.RenewResult
-	_, err := s.insist(ctx, func() error {
-		var err error
-		res, err = s.Backend.Renew(ctx, req)
-		return err
-	})
-	return res, err
+	return repeated(ctx, s, func() (backend.RenewResult, error) { return s.Backend.Renew(ctx, req) })
 }
 
 // Release releases a lease. If it is gone the second time, the first release may have worked.
@@ -103,22 +106,10 @@ func (e *env) mayBeReleased(id backend.LeaseID) bool {
 
 // List reads.
 func (s steady) List(ctx context.Context, req backend.ListRequest) (backend.ListPage, error) {
-	var page backend.ListPage
-	_, err := s.insist(ctx, func() error {
-		var err error
-		page, err = s.Backend.List(ctx, req)
-		return err
-	})
-	return page, err
+	return repeated(ctx, s, func() (backend.ListPage, error) { return s.Backend.List(ctx, req) })
 }
 
 // Inspect reads.
 func (s steady) Inspect(ctx context.Context, name string) (backend.LockInfo, error) {
-	var info backend.LockInfo
-	_, err := s.insist(ctx, func() error {
-		var err error
-		info, err = s.Backend.Inspect(ctx, name)
-		return err
-	})
-	return info, err
+	return repeated(ctx, s, func() (backend.LockInfo, error) { return s.Backend.Inspect(ctx, name) })
 }

@@ -2,6 +2,7 @@ package backendtest
 
 import (
 	"errors"
+	"fmt"
 	"slices"
 	"time"
 
@@ -166,18 +167,17 @@ func (e *env) breakLock(name, reason string) backend.BreakResult {
 }
 
 func (e *env) breakLease(name string, lease backend.LeaseID, reason string) backend.BreakResult {
-	began := time.Now()
 	res, err := e.tryBreak(name, lease, reason)
 	if err != nil {
-		e.unbroken(name, err, time.Since(began))
+		e.unbroken(name, err)
 	}
 	return res
 }
 
-// unbroken ends the case after a break that failed. After a standstill nobody knows whom it took, and a
-// second break would not name them: then the case is not judged.
-func (e *env) unbroken(name string, err error, took time.Duration) {
-	if errors.Is(err, backend.ErrUnavailable) && took >= standstill && took < e.soon() {
+// unbroken ends the case after a break that failed. It is unknown whom a break took that stood still, and
+// a second one would not name them: then the case is not judged.
+func (e *env) unbroken(name string, err error) {
+	if errors.Is(err, errStoodStill) {
 		e.busy(err)
 	}
 	e.Fatalf("Break of %q: %v", name, err)
@@ -186,7 +186,18 @@ func (e *env) unbroken(name string, err error, took time.Duration) {
 // tryBreak breaks the lock, and returns to the caller the error of a store that does not answer
 // in time.
 func (e *env) tryBreak(name string, lease backend.LeaseID, reason string) (backend.BreakResult, error) {
-	ctx, cancel := e.within(e.soon())
+	return e.breakOn(e.anyBackend(), e.soon(), backend.BreakRequest{Name: name, Lease: lease, Reason: reason, Actor: "suite"})
+}
+
+// breakOn breaks a lock within that time. The error matches errStoodStill if the store gave up after a
+// standstill.
+func (e *env) breakOn(b backend.Backend, within time.Duration, req backend.BreakRequest) (backend.BreakResult, error) {
+	ctx, cancel := e.within(within)
 	defer cancel()
-	return e.anyBackend().Break(ctx, backend.BreakRequest{Name: name, Lease: lease, Reason: reason, Actor: "suite"})
+	began := time.Now()
+	res, err := b.Break(ctx, req)
+	if took := time.Since(began); errors.Is(err, backend.ErrUnavailable) && took >= standstill && took < e.soon() {
+		err = fmt.Errorf("%w for %s: %w", errStoodStill, took, err)
+	}
+	return res, err
 }

@@ -30,7 +30,7 @@ type watching struct {
 }
 
 // watch starts a Watch and waits until it has begun.
-func (e *env) watch(b backend.Backend, prefix string) *watching { return e.watchOf(b, prefix, prefix) }
+func (e *env) watch(b backend.Backend, prefix string) *watching { return e.watchOf(b, prefix, "") }
 
 // watchOf is watch that drops the events of locks whose names do not contain that text: many are of
 // other cases.
@@ -42,7 +42,7 @@ func (e *env) watchOf(b backend.Backend, prefix, text string) *watching {
 	go func() {
 		defer close(over)
 		w.done <- b.Watch(ctx, backend.WatchRequest{Prefix: prefix}, func(x backend.Event) {
-			if x.Kind != backend.EventWatching && prefix == "" && !strings.Contains(x.Name, text) {
+			if x.Kind != backend.EventWatching && !strings.Contains(x.Name, text) {
 				return
 			}
 			select {

@@ -224,3 +224,40 @@ func TestQuarantineAfterAnOldAOF(t *testing.T) {
 		return err
 	})
 }
+
+// A server process that was not greeted, or whose data is of another generation than the client knows,
+// grants nothing, also to one that asks alone.
+func TestOneAloneIsMet(t *testing.T) {
+	t.Parallel()
+	s, _ := quick(t, "--appendfsync", "always")
+	b := open(t, s, redislock.Config{Quarantine: redislock.NoQuarantine})
+	id := session(t, b, time.Hour)
+	ask := func(want any) {
+		t.Helper()
+		call, err := b.CallFor(leasetest.Ask(string(backend.NewLeaseID()), id))
+		if err != nil {
+			t.Fatal(err)
+		}
+		answer := s.Do(call...)
+		if token, ok := answer.(int64); ok && want == "a token" && token > 0 {
+			return
+		}
+		if words, ok := answer.([]any); !ok || len(words) == 0 || words[0] != want {
+			t.Errorf("the answer is %v, want %v", answer, want)
+		}
+	}
+	ask("a token")
+	marker, _ := s.Do("GET", "{hf0}:m").(string)
+	fields := strings.Fields(marker)
+	fields[len(fields)-3] = string(backend.NewLeaseID()) + ".r" // what another client's hello does after a loss
+	s.Do("SET", "{hf0}:m", strings.Join(fields, " "))
+	ask("MARKER")
+	s.Do("SET", "{hf0}:m", marker)
+	ask("a token")
+	s.Process().Stop() // the client does not greet the next process
+	if err := b.Close(); err != nil {
+		t.Error(err)
+	}
+	s.Restart()
+	ask("MARKER")
+}

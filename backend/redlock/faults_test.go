@@ -423,7 +423,7 @@ func TestCrowdConverges(t *testing.T) {
 	var out, grants atomic.Int64
 	var all sync.WaitGroup
 	began := time.Now()
-	// One bound for all grants: who wins is chance, and nobody is promised to be next.
+	// One bound for all grants: the winner is chance, and no process is promised to be next.
 	ctx := within(t, 10*patience)
 	for range processes {
 		b := c.open(t, slow)

@@ -124,7 +124,7 @@ func TestMayHoldUntilAcknowledged(t *testing.T) {
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), leasetest.Patience)
 	defer cancel()
-	go func() { // the time is over when all requests have been sent
+	go func() { // the time ends when all requests have been sent
 		for range p.nodes {
 			<-reached
 		}

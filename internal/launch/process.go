@@ -255,10 +255,9 @@ func (p *Process) Gone() bool {
 // String returns the name and the ID of the process.
 func (p *Process) String() string { return fmt.Sprintf("%s (%d)", p.name, p.Pid()) }
 
-// Await calls ready until it returns nil. Each call gets a context of ten seconds: it may start
-// a process, on a busy machine. Errors: ErrEnded if
-// the process ends; the last error of ready, when ctx or the time-out ends. Both have the end of
-// its log.
+// Await calls ready until it returns nil. Each call gets a context of ten seconds: it may start a
+// process, on a busy machine. Errors: ErrEnded if the process ends; the last error of ready, when ctx or
+// the time-out ends. Both have the end of its log.
 func (p *Process) Await(ctx context.Context, timeout time.Duration, ready func(context.Context) error) error {
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()

@@ -140,9 +140,8 @@ local function unheld(those)
   return free
 end
 
--- From now on the session ends at that instant. It is also the value of a key, so that the way of
--- one lease reads it together with the marker: the reply to ZSCORE takes Redis as long as all else
--- that it reads.
+-- From now on the session ends at that instant. It is also the value of a key, so that takeone reads
+-- it together with the marker: the reply to ZSCORE takes Redis as long as all else that takeone reads.
 local function prolong(sid, e)
   call('ZADD', X, num(e), 's:' .. sid)
   call('SET', T .. 'u:' .. sid, num(e), 'PX', num((e - now) / 1000))

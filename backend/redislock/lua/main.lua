@@ -5,8 +5,7 @@
 --   mode      'q' to keep the quarantine, '-' to ignore it
 -- Answer: 'OK' and an answer for each operation; or the token alone of a lease that was granted at
 -- that instant: see takeone; or 'MARKER' when nothing was done, because the client must call hello
--- first; or 'FORMAT'. An operation that failed is answered with
--- 'ERR', and does not affect the others.
+-- first; or 'FORMAT'. An operation that failed is answered with 'ERR', and does not affect the others.
 -- acquire and release take many leases. When all went the short way the answer is 'ALL',
 -- and for acquire the token of the first lease (the others have those that follow), since,
 -- and the time that is left. Otherwise it is 'EACH' and an answer for each lease, in which
@@ -157,8 +156,8 @@ local LEAST = 1000000000000000 -- us, in 2001: a number below it is no time, but
 -- else costs. It reads what shows that the data is complete and that the session lives, and both
 -- forms of the lock. Returns the answer; the token alone when it is also the time of the grant. met
 -- is the number of records that were in the way: of the lock, or of the end of the lease or the
--- session. The first command has a missing key: see execute. Without
--- X, or with a foreign one, no session lives.
+-- session. The first command has a missing key: see execute. Without X, or with a foreign one, no
+-- session lives.
 local function takeone(remembers)
   local sid, name, lease = ARGV[5], ARGV[15], ARGV[16]
   if ARGV[6] ~= '0' or ARGV[8] == '1' or ARGV[10] ~= 'x' then return nil end

@@ -30,15 +30,15 @@ local MUCH = 5000 -- leases that one call releases
 local function endsession(i)
   local sid, members = ARGV[i], tonumber(ARGV[i + 1])
   if members > 0 then call('ZREM', THIN, unpack(ARGV, i + 2, i + 1 + members)) end
-  if not ends('s:' .. sid) then
-    expire(sid)
+  local known = ends('s:' .. sid)
+  expire(sid) -- a write that is allowed when memory is full comes first
+  if not known then
     bury(sid, 0)
     return {'OK', 1}
   end
   -- From here on the session has ended, and with it all that lives by it. Its end is 0, so
   -- that a sweep finds it first.
   local s = session(sid)
-  expire(sid) -- a write that is allowed when memory is full comes first
   call('HSET', T .. 's:' .. sid, '@', num(s.ttl) .. ' 1 ' .. s.chan)
   call('ZADD', X, 0, 's:' .. sid)
   if reap(sid, MUCH) > 0 or not ends('s:' .. sid) then return {'OK', 1} end
