@@ -259,3 +259,16 @@ func transactions(s *testserver.MariaDBServer, where string) int64 {
 	s.Exec("DO SLEEP(0.2)")
 	return s.Int("SELECT count(*) FROM information_schema.INNODB_TRX WHERE " + where)
 }
+
+func TestRenewalOnItsWay(t *testing.T) {
+	t.Parallel()
+	s := testserver.MariaDB(t)
+	leasetest.RenewalOnItsWay(t, open(t, s.URL()), func(id backend.SessionID) func() {
+		tx := begin(t, s, `UPDATE holdfast_sessions SET ends = `+now+` + 3600000000, ttl = 3600000000 WHERE ends > `+now+` AND id = '`+string(id)+`'`)
+		return func() {
+			if err := tx.Commit(); err != nil {
+				t.Fatal(err)
+			}
+		}
+	})
+}

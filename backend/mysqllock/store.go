@@ -175,7 +175,7 @@ func scanName(rows *sql.Rows, all *[]string) error {
 
 const (
 	lookAtLeases   = `SELECT name, lease, session, held, timed, token, since, ends, joined FROM @leases WHERE %s`
-	lookAtSessions = `SELECT id FROM @sessions WHERE id IN (%s) AND cause = '' AND ends > $NOW`
+	lookAtSessions = `SELECT id, ends > $NOW FROM @sessions WHERE id IN (%s) AND cause = ''`
 	// When the next of the leases of each lock can end. Now, where one is to be cut; see
 	// sqllease.Changes.
 	lookAtEnds = `SELECT l.name, MIN(CASE WHEN l.held AND l.timed AND l.ends <= $NOW + l.ttl + ? THEN l.ends
@@ -189,7 +189,7 @@ const (
 // session lived, if that lives later. There are no listeners for losses here.
 func (s store) Look(ctx context.Context, g *sqllease.Glance) error {
 	found := make(map[sqllease.Key]sqllease.LeaseRow)
-	alive := make(map[backend.SessionID]bool)
+	lives := make(map[backend.SessionID]bool) // without those that have ended
 	names, sessions := make(map[string]struct{}), make(map[backend.SessionID]struct{})
 	var keys []sqllease.Key
 	for _, w := range g.Waiters {
@@ -212,8 +212,9 @@ func (s store) Look(ctx context.Context, g *sqllease.Glance) error {
 		ids := values(slices.Collect(maps.Keys(sessions)))
 		q.query(func(rows *sql.Rows) error {
 			var id backend.SessionID
-			err := rows.Scan(&id)
-			alive[id] = true
+			var inTime bool
+			err := rows.Scan(&id, &inTime)
+			lives[id] = inTime
 			return err //nolint:wrapcheck // see Unavailable
 		}, s.b.sql(lookAtSessions, list("?", len(ids))), ids...)
 	}
@@ -234,7 +235,8 @@ func (s store) Look(ctx context.Context, g *sqllease.Glance) error {
 	}
 	for n, w := range g.Waiters {
 		row, there := found[w.Key]
-		g.Seen = append(g.Seen, sqllease.Seen{N: n, There: there, Own: w.Session == "" || alive[w.Session], Row: row})
+		inTime, known := lives[w.Session]
+		g.Seen = append(g.Seen, sqllease.Seen{N: n, There: there, Lives: w.Session == "" || inTime, Ended: w.Session != "" && !known, Row: row})
 	}
 	return nil
 }

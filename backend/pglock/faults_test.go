@@ -176,3 +176,16 @@ func TestKilledUnderLoadWithSnapshots(t *testing.T) {
 	s := testserver.Postgres(t, "default_transaction_isolation=repeatable read")
 	leasetest.KilledUnderLoad(t, func() backend.Backend { return open(t, s.URL()) }, s.Restart)
 }
+
+func TestRenewalOnItsWay(t *testing.T) {
+	t.Parallel()
+	s := testserver.Postgres(t)
+	leasetest.RenewalOnItsWay(t, open(t, s.URL()), func(id backend.SessionID) func() {
+		tx := begun(t, s, `UPDATE holdfast.sessions SET ends = clock_timestamp() + interval '1 hour', ttl = 3600000000 WHERE ends > clock_timestamp() AND id = '`+string(id)+`'`)
+		return func() {
+			if err := tx.Commit(leasetest.Within(t)); err != nil {
+				t.Fatal(err)
+			}
+		}
+	})
+}

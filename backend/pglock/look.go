@@ -13,7 +13,7 @@ import (
 const (
 	lookAtLeases = `SELECT x.n, l.lease IS NOT NULL, coalesce(l.held, false), coalesce(l.timed, false), coalesce(l.session, ''),
 			coalesce(l.token, 0), coalesce(l.since, clock_timestamp()), coalesce(l.ends, clock_timestamp()), coalesce(l.joined, false),
-			x.session = '' OR coalesce(s.cause = '' AND s.ends > clock_timestamp(), false)
+			x.session = '' OR coalesce(s.cause = '' AND s.ends > clock_timestamp(), false), x.session <> '' AND coalesce(s.cause <> '', true)
 		FROM unnest($1::text[], $2::text[], $3::text[]) WITH ORDINALITY AS x (name, lease, session, n)
 		LEFT JOIN @leases l ON l.name = x.name AND l.lease = x.lease LEFT JOIN @sessions s ON s.id = x.session`
 	// When the next of the leases of each lock can end; see lease.bound. Now, where one is to be
@@ -24,8 +24,8 @@ const (
 				WHEN s.cause = '' AND s.ends <= clock_timestamp() + (s.ttl + $2::bigint) * interval '1 microsecond' THEN CASE WHEN l.timed THEN least(s.ends, clock_timestamp() + l.ttl * interval '1 microsecond') ELSE s.ends END
 				ELSE clock_timestamp() END) - clock_timestamp()))::bigint
 		FROM @leases l LEFT JOIN @sessions s ON s.id = l.session WHERE l.name = ANY($1::text[]) GROUP BY l.name`
-	lookAtSessions = `SELECT x.id, coalesce(s.cause, 'gone'), coalesce(s.cause = '' AND s.ends > clock_timestamp(), false)
-		FROM unnest($1::text[]) AS x (id) LEFT JOIN @sessions s USING (id)`
+	lookAtSessions = `SELECT x.id, coalesce(s.cause, 'gone') FROM unnest($1::text[]) AS x (id) LEFT JOIN @sessions s USING (id)
+		WHERE s.id IS NULL OR s.cause <> ''`
 	lookAtLosses = `SELECT session, lease, cause, reason FROM @losses WHERE session = ANY($1::text[]) AND until > clock_timestamp()`
 )
 
@@ -54,7 +54,7 @@ func scanSeen(rows pgx.Rows, all *[]sqllease.Seen) error {
 	return each(rows, func() error {
 		var x sqllease.Seen
 		r := &x.Row
-		err := rows.Scan(&x.N, &x.There, &r.Held, &r.Timed, &r.Session, &r.Token, &r.Since, &r.Ends, &r.Joined, &x.Own)
+		err := rows.Scan(&x.N, &x.There, &r.Held, &r.Timed, &r.Session, &r.Token, &r.Since, &r.Ends, &r.Joined, &x.Lives, &x.Ended)
 		x.N--
 		*all = append(*all, x)
 		return err //nolint:wrapcheck // see Unavailable
@@ -74,14 +74,8 @@ func scanRest(rows pgx.Rows, rest map[string]time.Duration) error {
 func scanDead(rows pgx.Rows, losses *[]backend.Loss) error {
 	return each(rows, func() error {
 		var x backend.Loss
-		var alive bool
-		err := rows.Scan(&x.Session, &x.Cause, &alive)
-		if !alive {
-			if x.Cause == "" {
-				x.Cause = backend.CauseExpired
-			}
-			*losses = append(*losses, x)
-		}
+		err := rows.Scan(&x.Session, &x.Cause)
+		*losses = append(*losses, x)
 		return err //nolint:wrapcheck // see Unavailable
 	})
 }

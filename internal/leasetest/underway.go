@@ -87,3 +87,31 @@ func BreakBesideAGrant(t *testing.T, b, other backend.Backend, gate Gate) {
 		t.Errorf("the break does not name the lease that it took: %+v", got.res)
 	}
 }
+
+// RenewalOnItsWay (C4): a renewal that came in time is on its way to the disk at the moment when the
+// session would have ended without it. A reader of the session sees the old end meanwhile. The session lives,
+// and keeps its place in the queue. renew renews the session for long, behind the back of b, and returns
+// the commit.
+func RenewalOnItsWay(t *testing.T, b backend.Backend, renew func(backend.SessionID) (commit func())) {
+	t.Helper()
+	const ttl, past = 5 * time.Second, time.Second
+	held := Ask("n", Session(t, b, Long, nil))
+	Take(t, b, held)
+	lost := make(chan backend.Loss, 1)
+	id := Session(t, b, ttl, func(l backend.Loss) { lost <- l })
+	end := time.After(ttl + past)
+	queued := Start(t, b, Ask("n", id))
+	InQueue(t, b, "n", 1)
+	commit := renew(id)
+	<-end
+	commit()
+	Give(t, b, held)
+	if got := <-queued; got.Err != nil {
+		t.Errorf("Acquire: %v; the session was renewed in time", got.Err)
+	}
+	select {
+	case l := <-lost:
+		t.Errorf("a session that was renewed in time: %+v", l)
+	default:
+	}
+}

@@ -294,6 +294,9 @@ type Waiting struct {
 type Seen struct {
 	N     int      // in Glance.Waiters
 	There bool     // it has a row
-	Own   bool     // the session of the request lives, or there is none
 	Row   LeaseRow // Held, Timed, Session, Token, Since, Ends and Joined
+	// Lives: the session of the request is within its TTL, or there is none. Ended: it will not come
+	// back. A session that is neither is past its end as far as can be seen, and a renewal that was
+	// in time may be on its way to the disk: a transaction has to lock it first.
+	Lives, Ended bool
 }

@@ -314,11 +314,11 @@ func see(w *waiter, x *Seen, asked, now time.Time, byTimer bool) (waiters.Verdic
 	switch {
 	case x.There && r.Held && !r.Timed && r.Session != w.Session:
 		return waiters.Verdict{Err: backend.ErrLost}, true // it will die with the other session
-	case !x.Own && (!x.There || !r.Held || !r.Timed):
+	case x.Ended && (!x.There || !r.Held || !r.Timed):
 		return waiters.Verdict{Err: backend.ErrSessionLost}, true
 	case !x.There:
 		return waiters.Verdict{Err: backend.ErrLost}, true
-	case r.Held:
+	case r.Held && (r.Timed || x.Lives):
 		g := backend.Grant{Token: token(r.Token), Asked: asked, Since: r.Since, Waited: true, Joined: r.Joined}
 		if r.Timed { // it may have been granted after the clock was read
 			g.Left = min(r.Ends.Sub(now), r.Ends.Sub(r.Since))
