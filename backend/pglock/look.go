@@ -25,7 +25,7 @@ const (
 				ELSE clock_timestamp() END) - clock_timestamp()))::bigint
 		FROM @leases l LEFT JOIN @sessions s ON s.id = l.session WHERE l.name = ANY($1::text[]) GROUP BY l.name`
 	lookAtSessions = `SELECT x.id, coalesce(s.cause, 'gone') FROM unnest($1::text[]) AS x (id) LEFT JOIN @sessions s USING (id)
-		WHERE s.id IS NULL OR s.cause <> ''`
+		WHERE s.id IS NULL OR s.cause <> '' OR s.ends <= clock_timestamp()`
 	lookAtLosses = `SELECT session, lease, cause, reason FROM @losses WHERE session = ANY($1::text[]) AND until > clock_timestamp()`
 )
 
@@ -44,7 +44,7 @@ func (s store) Look(ctx context.Context, g *sqllease.Glance) error {
 			}
 		}
 		if len(g.Sessions) > 0 {
-			q.Queue(s.b.sql(lookAtSessions), texts(g.Sessions)).Query(func(rows pgx.Rows) error { return scanDead(rows, &g.Losses) })
+			q.Queue(s.b.sql(lookAtSessions), texts(g.Sessions)).Query(func(rows pgx.Rows) error { return scanDead(rows, g) })
 			q.Queue(s.b.sql(lookAtLosses), texts(g.Sessions)).Query(func(rows pgx.Rows) error { return scanLosses(rows, &g.Losses) })
 		}
 	})
@@ -71,11 +71,15 @@ func scanRest(rows pgx.Rows, rest map[string]time.Duration) error {
 	})
 }
 
-func scanDead(rows pgx.Rows, losses *[]backend.Loss) error {
+func scanDead(rows pgx.Rows, g *sqllease.Glance) error {
 	return each(rows, func() error {
 		var x backend.Loss
 		err := rows.Scan(&x.Session, &x.Cause)
-		*losses = append(*losses, x)
+		if x.Cause == "" {
+			g.Overdue = append(g.Overdue, x.Session)
+		} else {
+			g.Losses = append(g.Losses, x)
+		}
 		return err //nolint:wrapcheck // see Unavailable
 	})
 }

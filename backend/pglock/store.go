@@ -65,18 +65,21 @@ const (
 		ON CONFLICT (id) DO UPDATE SET ttl = excluded.ttl, ends = clock_timestamp() + excluded.ttl * interval '1 microsecond',
 			addr = CASE excluded.addr WHEN '' THEN s.addr ELSE excluded.addr END
 		WHERE s.cause = '' AND s.ends > clock_timestamp() RETURNING true`
-	renewSession = `UPDATE @sessions SET ends = clock_timestamp() + ttl * interval '1 microsecond'
-		WHERE id = $1 AND cause = '' AND ends > clock_timestamp() RETURNING true`
+	// An UPDATE skips a row that is past its end as far as it can see, and does not wait for a renewal of
+	// it that is on its way to the disk. SELECT FOR UPDATE waits, and returns the row as it is then.
+	renewSession = `WITH mine AS (SELECT id, ends, cause FROM @sessions WHERE id = $1 FOR UPDATE)
+		UPDATE @sessions s SET ends = clock_timestamp() + s.ttl * interval '1 microsecond' FROM mine
+		WHERE s.id = mine.id AND mine.cause = '' AND mine.ends > clock_timestamp() RETURNING true`
 	readLosses             = `SELECT session, lease, cause, reason FROM @losses WHERE session = $1 AND until > clock_timestamp()`
 	renewLeases, renewThin = renewIn + `@leases` + renewWhere + `l.held` + renewSet + `@leases` + renewed, renewIn + `@locks` + renewWhere + `l.fat = 0` + renewSet + `@locks` + renewed
 
-	renewIn    = `WITH mine AS (SELECT l.name, l.lease, coalesce(nullif(x.ttl, 0), l.ttl) AS ttl, x.n FROM `
+	renewIn    = `WITH mine AS (SELECT l.name, l.lease, l.ends, coalesce(nullif(x.ttl, 0), l.ttl) AS ttl, x.n FROM `
 	renewWhere = ` l JOIN unnest($1::text[], $2::text[], $3::bigint[]) WITH ORDINALITY AS x (name, lease, ttl, n)
 				ON l.name = x.name AND l.lease = x.lease
 			WHERE l.timed AND `
 	renewSet = ` ORDER BY l.name, l.lease FOR UPDATE OF l) UPDATE `
 	renewed  = ` l SET ttl = mine.ttl, ends = clock_timestamp() + mine.ttl * interval '1 microsecond' FROM mine
-		WHERE l.name = mine.name AND l.lease = mine.lease AND l.ends > clock_timestamp()
+		WHERE l.name = mine.name AND l.lease = mine.lease AND mine.ends > clock_timestamp()
 		RETURNING mine.n, l.token, (1000000 * extract(epoch FROM l.ends - clock_timestamp()))::bigint`
 	locksOfSession = `SELECT DISTINCT name FROM @leases WHERE session = $1 AND session <> '' AND NOT (held AND timed)`
 )

@@ -89,25 +89,40 @@ func BreakBesideAGrant(t *testing.T, b, other backend.Backend, gate Gate) {
 }
 
 // RenewalOnItsWay (C4): a renewal that came in time is on its way to the disk at the moment when the
-// session would have ended without it. A reader of the session sees the old end meanwhile. The session lives,
-// and keeps its place in the queue. renew renews the session for long, behind the back of b, and returns
-// the commit.
+// session would have ended without it. A reader of the session sees the old end meanwhile. The session
+// lives, keeps its place in the queue, acquires, and can be renewed again. renew renews the session for
+// long, behind the back of b, and returns the commit.
 func RenewalOnItsWay(t *testing.T, b backend.Backend, renew func(backend.SessionID) (commit func())) {
 	t.Helper()
-	const ttl, past = 5 * time.Second, time.Second
+	const ttl, past = 12 * time.Second, time.Second
 	held := Ask("n", Session(t, b, Long, nil))
 	Take(t, b, held)
 	lost := make(chan backend.Loss, 1)
 	id := Session(t, b, ttl, func(l backend.Loss) { lost <- l })
-	end := time.After(ttl + past)
+	ended, later := time.After(ttl+past/2), time.After(ttl+2*past) //nolint:mnd // half
 	queued := Start(t, b, Ask("n", id))
 	InQueue(t, b, "n", 1)
 	commit := renew(id)
-	<-end
+	<-ended
+	free := Start(t, b, Ask("free", id))
+	again := make(chan error, 1)
+	go func() {
+		r, err := b.Renew(Within(t), backend.RenewRequest{Session: id})
+		if r.SessionLost {
+			err = backend.ErrSessionLost
+		}
+		again <- err
+	}()
+	<-later
 	commit()
 	Give(t, b, held)
-	if got := <-queued; got.Err != nil {
-		t.Errorf("Acquire: %v; the session was renewed in time", got.Err)
+	for what, answers := range map[string]<-chan Answer{"in the queue": queued, "of a free lock": free} {
+		if got := <-answers; got.Err != nil {
+			t.Errorf("Acquire, %s: %v; the session was renewed in time", what, got.Err)
+		}
+	}
+	if err := <-again; err != nil {
+		t.Errorf("Renew, beside another one: %v; the session was renewed in time", err)
 	}
 	select {
 	case l := <-lost:

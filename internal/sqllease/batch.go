@@ -124,6 +124,9 @@ func (b *Leases) takeBatch() ([]*request, bool) {
 		case r.Take():
 			reqs = append(reqs, r)
 			mine[name] = struct{}{}
+			if r.mute {
+				delete(b.tending, name)
+			}
 		}
 	}
 	b.queue = rest

@@ -64,6 +64,8 @@ type Leases struct {
 	fronts   map[string]int64               // of long queues: see front.go
 	crowded  map[string]struct{}            // contended locks: see quick.go
 	rows     map[string]struct{}            // locks whose rows are known: see Quick.Known
+	tending  map[string]struct{}            // locks for which a tend is in the queue
+	judging  bool                           // sessions past their end are being ended
 	look     waiters.Look                   // what to read next
 	own      map[backend.SessionID]struct{} // opened here and not ended
 	strange  map[string]struct{}            // locks with a queue that other values may free: see wait.go
@@ -84,7 +86,7 @@ func New(cfg Config) *Leases {
 		lone: make(chan struct{}, max(1, cfg.Conns/4)), maxBatches: min(2, cfg.Conns-2), //nolint:mnd // a quarter
 		gate: make(chan struct{}, 1), toLook: make(chan struct{}, 1), toSweep: make(chan struct{}, 1),
 		busy: make(map[string]struct{}), crowded: make(map[string]struct{}), rows: make(map[string]struct{}), fronts: make(map[string]int64),
-		own: make(map[backend.SessionID]struct{}), strange: make(map[string]struct{}),
+		own: make(map[backend.SessionID]struct{}), strange: make(map[string]struct{}), tending: make(map[string]struct{}),
 	}
 	b.life, b.end = context.WithCancelCause(context.Background())
 	b.calls = waiters.New[ofWaiter, struct{}](b.life)

@@ -93,6 +93,11 @@ func (s *session) alive(now time.Time) bool {
 	return s != nil && s.known && s.cause == "" && s.ends.After(now)
 }
 
+// overdue reports whether the session is past its end, and nobody has ended it.
+func (s *session) overdue(now time.Time) bool {
+	return s.known && s.cause == "" && !s.ends.After(now)
+}
+
 // leaseOf returns the lease of a row. Its session is that of the transaction.
 func (t *txn) leaseOf(r *LeaseRow) *lease {
 	l := &lease{

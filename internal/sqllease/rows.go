@@ -100,15 +100,16 @@ func (t *txn) again(ctx context.Context, tx Tx, kill []backend.SessionID) error 
 // doubtful returns what seems to have expired: sessions, and timed leases.
 func (t *txn) doubtful(kill []backend.SessionID) ([]backend.SessionID, []Key) {
 	sessions := slices.Clone(kill)
+	for id, s := range t.sessions {
+		if s.overdue(t.now) {
+			sessions = append(sessions, id)
+		}
+	}
 	var leases []Key
 	for _, lk := range t.locks {
 		for _, l := range lk.All() {
-			switch s := l.Own.session; {
-			case !expired(l, t.now):
-			case l.State == lockstate.Held && l.Timed:
+			if l.State == lockstate.Held && l.Timed && expired(l, t.now) {
 				leases = append(leases, l.Key())
-			case s != nil && s.known && s.cause == "":
-				sessions = append(sessions, s.id)
 			}
 		}
 	}

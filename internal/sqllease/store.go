@@ -280,8 +280,10 @@ type Glance struct {
 	// Early: a crash, or a fail-over, may undo what was read. See Store.Sync.
 	Early bool
 	Rest  map[string]time.Duration // of each lock, by its name
-	// Losses of the sessions. A session that has ended has a loss without a lease.
-	Losses []backend.Loss
+	// Losses of the sessions. A session that has ended has a loss without a lease. Overdue are those
+	// that are past their end, of which that is not certain: see Seen.Ended.
+	Losses  []backend.Loss
+	Overdue []backend.SessionID
 }
 
 // Waiting is a lease with a waiter.

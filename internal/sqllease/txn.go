@@ -83,6 +83,12 @@ func (t *txn) names() []string { return slices.Sorted(maps.Keys(t.locks)) }
 // expire ends what has expired, in all locks. It hands nothing over: what expires at the same
 // moment must not be granted.
 func (t *txn) expire() {
+	for _, id := range slices.Sorted(maps.Keys(t.sessions)) {
+		if s := t.sessions[id]; s.overdue(t.now) {
+			t.kill(s, backend.CauseExpired)
+			t.tell(s, backend.Loss{Session: id, Cause: backend.CauseExpired})
+		}
+	}
 	for _, name := range t.names() {
 		for _, l := range t.locks[name].All() {
 			if l.State == lockstate.Over || !expired(l, t.now) {
@@ -93,10 +99,7 @@ func (t *txn) expire() {
 				continue
 			}
 			event := backend.EventExpired
-			if s := l.Own.session; s != nil && s.known && s.cause == "" {
-				t.kill(s, backend.CauseExpired)
-				t.tell(s, backend.Loss{Session: s.id, Cause: backend.CauseExpired})
-			} else if s != nil && s.cause == string(backend.CauseSession) {
+			if s := l.Own.session; s != nil && s.cause == string(backend.CauseSession) {
 				event = backend.EventReleased
 			}
 			lockstate.End(t.rules(), l, event, backend.ErrSessionLost, "")

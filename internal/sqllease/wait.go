@@ -4,6 +4,7 @@ import (
 	"context"
 	"maps"
 	"math/rand/v2"
+	"slices"
 	"time"
 
 	"github.com/holdfast-io/holdfast/backend"
@@ -234,16 +235,18 @@ func (b *Leases) lookOnce(ctx context.Context) error {
 	}
 	asked := time.Now()
 	err := b.direct(ctx, opLook, func(ctx context.Context) error {
-		ask.Seen, ask.Losses, ask.Rest, ask.Early = nil, nil, make(map[string]time.Duration), false
+		ask.Seen, ask.Losses, ask.Overdue, ask.Rest, ask.Early = nil, nil, nil, make(map[string]time.Duration), false
 		asked = time.Now()
 		return b.store.Look(ctx, ask)
 	})
-	verdicts := make(map[*waiter]waiters.Verdict)
+	verdicts, overdue := make(map[*waiter]waiters.Verdict), ask.Overdue
 	for i := range ask.Seen {
 		x := &ask.Seen[i]
 		w := g.waiters[x.N]
 		if v, ok := see(w, x, asked, ask.Now, g.all && b.addr != ""); ok {
 			verdicts[w] = v
+		} else if !x.Lives && !x.Ended {
+			overdue = append(overdue, w.Session)
 		}
 	}
 	if err == nil && ask.Early && len(verdicts)+len(ask.Losses) > 0 {
@@ -264,6 +267,7 @@ func (b *Leases) lookOnce(ctx context.Context) error {
 	for _, x := range ask.Losses {
 		b.tellLoss(x)
 	}
+	b.judge(overdue)
 	if g.all {
 		b.restUntil(asked, ask.Rest)
 	}
@@ -296,12 +300,41 @@ func (b *Leases) restUntil(asked time.Time, rest map[string]time.Duration) {
 	b.schedule(at)
 }
 
-// tend queues a request that ends what has expired in a lock, and hands over what it held. mu is
-// held.
-func (b *Leases) tend(name string) {
-	if b.closed {
+// judge ends the sessions, in the background, except those whose renewal is on its way to the disk. It
+// waits for that, and each session is in one transaction at a time.
+func (b *Leases) judge(overdue []backend.SessionID) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if len(overdue) == 0 || b.judging || b.closed {
 		return
 	}
+	b.judging = true
+	slices.Sort(overdue)
+	overdue = slices.Compact(overdue)
+	r := newRequest("end sessions", Scope{Sessions: overdue, Kill: overdue}, func(*txn) error { return nil })
+	b.work.Go(func() {
+		ctx, cancel := context.WithTimeout(b.life, batchTime)
+		defer cancel()
+		err := b.alone(ctx, r)
+		b.mu.Lock()
+		defer b.mu.Unlock()
+		b.judging = false
+		if err == nil { // who waits under one of them is told now
+			b.look.All = true
+			signal(b.toLook)
+		}
+	})
+}
+
+// tend queues a request that ends what has expired in a lock, and hands over what it held, unless a
+// batch has the lock now. mu is held.
+func (b *Leases) tend(name string) {
+	_, busy := b.busy[name]
+	_, queued := b.tending[name]
+	if b.closed || busy || queued {
+		return
+	}
+	b.tending[name] = struct{}{}
 	r := newRequest("tend", Scope{Names: []string{name}}, func(*txn) error { return nil })
 	r.full, r.mute = true, true
 	b.queue = append(b.queue, r)
@@ -318,7 +351,7 @@ func see(w *waiter, x *Seen, asked, now time.Time, byTimer bool) (waiters.Verdic
 		return waiters.Verdict{Err: backend.ErrSessionLost}, true
 	case !x.There:
 		return waiters.Verdict{Err: backend.ErrLost}, true
-	case r.Held && (r.Timed || x.Lives):
+	case r.Held && (r.Timed && r.Ends.After(now) || !r.Timed && x.Lives):
 		g := backend.Grant{Token: token(r.Token), Asked: asked, Since: r.Since, Waited: true, Joined: r.Joined}
 		if r.Timed { // it may have been granted after the clock was read
 			g.Left = min(r.Ends.Sub(now), r.Ends.Sub(r.Since))
