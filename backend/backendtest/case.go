@@ -190,7 +190,8 @@ type env struct {
 	unanswered, perhapsReleased sync.Map
 
 	mu       sync.Mutex
-	closed   bool // the result was taken; later failures and messages are dropped
+	closed   bool      // the result was taken; later failures and messages are dropped
+	still    time.Time // when a call last failed that stood still
 	skipped  string
 	unjudged error // why the machine was too busy
 	failures []string

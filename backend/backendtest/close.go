@@ -40,6 +40,7 @@ func closeEndsCalls(e *env) {
 		select {
 		case err := <-watching.done:
 			if !errors.Is(err, backend.ErrClosed) {
+				watching.excuse(err)
 				e.Errorf("Watch returned %v after Close; it has to be ErrClosed", err)
 			}
 		case <-late.C:

@@ -26,7 +26,7 @@ var (
 
 // open opens another backend value, which is closed when the case has ended.
 func (e *env) open() backend.Backend {
-	b := steady{e.h.Open(e), e}
+	b := steady{e.h.Open(opening{e, time.Now()}), e}
 	e.mu.Lock()
 	e.values = append(e.values, b)
 	e.mu.Unlock()
@@ -36,6 +36,23 @@ func (e *env) open() backend.Backend {
 		}
 	})
 	return b
+}
+
+// opening is the T of a harness that opens a value. On a machine that stands still it may fail.
+type opening struct {
+	*env
+
+	from time.Time
+}
+
+// Fatalf ends the case.
+func (o opening) Fatalf(format string, args ...any) {
+	for _, x := range args {
+		if err, ok := x.(error); ok && errors.Is(err, backend.ErrUnavailable) && o.stood(time.Since(o.from)) {
+			o.busy(fmt.Errorf("%w: %w", errStoodStill, err))
+		}
+	}
+	o.env.Fatalf(format, args...)
 }
 
 // name returns the name of a lock that no other case uses.
@@ -144,6 +161,7 @@ func (e *env) onTelling(b backend.Backend, ttl time.Duration, told func(backend.
 		return c
 	}
 	c.sess = backend.NewSessionID()
+	from := time.Now()
 	err := c.open()
 	if e.c.Restarts { // a store that has just come back may refuse for a while
 		e.poll(e.afterRestart(), func() bool {
@@ -153,7 +171,9 @@ func (e *env) onTelling(b backend.Backend, ttl time.Duration, told func(backend.
 			return !errors.Is(err, backend.ErrUnavailable)
 		})
 	}
-	if err != nil {
+	if errors.Is(err, backend.ErrSessionLost) && time.Since(from) >= ttl { // opened, without an answer, and confirmed too late
+		e.busy(err)
+	} else if err != nil {
 		e.Fatalf("OpenSession: %v", err)
 	}
 	e.Cleanup(func() {

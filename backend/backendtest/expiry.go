@@ -174,9 +174,17 @@ func renewalShortens(e *env) {
 	from := time.Now()
 	r := b.renewLease(l.AcquireRequest, e.ttl())
 	if r.Err != nil || r.Left > e.ttl() {
+		b.excuse(e.short(l), from, r.Err)
 		e.Fatalf("Renew of %s for %s returned %+v", describe(l.AcquireRequest), e.ttl(), r)
 	}
 	w.freed(span{from, time.Now()}, e.ttl())
+}
+
+// short returns the request for the lease as if it was for the short TTL, to which a renewal has shortened it.
+func (e *env) short(l lease) backend.AcquireRequest {
+	r := l.AcquireRequest
+	r.TTL = e.ttl()
+	return r
 }
 
 // renewalKeeps renews without a TTL: leases that were granted in every way, and one that was renewed with
@@ -206,14 +214,13 @@ func renewalKeeps(e *env) {
 	}
 	from := time.Now()
 	if r := b.renewLease(l.AcquireRequest, e.ttl()); r.Err != nil {
+		b.excuse(e.short(l), from, r.Err)
 		e.Fatalf("Renew of %s for %s returned %+v", describe(l.AcquireRequest), e.ttl(), r)
 	}
 	again := time.Now()
 	r := b.renewLease(l.AcquireRequest, 0)
-	if r.Err != nil {
-		b.excuse(l.AcquireRequest, from, r.Err)
-	}
 	if r.Err != nil || r.Left > e.ttl() {
+		b.excuse(e.short(l), from, r.Err)
 		e.Fatalf("Renew without a TTL, after one for %s, returned %+v", e.ttl(), r)
 	}
 	a.start(a.ask(name)).freed(span{again, time.Now()}, e.ttl())
@@ -354,6 +361,10 @@ func leftNeverTooMuch(e *env) {
 		r := b.renewLease(l.AcquireRequest, e.ttl())
 		if r.Err != nil || r.Left <= 0 || r.Left > e.ttl() {
 			b.excuse(l.AcquireRequest, l.asked.from, r.Err)
+			b.excuse(e.short(l), from, r.Err)
+			if r.Err == nil && r.Left <= 0 && time.Since(from) >= e.ttl() {
+				e.busy(errTooBusy)
+			}
 			e.Fatalf("Renew of %s for %s returned %+v", describe(l.AcquireRequest), e.ttl(), r)
 		}
 		notBefore(e, w, from.Add(r.Left), "Renewal")

@@ -177,6 +177,30 @@ func TestBreakStandsStill(t *testing.T) {
 	}
 }
 
+// TestOpenStandsStill: a value that could not be opened is no fault either, and one that soon could not
+// is.
+func TestOpenStandsStill(t *testing.T) {
+	t.Parallel()
+	for _, x := range []struct {
+		takes time.Duration
+		fails bool
+	}{{10 * time.Second, false}, {time.Millisecond, true}} {
+		synctest.Test(t, func(t *testing.T) {
+			store, opened := memlock.NewStore(), 0
+			r := find(t, "C1/exclusive-excludes").Run(t.Context(), backendtest.Harness{TTL: time.Minute, Open: func(t backendtest.T) backend.Backend {
+				if opened++; opened == 1 {
+					time.Sleep(x.takes)
+					t.Fatalf("open: %v", &backend.UnavailableError{Op: "open", Err: context.DeadlineExceeded})
+				}
+				return store.Open()
+			}})
+			if (len(r.Failures) > 0) != x.fails {
+				t.Errorf("the first of %d values was not opened within %s: %q", opened, x.takes, r.Failures)
+			}
+		})
+	}
+}
+
 // TestStandstillBesideBreak: an Acquire that had no answer, and whose grant a break took, is granted
 // again. The case does not blame the store.
 func TestStandstillBesideBreak(t *testing.T) {

@@ -109,6 +109,9 @@ func (h *underLoad) hold() {
 	if e.caps.Timed {
 		h.held = append(h.held, h.holder.take(h.holder.ask(e.name(), timed(h.ttl))))
 	}
+	if time.Since(h.last) > h.ttl/4 { // without any load
+		e.busy(errTooBusy)
+	}
 }
 
 // renew renews as a client does: each renewal may take a fifth of the TTL, and is retried. Half
@@ -267,7 +270,11 @@ func (h *underLoad) giveBack(c *client, r backend.AcquireRequest, abandon bool) 
 	defer cancel()
 	req := giveBack(r)
 	req.Abandon = abandon
-	return c.b.Release(ctx, req)
+	err := c.b.Release(ctx, req)
+	if errors.Is(err, backend.ErrLost) && h.e.mayBeReleased(r.Lease) {
+		return nil
+	}
+	return err
 }
 
 // look inspects the locks and lists some.

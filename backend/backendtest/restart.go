@@ -271,8 +271,13 @@ func waitersOverRestart(e *env) {
 // persist retries until the lock is granted, as a client does: with a new session when the old
 // one is lost, and then with a new lease ID.
 func (c *client) persist(ctx context.Context, name string, opts ...option) lease {
-	r := c.ask(name, opts...)
-	r.Wait = true
+	var r backend.AcquireRequest
+	var from time.Time
+	anew := func() {
+		r, from = c.ask(name, opts...), time.Now()
+		r.Wait = true
+	}
+	anew()
 	for ctx.Err() == nil {
 		c.tidy(r)
 		g, err := c.b.Acquire(ctx, r)
@@ -284,8 +289,9 @@ func (c *client) persist(ctx context.Context, name string, opts ...option) lease
 			if err = c.open(); err != nil {
 				c.e.Logf("OpenSession after a restart: %v", err)
 			}
-			r = c.ask(name, opts...)
-			r.Wait = true
+			anew()
+		case errors.Is(err, backend.ErrLost) && r.Timed && time.Since(from) >= r.TTL: // it ended on the way
+			anew()
 		case !errors.Is(err, backend.ErrUnavailable) && !errors.Is(err, context.DeadlineExceeded):
 			c.e.Errorf("Acquire of %s while the store restarts: %v", describe(r), err)
 			return lease{}

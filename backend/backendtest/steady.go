@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/holdfast-io/holdfast/backend"
+	"github.com/holdfast-io/holdfast/internal/retry"
 )
 
 // steady makes a call again that was left without an answer because the machine stood still, as every
@@ -19,27 +20,36 @@ type steady struct {
 const (
 	// standstill is how long a call takes that failed for such a reason.
 	standstill = 3 * time.Second
+	// afterwards is for how long the store may then need to be there again.
+	afterwards = 15 * time.Second
 	soonAgain  = 50 * time.Millisecond
 )
 
 // insist repeats the call, and reports whether it did. After a standstill the store may need a moment
-// until it is there again. The context bounds all attempts together.
+// until it is there again, and calls that began late in it fail sooner. The context bounds all attempts
+// together.
 func (s steady) insist(ctx context.Context, call func() error) (bool, error) {
-	stood := false
 	for again := false; ; again = true {
 		from := time.Now()
 		err := call()
 		took := time.Since(from)
-		stood = stood || took >= standstill
-		if !errors.Is(err, backend.ErrUnavailable) || !stood || ctx.Err() != nil {
+		if !errors.Is(err, backend.ErrUnavailable) || !s.e.stood(took) || ctx.Err() != nil {
 			return again, err
 		}
 		s.e.Logf("no answer for %s: %v", took, err)
-		select {
-		case <-time.After(soonAgain):
-		case <-ctx.Done():
-		}
+		retry.Pause(ctx, soonAgain)
 	}
+}
+
+// stood reports whether a call that failed after that time met a standstill of the machine, or the end of
+// one that another call of the case has met.
+func (e *env) stood(took time.Duration) bool {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if took >= standstill {
+		e.still = time.Now()
+	}
+	return time.Since(e.still) < afterwards
 }
 
 // repeated is insist for a call with a result.
@@ -59,10 +69,15 @@ func (s steady) OpenSession(ctx context.Context, req backend.SessionRequest) err
 	return err
 }
 
-// EndSession ends a session; one that has ended stays so.
+// EndSession ends a session; one that has ended stays so. A store may say soon that the end is not
+// confirmed, and be asked again until it is.
 func (s steady) EndSession(ctx context.Context, id backend.SessionID) error {
-	_, err := s.insist(ctx, func() error { return s.Backend.EndSession(ctx, id) })
-	return err
+	for {
+		err := s.Backend.EndSession(ctx, id)
+		if !errors.Is(err, backend.ErrUnavailable) || !retry.Pause(ctx, soonAgain) {
+			return err
+		}
+	}
 }
 
 // Acquire asks under the same lease ID, so that the answer is the first grant, unless a break took
@@ -84,9 +99,20 @@ func (e *env) grantedAgain(l lease, broken backend.Holder) bool {
 	return lost && l.Token > broken.Token
 }
 
-// Renew renews.
+// Renew renews, again also where one of the leases had no answer.
 func (s steady) Renew(ctx context.Context, req backend.RenewRequest) (backend.RenewResult, error) {
-	return repeated(ctx, s, func() (backend.RenewResult, error) { return s.Backend.Renew(ctx, req) })
+	var res backend.RenewResult
+	var err error
+	_, _ = s.insist(ctx, func() error {
+		res, err = s.Backend.Renew(ctx, req)
+		for _, l := range res.Leases {
+			if err == nil && errors.Is(l.Err, backend.ErrUnavailable) {
+				return l.Err
+			}
+		}
+		return err
+	})
+	return res, err
 }
 
 // Release releases a lease. If it is gone the second time, the first release may have worked.

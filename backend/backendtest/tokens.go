@@ -196,7 +196,7 @@ func (e *env) breakOn(b backend.Backend, within time.Duration, req backend.Break
 	defer cancel()
 	began := time.Now()
 	res, err := b.Break(ctx, req)
-	if took := time.Since(began); errors.Is(err, backend.ErrUnavailable) && took >= standstill && took < e.soon() {
+	if took := time.Since(began); errors.Is(err, backend.ErrUnavailable) && took >= standstill && took < within {
 		err = fmt.Errorf("%w for %s: %w", errStoodStill, took, err)
 	}
 	return res, err

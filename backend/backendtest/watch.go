@@ -3,6 +3,7 @@ package backendtest
 import (
 	"context"
 	"errors"
+	"fmt"
 	"strings"
 	"time"
 
@@ -27,6 +28,7 @@ type watching struct {
 	events chan backend.Event
 	done   chan error
 	cancel context.CancelCauseFunc
+	heard  time.Time // of the newest event
 }
 
 // watch starts a Watch and waits until it has begun.
@@ -37,7 +39,7 @@ func (e *env) watch(b backend.Backend, prefix string) *watching { return e.watch
 func (e *env) watchOf(b backend.Backend, prefix, text string) *watching {
 	const plenty = 1024
 	ctx, cancel := context.WithCancelCause(e.ctx)
-	w := &watching{e: e, events: make(chan backend.Event, plenty), done: make(chan error, 1), cancel: cancel}
+	w := &watching{e: e, events: make(chan backend.Event, plenty), done: make(chan error, 1), cancel: cancel, heard: time.Now()}
 	over := make(chan struct{})
 	go func() {
 		defer close(over)
@@ -73,13 +75,22 @@ func (w *watching) next(within time.Duration) backend.Event {
 	defer late.Stop()
 	select {
 	case x := <-w.events:
+		w.heard = time.Now()
 		return x
 	case err := <-w.done:
+		w.excuse(err)
 		w.e.Fatalf("Watch ended: %v", err)
 	case <-late.C:
 		w.e.Fatalf("no event within %s", within)
 	}
 	return backend.Event{}
+}
+
+// excuse ends the case without a failure when the stream broke while the machine stood still.
+func (w *watching) excuse(err error) {
+	if errors.Is(err, backend.ErrUnavailable) && w.e.stood(time.Since(w.heard)) {
+		w.e.busy(fmt.Errorf("%w: %w", errStoodStill, err))
+	}
 }
 
 // sees waits for the next event, which has to be of this kind and lease.
@@ -97,6 +108,9 @@ func (w *watching) is(x backend.Event, kind backend.EventKind, l lease, reason s
 		Kind: kind, Name: l.Name, Lease: l.Lease, Owner: l.Owner, Mode: l.Mode, Token: l.Token, Reason: reason, At: x.At,
 	}
 	if x != want {
+		if _, lost := w.e.unanswered.Load(l.Lease); lost && l.Timed && l.TTL <= w.e.ttl() { // it may have run out, and was granted again
+			w.e.busy(errTooBusy)
+		}
 		w.e.Fatalf("the next event is %+v; it has to be %+v", x, want)
 	}
 	if apart := time.Since(x.At).Abs(); apart > clockApart {
