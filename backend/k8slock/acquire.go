@@ -34,11 +34,15 @@ func (b *Backend) Acquire(ctx context.Context, req backend.AcquireRequest) (back
 	}
 	defer leave()
 	g, err := a.run(inner)
+	granted := err == nil
+	if granted && s.left() <= 0 {
+		err = s.confirm(ctx)
+	}
 	switch {
 	case err == nil && !s.mayHave(a.key):
 		return backend.Grant{}, backend.ErrLost
-	case err == nil && s.left() <= 0: // it ended on the way
-		return backend.Grant{}, backend.ErrSessionLost
+	case err == nil:
+		return g, nil
 	case err != nil && b.base.Err() != nil:
 		return backend.Grant{}, backend.ErrClosed
 	case err != nil && s.life.Err() != nil && ctx.Err() == nil:
@@ -51,10 +55,20 @@ func (b *Backend) Acquire(ctx context.Context, req backend.AcquireRequest) (back
 		return backend.Grant{}, err
 	}
 	err = b.failWrite(ctx, opAcquire, err)
-	if away, ok := errors.AsType[*backend.UnavailableError](err); ok && a.waiting {
+	if away, ok := errors.AsType[*backend.UnavailableError](err); ok && (a.waiting || granted) {
 		away.MayHold = true // it is in the queue, whatever was refused since
 	}
-	return g, err
+	return backend.Grant{}, err
+}
+
+// confirm asks whether a session lives that is past its end here: the answer to a renewal may be on its
+// way. ErrSessionLost: it does not.
+func (s *session) confirm(ctx context.Context) error {
+	live, err := s.b.lives(ctx, s.id, true)
+	if err == nil && !live {
+		err = backend.ErrSessionLost
+	}
+	return err
 }
 
 // ask records a caller that requests the lease. There may be several at the same time under one

@@ -1,6 +1,10 @@
 package k8slock
 
-import "time"
+import (
+	"time"
+
+	"github.com/holdfast-io/holdfast/backend"
+)
 
 // RecordsAtOnce is the maximum number of concurrent requests about locks of a value.
 const RecordsAtOnce = recordsAtOnce
@@ -43,4 +47,12 @@ func (b *Backend) Age(d time.Duration) {
 	for _, seen := range b.cache.objects {
 		seen.since = seen.since.Add(-d)
 	}
+}
+
+// Overdue makes the session past its end here, as if its renewal had no answer.
+func (b *Backend) Overdue(id backend.SessionID) {
+	b.mu.Lock()
+	s := b.sessions[id]
+	b.mu.Unlock()
+	s.extend(time.Now(), 0)
 }

@@ -85,6 +85,13 @@ func (a *apiServer) answer(create func(keep func()) int) {
 	a.create = create
 }
 
+// forget deletes the Leases whose names contain the text.
+func (a *apiServer) forget(text string) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	maps.DeleteFunc(a.leases, func(name string, _ map[string]any) bool { return strings.Contains(name, text) })
+}
+
 // count returns how many Leases there are.
 func (a *apiServer) count() int {
 	a.mu.Lock()
@@ -171,5 +178,23 @@ func TestSessionOfUnknownOutcome(t *testing.T) {
 				t.Errorf("%d Leases after EndSession", n)
 			}
 		})
+	}
+}
+
+// TestGrantPastTheEnd: while the answer to a renewal is on its way, only the API server knows whether the
+// session lives. A lease that it has is granted.
+func TestGrantPastTheEnd(t *testing.T) {
+	t.Parallel()
+	a, b := startAPI(t)
+	id := backend.NewSessionID()
+	if err := openAs(t, b, id); err != nil {
+		t.Fatal(err)
+	}
+	b.Overdue(id)
+	leasetest.Take(t, b, leasetest.Ask("lives", id))
+	b.Overdue(id)
+	a.forget("holdfast-session")
+	if g, err := b.Acquire(leasetest.Within(t), leasetest.Ask("has ended", id)); !errors.Is(err, backend.ErrSessionLost) {
+		t.Errorf("Acquire: %+v, %v; want a lost session", g, err)
 	}
 }

@@ -50,14 +50,16 @@ func (s *Session) isOpen() bool {
 	}
 }
 
-// Extend records that the session lives for its TTL from now on. ErrSessionLost: it has ended.
+// Extend records that the session lives for its TTL from now on. ErrSessionLost: it has ended, or is past
+// its deadline, and callers may have been told so.
 func (s *Session) Extend() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if !s.ended.IsZero() {
+	now := time.Now()
+	if !s.ended.IsZero() || !s.deadline.IsZero() && !now.Before(s.deadline) {
 		return backend.ErrSessionLost
 	}
-	s.deadline = time.Now().Add(s.TTL)
+	s.deadline = now.Add(s.TTL)
 	select {
 	case s.renewed <- struct{}{}:
 	default:

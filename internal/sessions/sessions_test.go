@@ -5,6 +5,7 @@ import (
 	"errors"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/holdfast-io/holdfast/backend"
@@ -18,6 +19,8 @@ type store struct {
 	down   atomic.Bool
 	ends   atomic.Int64
 	buried atomic.Int64
+	delay  atomic.Int64 // of renewals
+	asleep atomic.Bool  // nobody looks at the deadline
 }
 
 type peer struct {
@@ -40,9 +43,16 @@ func (p *peer) Open(context.Context) error {
 	return p.Extend()
 }
 
-func (p *peer) Run() { p.Keep(nil) }
+func (p *peer) Run() {
+	if p.store.asleep.Load() {
+		<-p.Life.Done()
+		return
+	}
+	p.Keep(nil)
+}
 
 func (p *peer) Renew(context.Context) error {
+	time.Sleep(time.Duration(p.store.delay.Load()))
 	if err := p.fault(); err != nil {
 		return err
 	}
@@ -181,4 +191,26 @@ func TestExpires(t *testing.T) {
 	if st.buried.Load() == 0 {
 		t.Error("the session was not ended in the store")
 	}
+}
+
+// TestLateRenewal: a session whose renewal was answered after its deadline stays lost, also if nobody has
+// noticed the deadline yet: a caller may have been told.
+func TestLateRenewal(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		all, st, _ := open(t, time.Hour, nil)
+		st.asleep.Store(true)
+		req := backend.SessionRequest{ID: backend.NewSessionID(), TTL: time.Minute}
+		if err := all.Open(t.Context(), req); err != nil {
+			t.Fatal(err)
+		}
+		for _, delay := range []time.Duration{2 * req.TTL, 0} {
+			st.delay.Store(int64(delay))
+			res, err := all.Renew(t.Context(), backend.RenewRequest{Session: req.ID})
+			if err != nil || !res.SessionLost {
+				t.Errorf("a renewal that was answered after %s: %+v, %v; want a lost session", delay, res, err)
+			}
+		}
+		all.Close()
+	})
 }
