@@ -70,7 +70,7 @@ func (s steady) OpenSession(ctx context.Context, req backend.SessionRequest) err
 }
 
 // EndSession ends a session; one that has ended stays so. A store may say soon that the end is not
-// confirmed, and be asked again until it is.
+// confirmed. The call is repeated until it is.
 func (s steady) EndSession(ctx context.Context, id backend.SessionID) error {
 	for {
 		err := s.Backend.EndSession(ctx, id)

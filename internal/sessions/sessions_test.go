@@ -20,7 +20,7 @@ type store struct {
 	ends   atomic.Int64
 	buried atomic.Int64
 	delay  atomic.Int64 // of renewals
-	asleep atomic.Bool  // nobody looks at the deadline
+	asleep atomic.Bool  // the deadline is not looked at
 }
 
 type peer struct {
@@ -193,8 +193,8 @@ func TestExpires(t *testing.T) {
 	}
 }
 
-// TestLateRenewal: a session whose renewal was answered after its deadline stays lost, also if nobody has
-// noticed the deadline yet: a caller may have been told.
+// TestLateRenewal: a session whose renewal was answered after its deadline stays lost, also before
+// anything here has noticed the deadline: a caller may have been told.
 func TestLateRenewal(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

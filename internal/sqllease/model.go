@@ -93,7 +93,7 @@ func (s *session) alive(now time.Time) bool {
 	return s != nil && s.known && s.cause == "" && s.ends.After(now)
 }
 
-// overdue reports whether the session is past its end, and nobody has ended it.
+// overdue reports whether the session is past its end, and not yet ended by a transaction.
 func (s *session) overdue(now time.Time) bool {
 	return s.known && s.cause == "" && !s.ends.After(now)
 }
