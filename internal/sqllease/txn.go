@@ -83,8 +83,8 @@ func (t *txn) names() []string { return slices.Sorted(maps.Keys(t.locks)) }
 // expire ends what has expired, in all locks. It hands nothing over: what expires at the same
 // moment must not be granted.
 func (t *txn) expire() {
-	for _, id := range slices.Sorted(maps.Keys(t.sessions)) {
-		if s := t.sessions[id]; s.overdue(t.now) {
+	for id, s := range t.sessions {
+		if s.overdue(t.now) {
 			t.kill(s, backend.CauseExpired)
 			t.tell(s, backend.Loss{Session: id, Cause: backend.CauseExpired})
 		}
