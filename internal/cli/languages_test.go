@@ -120,7 +120,7 @@ func (g *guarded) await(t *testing.T, what string, ok func([]written) bool) {
 	}
 }
 
-const sampleTTL = 5 * time.Second
+const sampleTTL = 20 * time.Second
 
 // A holder of each language is killed with SIGKILL, and the next one gets the lock with a greater token; the next one is
 // stopped past its lease, and writes nothing after a third has written. Renewals keep the lock for longer than its TTL, and a
