@@ -134,7 +134,7 @@ func startInsisting(t *testing.T, b backend.Backend, req backend.AcquireRequest)
 
 func TestLostReply(t *testing.T) {
 	t.Parallel()
-	members := testserver.StartEtcd(t, testserver.EtcdOptions{})
+	members := testserver.StartEtcd(t, testserver.EtcdOptions{NoFsync: true})
 	proxy := chaos.Start(t, members[0].Addr())
 	b := through(t, proxy, "&timeout=30s")
 	other := direct(t, members)
@@ -187,7 +187,7 @@ func TestLostReply(t *testing.T) {
 
 func TestWatchIsCutWhileWaiting(t *testing.T) {
 	t.Parallel()
-	members := testserver.StartEtcd(t, testserver.EtcdOptions{})
+	members := testserver.StartEtcd(t, testserver.EtcdOptions{NoFsync: true})
 	proxy := chaos.Start(t, members[0].Addr())
 	waiting, holding := through(t, proxy, "&timeout=15s"), direct(t, members)
 	ws, hs := kept(t, waiting), kept(t, holding)
@@ -229,7 +229,7 @@ func TestWatchIsCutWhileWaiting(t *testing.T) {
 
 func TestServerSleepsPastTheTTL(t *testing.T) {
 	t.Parallel()
-	members := testserver.StartEtcd(t, testserver.EtcdOptions{})
+	members := testserver.StartEtcd(t, testserver.EtcdOptions{NoFsync: true})
 	holding, waiting := direct(t, members), direct(t, members)
 	const ttl = 12 * time.Second // the waiter is in the queue in this time
 	began := time.Now()          // of the last renewal, at the latest

@@ -80,7 +80,7 @@ func TestHandOverIsOneRequest(t *testing.T) {
 // If the entry right before a waiter goes, others may still hold the lock.
 func TestHandOverIsNotTooEarly(t *testing.T) {
 	t.Parallel()
-	for version, options := range map[string]testserver.EtcdOptions{"": {}, " of Debian": {Debian: true, NoFsync: true}} {
+	for version, options := range map[string]testserver.EtcdOptions{"": {NoFsync: true}, " of Debian": {Debian: true, NoFsync: true}} {
 		b := direct(t, testserver.StartEtcd(t, options))
 		s := kept(t, b)
 		t.Run("shared"+version, func(t *testing.T) {
@@ -128,7 +128,7 @@ func TestHandOverIsNotTooEarly(t *testing.T) {
 // A waiter whose entry was removed from the queue by another client is not handed the lock.
 func TestHandOverToOneThatIsGone(t *testing.T) {
 	t.Parallel()
-	members := testserver.StartEtcd(t, testserver.EtcdOptions{})
+	members := testserver.StartEtcd(t, testserver.EtcdOptions{NoFsync: true})
 	b, other := direct(t, members), direct(t, members)
 	s := kept(t, b)
 	held, gone := request("lock", s), request("lock", s)
@@ -153,7 +153,7 @@ func TestHandOverToOneThatIsGone(t *testing.T) {
 // withdrawn when its caller leaves.
 func TestRiderGoesAlone(t *testing.T) {
 	t.Parallel()
-	members := testserver.StartEtcd(t, testserver.EtcdOptions{})
+	members := testserver.StartEtcd(t, testserver.EtcdOptions{NoFsync: true})
 	b := direct(t, members)
 	s := kept(t, b)
 	held := request("lock", s)

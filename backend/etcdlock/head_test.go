@@ -32,7 +32,7 @@ func keysBelow(t *testing.T, c *clientv3.Client, kind string) []string {
 func TestHeadIsGrantedOnce(t *testing.T) {
 	t.Parallel()
 	for _, members := range [][]*testserver.Etcd{
-		testserver.StartEtcd(t, testserver.EtcdOptions{}),
+		testserver.StartEtcd(t, testserver.EtcdOptions{NoFsync: true}),
 		testserver.StartEtcd(t, testserver.EtcdOptions{Debian: true, NoFsync: true}),
 	} {
 		b, other, c := direct(t, members), direct(t, members), raw(t, members)
@@ -88,7 +88,7 @@ func TestHeadIsGrantedOnce(t *testing.T) {
 // A lease that waits has a claim, and does not go to the head when that is free.
 func TestInQueueIsGrantedOnce(t *testing.T) {
 	t.Parallel()
-	members := testserver.StartEtcd(t, testserver.EtcdOptions{})
+	members := testserver.StartEtcd(t, testserver.EtcdOptions{NoFsync: true})
 	b, other, c := direct(t, members), direct(t, members), raw(t, members)
 	s := kept(t, b)
 	holder, waiter := request("lock", s), request("lock", s)

@@ -51,7 +51,7 @@ func postman(t *testing.T, members []*testserver.Etcd) (*etcdlock.Backend, func(
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = client.Close() })
-	b, err := etcdlock.New(client, etcdlock.Config{MinTTL: time.Second})
+	b, err := etcdlock.New(client, etcdlock.Config{MinTTL: time.Second, RequestTimeout: 30 * time.Second})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -75,7 +75,7 @@ func lost(_ *pb.TxnRequest, send func() error) error {
 // its entry is no longer where it was in the queue.
 func TestAbandonedJoin(t *testing.T) {
 	t.Parallel()
-	members := testserver.StartEtcd(t, testserver.EtcdOptions{})
+	members := testserver.StartEtcd(t, testserver.EtcdOptions{NoFsync: true})
 	other := direct(t, members)
 	b, next := postman(t, members)
 	first, joins := request("lock", kept(t, other)), request("lock", kept(t, b))
@@ -101,7 +101,7 @@ func TestAbandonedJoin(t *testing.T) {
 // for the same lease arrived late: what is left of it counts from then.
 func TestTimedLeaseOnAnOlderEtcdLease(t *testing.T) {
 	t.Parallel()
-	members := testserver.StartEtcd(t, testserver.EtcdOptions{})
+	members := testserver.StartEtcd(t, testserver.EtcdOptions{NoFsync: true})
 	other, c := direct(t, members), raw(t, members)
 	b, next := postman(t, members)
 	before := request("lock", kept(t, other))
@@ -142,7 +142,7 @@ func TestTimedLeaseOnAnOlderEtcdLease(t *testing.T) {
 // is revoked.
 func TestJoinRefused(t *testing.T) {
 	t.Parallel()
-	members := testserver.StartEtcd(t, testserver.EtcdOptions{})
+	members := testserver.StartEtcd(t, testserver.EtcdOptions{NoFsync: true})
 	other, c := direct(t, members), raw(t, members)
 	b, next := postman(t, members)
 	s := kept(t, other)
@@ -185,7 +185,7 @@ func TestJoinRefused(t *testing.T) {
 // alarm, after it did so. The lease is held then.
 func TestNoSpaceAfterTheFact(t *testing.T) {
 	t.Parallel()
-	members := testserver.StartEtcd(t, testserver.EtcdOptions{})
+	members := testserver.StartEtcd(t, testserver.EtcdOptions{NoFsync: true})
 	other := direct(t, members)
 	b, next := postman(t, members)
 	req := request("lock", kept(t, b))
@@ -208,7 +208,7 @@ func TestNoSpaceAfterTheFact(t *testing.T) {
 // later renewal has reported.
 func TestShorterRenewalComesLate(t *testing.T) {
 	t.Parallel()
-	members := testserver.StartEtcd(t, testserver.EtcdOptions{})
+	members := testserver.StartEtcd(t, testserver.EtcdOptions{NoFsync: true})
 	c := raw(t, members)
 	b, next := postman(t, members)
 	const long, short = time.Minute, 10 * time.Second
@@ -254,7 +254,7 @@ func TestShorterRenewalComesLate(t *testing.T) {
 // A session that has moved, and whose answer was lost, continues, and ends with all that it owns.
 func TestMoveWithoutAnswer(t *testing.T) {
 	t.Parallel()
-	members := testserver.StartEtcd(t, testserver.EtcdOptions{})
+	members := testserver.StartEtcd(t, testserver.EtcdOptions{NoFsync: true})
 	other := direct(t, members)
 	b, next := postman(t, members)
 	s := kept(t, b)
@@ -289,7 +289,7 @@ func TestMoveWithoutAnswer(t *testing.T) {
 // release.
 func TestNoSpaceToRemember(t *testing.T) {
 	t.Parallel()
-	members := testserver.StartEtcd(t, testserver.EtcdOptions{Quota: 4 << 20})
+	members := testserver.StartEtcd(t, testserver.EtcdOptions{Quota: 4 << 20, NoFsync: true})
 	b, other, c := direct(t, members), direct(t, members), raw(t, members)
 	held := request("lock", kept(t, b))
 	if _, err := b.Acquire(t.Context(), held); err != nil {

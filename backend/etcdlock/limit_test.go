@@ -37,12 +37,12 @@ func TestLimitBehindManyJoinedLeases(t *testing.T) {
 		if c.timed {
 			req.TTL = time.Minute
 		}
-		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+		ctx, cancel := context.WithTimeout(t.Context(), patience)
 		_, err := b.Acquire(ctx, req)
 		cancel()
 		var limit *backend.LimitError
 		if !errors.Is(err, backend.ErrLimit) || !errors.As(err, &limit) || limit.Asked != asked || limit.InForce != inForce {
-			t.Errorf("%+v: %v", c, err)
+			t.Fatalf("%+v: %v", c, err)
 		}
 	}
 }

@@ -48,7 +48,7 @@ func renewals(reqs []backend.AcquireRequest) backend.RenewRequest {
 func TestTimedLeasesShare(t *testing.T) {
 	t.Parallel()
 	for _, members := range [][]*testserver.Etcd{
-		testserver.StartEtcd(t, testserver.EtcdOptions{}),
+		testserver.StartEtcd(t, testserver.EtcdOptions{NoFsync: true}),
 		testserver.StartEtcd(t, testserver.EtcdOptions{Debian: true, NoFsync: true}),
 	} {
 		b, other, c := direct(t, members), direct(t, members), raw(t, members)

@@ -143,7 +143,7 @@ func handOver(t *testing.T, members []*testserver.Etcd, bs []*etcdlock.Backend, 
 
 func TestQueueOfOneClient(t *testing.T) {
 	t.Parallel()
-	members := testserver.StartEtcd(t, testserver.EtcdOptions{})
+	members := testserver.StartEtcd(t, testserver.EtcdOptions{NoFsync: true})
 	const waiters = 200
 	// One watch for all of them: one event for each release.
 	if n := handOver(t, members, []*etcdlock.Backend{direct(t, members)}, waiters); n > waiters+20 {
@@ -153,7 +153,7 @@ func TestQueueOfOneClient(t *testing.T) {
 
 func TestQueueOfManyClients(t *testing.T) {
 	t.Parallel()
-	members := testserver.StartEtcd(t, testserver.EtcdOptions{})
+	members := testserver.StartEtcd(t, testserver.EtcdOptions{NoFsync: true})
 	bs := make([]*etcdlock.Backend, 25)
 	for i := range bs {
 		bs[i] = direct(t, members)
@@ -195,7 +195,7 @@ func TestKeysAreUsedAgain(t *testing.T) {
 // Many concurrent callers share transactions.
 func TestGroupCommit(t *testing.T) {
 	t.Parallel()
-	members := testserver.StartEtcd(t, testserver.EtcdOptions{})
+	members := testserver.StartEtcd(t, testserver.EtcdOptions{NoFsync: true})
 	b, c := direct(t, members), raw(t, members)
 	s := kept(t, b)
 	revision := func() int64 {
@@ -287,7 +287,7 @@ const wakes = 3 * time.Second
 // is gone.
 func TestJoined(t *testing.T) {
 	t.Parallel()
-	members := testserver.StartEtcd(t, testserver.EtcdOptions{})
+	members := testserver.StartEtcd(t, testserver.EtcdOptions{NoFsync: true})
 	b, other := direct(t, members), direct(t, members)
 	s, os := kept(t, b), kept(t, other)
 	mine := func() backend.AcquireRequest {
@@ -332,7 +332,7 @@ func TestJoined(t *testing.T) {
 
 func TestDeletedKeyIsALoss(t *testing.T) {
 	t.Parallel()
-	members := testserver.StartEtcd(t, testserver.EtcdOptions{})
+	members := testserver.StartEtcd(t, testserver.EtcdOptions{NoFsync: true})
 	b, c := direct(t, members), raw(t, members)
 	s := kept(t, b)
 	gone, stays := request("gone", s), request("stays", s)
@@ -357,7 +357,7 @@ func TestDeletedKeyIsALoss(t *testing.T) {
 // Every key that is left at the end will expire.
 func TestNothingStays(t *testing.T) {
 	t.Parallel()
-	members := testserver.StartEtcd(t, testserver.EtcdOptions{})
+	members := testserver.StartEtcd(t, testserver.EtcdOptions{NoFsync: true})
 	b, c := open(t, members), raw(t, members)
 	s := kept(t, b)
 	for i := range 10 {
@@ -397,7 +397,7 @@ func TestNothingStays(t *testing.T) {
 
 func TestClientIsNotClosed(t *testing.T) {
 	t.Parallel()
-	members := testserver.StartEtcd(t, testserver.EtcdOptions{})
+	members := testserver.StartEtcd(t, testserver.EtcdOptions{NoFsync: true})
 	c := raw(t, members)
 	b, err := etcdlock.New(c, etcdlock.Config{})
 	if err != nil {

@@ -176,7 +176,7 @@ func TestAcquiresWhileTheSessionMoves(t *testing.T) {
 // session is.
 func TestAcquireFromBeforeTheMove(t *testing.T) {
 	t.Parallel()
-	members := testserver.StartEtcd(t, testserver.EtcdOptions{})
+	members := testserver.StartEtcd(t, testserver.EtcdOptions{NoFsync: true})
 	b, other, admin := direct(t, members), direct(t, members), raw(t, members)
 	s, os := kept(t, b), kept(t, other)
 	held := request("lock", os)
@@ -231,7 +231,7 @@ func (o oldTerm) RecvMsg(m any) error {
 func TestAnswersOfTheDeposed(t *testing.T) {
 	t.Parallel()
 	var on, gone atomic.Bool
-	members := testserver.StartEtcd(t, testserver.EtcdOptions{})
+	members := testserver.StartEtcd(t, testserver.EtcdOptions{NoFsync: true})
 	client, err := clientv3.New(clientv3.Config{
 		Endpoints: testserver.Endpoints(members), Logger: zap.NewNop(),
 		DialOptions: []grpc.DialOption{grpc.WithChainStreamInterceptor(

@@ -17,8 +17,8 @@ import (
 type EtcdOptions struct {
 	// Members of the cluster. Default: 1.
 	Members int
-	// NoFsync starts them without writing to the disk, for measurements that exclude the disk.
-	// Optional.
+	// NoFsync starts them without syncing the disk, for tests and measurements that the disk must not
+	// delay. Optional.
 	NoFsync bool
 	// Tick is the heartbeat, in milliseconds; an election takes ten, and leases live
 	// 15 or more, rounded up to seconds. Default: 50.
