@@ -56,7 +56,7 @@ func TestNothingIsLeft(t *testing.T) {
 	t.Parallel()
 	s, cfg := quick(t)
 	b := open(t, s, cfg)
-	const ttl = 10 * time.Second // what is done with one session takes less
+	const ttl = 20 * time.Second // what is done with one session takes less
 	for i := range 10 {
 		id := session(t, b, ttl)
 		for j := range 20 {

@@ -152,7 +152,7 @@ func TestForeignKeyOfTheDead(t *testing.T) {
 	t.Parallel()
 	s, cfg := quick(t)
 	b := open(t, s, cfg)
-	const ttl = 8 * time.Second // the locks are taken and refused in this time
+	const ttl = 20 * time.Second // the locks are taken and refused in this time
 	id, dead := session(t, b, time.Hour), session(t, b, ttl)
 	for _, name := range []string{"bad", "one", "two", "worse"} { // Redis keeps the order of the first two in their session
 		_, err := b.Acquire(t.Context(), backend.AcquireRequest{

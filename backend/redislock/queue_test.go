@@ -123,7 +123,7 @@ func TestLostPush(t *testing.T) {
 	t.Parallel()
 	s, cfg := quick(t)
 	b := open(t, s, cfg)
-	id, shortID := session(t, b, time.Hour), session(t, b, 8*time.Second)
+	id, shortID := session(t, b, time.Hour), session(t, b, 20*time.Second)
 	renew := func() {
 		if r, err := b.Renew(t.Context(), backend.RenewRequest{Session: shortID}); err != nil || r.SessionLost {
 			t.Fatalf("renew: %+v %v", r, err)
@@ -145,7 +145,7 @@ func TestLostPush(t *testing.T) {
 // the wrong one is late by an hour.
 func TestQueueGoesOn(t *testing.T) {
 	t.Parallel()
-	const short = 8 * time.Second // what a case does before it waits for the end takes less
+	const short = 20 * time.Second // what a case does before it waits for the end takes less
 	const hour = time.Hour
 	cases := map[string]func(e *queueEnv) *asking{
 		"the holder dies": func(e *queueEnv) *asking {

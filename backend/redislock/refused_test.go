@@ -37,7 +37,7 @@ func TestRefusedNotifications(t *testing.T) {
 	t.Parallel()
 	inBothForms(t, func(t *testing.T, args ...string) {
 		t.Helper()
-		const ttl = 8 * time.Second // the lock is released in this time
+		const ttl = 20 * time.Second // the lock is released in this time
 		for _, c := range []struct {
 			name  string
 			claim backend.AcquireRequest // of the user without channels
@@ -95,7 +95,7 @@ func TestRefusedCheckOfAWaiter(t *testing.T) {
 	t.Parallel()
 	s, cfg := quick(t)
 	b, other := open(t, s, cfg), open(t, s, cfg)
-	acquire(t, other, backend.AcquireRequest{Name: "one", Timed: true, TTL: 8 * time.Second})
+	acquire(t, other, backend.AcquireRequest{Name: "one", Timed: true, TTL: 20 * time.Second})
 	w := ask(t, b, backend.AcquireRequest{Name: "one", Session: session(t, b, time.Minute)})
 	inQueue(t, b, "one", 1)
 	s.Do("CONFIG", "SET", "min-replicas-to-write", "1")

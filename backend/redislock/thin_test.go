@@ -353,7 +353,7 @@ func TestSessionEndsWhileThin(t *testing.T) {
 			b, other := open(t, s, cfg), open(t, s, cfg)
 			ttl := time.Hour
 			if how == "by its TTL" {
-				ttl = 8 * time.Second // the locks are taken in this time
+				ttl = 20 * time.Second // the locks are taken in this time
 			}
 			otherID := session(t, other, time.Hour)
 			id := session(t, b, ttl)

@@ -19,7 +19,7 @@ func TestThinReleasedTooLate(t *testing.T) {
 			t.Parallel()
 			s, cfg := quick(t)
 			b, other := open(t, s, cfg), open(t, s, cfg)
-			const ttl = 6 * time.Second // the lock is taken in this time
+			const ttl = 20 * time.Second // the lock is taken in this time
 			id := session(t, b, ttl)
 			l := acquire(t, b, backend.AcquireRequest{Name: "one", Session: id})
 			isThin(t, s, "one", true)

@@ -64,7 +64,7 @@ func TestVotesThatCameLate(t *testing.T) {
 	for _, p := range relays {
 		p.Hold(chaos.Replies)
 	}
-	const ttl = 10 * time.Second // the votes have to be seen in this time
+	const ttl = 20 * time.Second // the votes have to be seen in this time
 	got := make(chan error, 1)
 	go func() {
 		_, err := a.Acquire(within(t, patience), ask("late", func(r *backend.AcquireRequest) { r.TTL = ttl }))
@@ -141,7 +141,7 @@ func TestCutOff(t *testing.T) {
 	relays, url := relayed(t, c)
 	a := openURL(t, url)
 	b := c.open(t, "timeout=30s")
-	const ttl = 8 * time.Second // the grant has to arrive in this time
+	const ttl = 20 * time.Second // the grant has to arrive in this time
 	r := ask("n", func(r *backend.AcquireRequest) { r.TTL = ttl })
 	g := take(t, a, r)
 	for _, p := range relays {

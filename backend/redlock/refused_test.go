@@ -26,11 +26,11 @@ func TestRefusedNotifications(t *testing.T) {
 	t.Cleanup(func() { _ = b.Close() })
 	other := c.open(t, slow)
 	for _, mode := range []backend.Mode{backend.Exclusive, backend.Shared} { // the short way and the long way
-		r := ask("n", func(r *backend.AcquireRequest) { r.Mode, r.TTL = mode, 5*time.Second })
+		r := ask("n", func(r *backend.AcquireRequest) { r.Mode, r.TTL = mode, 30*time.Second })
 		take(t, b, r)
 		done := make(chan error, 1)
 		go func() {
-			next := ask("n", waiting, func(r *backend.AcquireRequest) { r.TTL = 5 * time.Second })
+			next := ask("n", waiting, func(r *backend.AcquireRequest) { r.TTL = 30 * time.Second })
 			_, err := other.Acquire(within(t, patience), next)
 			if err == nil {
 				err = other.Release(t.Context(), backend.ReleaseRequest{Name: "n", Lease: next.Lease})
