@@ -117,7 +117,7 @@ func TestHolderIsCutOff(t *testing.T) {
 	server := testserver.StartZooKeeper(t, 1)[0]
 	proxy := chaos.Start(t, server.Addr())
 	b, other := through(t, proxy), closing(t, server)
-	const ttl = 8 * time.Second // time to join the queue, also on a busy machine
+	const ttl = 20 * time.Second // time to join the queue, also on a busy machine
 	lost := make(chan time.Time, 1)
 	id := leasetest.Session(t, b, ttl, func(l backend.Loss) {
 		if l.Lease == "" {
@@ -174,8 +174,8 @@ func TestEnsemble(t *testing.T) {
 	lost := make(chan backend.Loss, 10)
 	tell := func(l backend.Loss) { lost <- l }
 	// The others give up a leader that hangs after ten ticks, which are five seconds, and need some
-	// for another one: on a busy machine as many again.
-	const ttl = 20 * time.Second
+	// for another one: on a busy machine, whose disk may stand still, many times as much.
+	const ttl = 40 * time.Second
 	ids := map[*zklock.Backend]backend.SessionID{a: leasetest.Session(t, a, ttl, tell), b: leasetest.Session(t, b, ttl, tell)}
 	stop := make(chan struct{})
 	var keepers sync.WaitGroup

@@ -26,7 +26,7 @@ func (quiet) Printf(string, ...any) {}
 func TestLeastRights(t *testing.T) {
 	t.Parallel()
 	server := testserver.StartZooKeeper(t, 1)[0]
-	admin, events, err := zk.Connect([]string{server.Addr()}, 10*time.Second, zk.WithLogger(quiet{}))
+	admin, events, err := zk.Connect([]string{server.Addr()}, time.Minute, zk.WithLogger(quiet{}))
 	if err != nil {
 		t.Fatal(err)
 	}

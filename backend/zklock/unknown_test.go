@@ -128,7 +128,7 @@ func TestEndIsNotConfirmed(t *testing.T) {
 	server := testserver.StartZooKeeper(t, 1)[0]
 	b, cut := cutting(t, server, "")
 	other := closing(t, server)
-	id := leasetest.Session(t, b, 5*time.Second, nil)
+	id := leasetest.Session(t, b, 20*time.Second, nil)
 	leasetest.Take(t, b, leasetest.Ask("n", id))
 	cut.down.Store(true)
 	err := b.EndSession(leasetest.Within(t), id)
