@@ -263,7 +263,7 @@ func TestNotThrottled(t *testing.T) {
 // request.
 func TestCloseUnderWay(t *testing.T) {
 	t.Parallel()
-	const soon = 10 * time.Second
+	const soon = 30 * time.Second
 	server := testserver.Kubernetes(t)
 	b, id := as(t, server, "{token: "+server.Token()+"}"), backend.NewSessionID()
 	works(t, b, id)

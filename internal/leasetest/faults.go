@@ -34,14 +34,14 @@ func ServerGone(t *testing.T, b backend.Backend, proxy Proxy) {
 	if !errors.Is(err, backend.ErrUnavailable) && !errors.Is(err, context.DeadlineExceeded) {
 		t.Errorf("Renew: %v", err)
 	}
-	if took := time.Since(from); took > 8*time.Second {
+	if took := time.Since(from); took > 30*time.Second {
 		t.Errorf("it took %s", took)
 	}
 	from = time.Now()
 	if err := b.Close(); err != nil {
 		t.Error(err)
 	}
-	if took := time.Since(from); took > 5*time.Second {
+	if took := time.Since(from); took > 30*time.Second {
 		t.Errorf("Close took %s", took)
 	}
 	if g := <-waits; !errors.Is(g.Err, backend.ErrClosed) {
