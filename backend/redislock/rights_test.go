@@ -39,7 +39,7 @@ func TestLeastRights(t *testing.T) {
 		t.Errorf("the page gives %q, and used are %q", given, commands)
 	}
 	s, disk := testserver.WithSlowDisk(t, testserver.Redis(t, append([]string{"--user", user}, words...)...))
-	cfg := redislock.Config{Quarantine: time.Second}
+	cfg := redislock.Config{Quarantine: time.Second, RequestTimeout: leasetest.Patience / 2}
 	settled(t, open(t, s, cfg))
 	url := "redis://" + user + ":choose-one@" + s.Addr()
 	as := func() (*redislock.Backend, error) {
