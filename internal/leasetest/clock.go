@@ -76,7 +76,7 @@ func hasJumped(t *testing.T, b backend.Backend, id backend.SessionID, ahead time
 // greater token, and the holder is told by its next renewal and has nothing to release.
 func ClockAhead(t *testing.T, b, other backend.Backend, clock Clock) {
 	t.Helper()
-	const ttl = 15 * time.Second                                               // the waiter is in the queue in this time
+	const ttl = 30 * time.Second                                               // the waiter is in the queue in this time
 	id, theirs := Session(t, b, ttl, nil), Session(t, other, 2*ClockJump, nil) // the other session outlives the jump
 	held := Ask("n", id)
 	before := Take(t, b, held)
@@ -129,7 +129,7 @@ func turns(t *testing.T, b, other backend.Backend, has backend.AcquireRequest) f
 func ClockBack(t *testing.T, b, other backend.Backend, clock Clock, timed bool) {
 	t.Helper()
 	const (
-		ttl                     = 8 * time.Second
+		ttl                     = 20 * time.Second
 		waits, insists, ofTimed = "who waits", "who asks again and again", "who waits for a timed lease"
 	)
 	lives := Session(t, b, 2*ClockJump, nil)
