@@ -122,7 +122,7 @@ func overRedis(t *testing.T) (string, func(t *testing.T, proxy string) backend.B
 
 func overEtcd(t *testing.T) (string, func(t *testing.T, proxy string) backend.Backend) {
 	t.Helper()
-	s := testserver.StartEtcd(t, testserver.EtcdOptions{})[0]
+	s := testserver.StartEtcd(t, testserver.EtcdOptions{NoFsync: true})[0]
 	return s.Addr(), func(t *testing.T, proxy string) backend.Backend {
 		t.Helper()
 		b, err := etcdlock.Open(t.Context(), "etcd://"+proxy, etcdlock.Config{})
@@ -186,7 +186,7 @@ func TestRepliesCut(t *testing.T) {
 
 func cutOff(t *testing.T, cutNetwork func(*chaos.Proxy)) {
 	t.Helper()
-	const ttl = 12 * time.Second
+	const ttl = 20 * time.Second
 	for name, start := range networks() {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

@@ -111,6 +111,14 @@ func opened(t *testing.T, b backend.Backend, err error) backend.Backend {
 	return b
 }
 
+// restartTTL is the TTL of leases that outlive a restart of the store.
+func restartTTL(store string) time.Duration {
+	if store == "redlock" {
+		return redlock.DefaultMaxTTL
+	}
+	return 4 * time.Minute // the start of a server may take the half of it on a busy machine
+}
+
 // F9: the store is killed with -9 and started again. Leases and tokens are as they were, and a
 // waiter continues to wait, and is granted the lock.
 func TestStoreKilled(t *testing.T) {
@@ -119,10 +127,7 @@ func TestStoreKilled(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			open, restart := start(t)
-			ttl := 4 * time.Minute // the start of a server may take the half of it on a busy machine
-			if name == "redlock" {
-				ttl = redlock.DefaultMaxTTL
-			}
+			ttl := restartTTL(name)
 			a := client(t, open(t), holdfast.Config{TTL: ttl, Timeout: leasetest.Patience, Owner: "a"})
 			b := client(t, open(t), holdfast.Config{TTL: ttl, Timeout: leasetest.Patience, Owner: "b"})
 			lock, err := a.Acquire(t.Context(), "n")
@@ -197,7 +202,7 @@ func TestCountIsExact(t *testing.T) {
 			var count atomic.Int64 // read, then written: only the lock makes it exact
 			var wg sync.WaitGroup
 			for range clients {
-				c := client(t, open(t), holdfast.Config{TTL: 20 * time.Second})
+				c := client(t, open(t), holdfast.Config{TTL: restartTTL(name)})
 				for range goroutines {
 					wg.Go(func() {
 						for range rounds {

@@ -30,7 +30,7 @@ func pausable() map[string]func(t *testing.T) (string, []*testserver.Process) {
 		},
 		"etcd": func(t *testing.T) (string, []*testserver.Process) {
 			t.Helper()
-			s := testserver.StartEtcd(t, testserver.EtcdOptions{})[0]
+			s := testserver.StartEtcd(t, testserver.EtcdOptions{NoFsync: true})[0]
 			return "etcd://" + s.Addr(), []*testserver.Process{s.Process()}
 		},
 		"zookeeper": func(t *testing.T) (string, []*testserver.Process) {
@@ -61,7 +61,7 @@ func pausable() map[string]func(t *testing.T) (string, []*testserver.Process) {
 // token.
 func TestStoreStopped(t *testing.T) {
 	t.Parallel()
-	const ttl = 10 * time.Second
+	const ttl = 20 * time.Second
 	for name, start := range pausable() {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
