@@ -1,11 +1,13 @@
 package e2e_test
 
 import (
+	"context"
 	"testing"
 	"time"
 
 	"github.com/holdfast-io/holdfast/backend"
 	"github.com/holdfast-io/holdfast/internal/chaos"
+	"github.com/holdfast-io/holdfast/internal/leasetest"
 )
 
 // B10: a lease counts from before the request was sent. However late the answer comes, the
@@ -23,19 +25,17 @@ func TestLeaseCountsFromTheQuestion(t *testing.T) {
 			caps := b.Capabilities()
 			req := backend.AcquireRequest{Name: "n", Lease: backend.NewLeaseID(), Timed: caps.Timed}
 			if caps.Timed {
-				req.TTL = max(10*time.Second, caps.MinTTL)
+				req.TTL = leasetest.Patience
 			} else {
-				req.Session = backend.NewSessionID()
-				if err := b.OpenSession(t.Context(), backend.SessionRequest{ID: req.Session, TTL: max(10*time.Second, caps.MinTTL)}); err != nil {
-					t.Fatal(err)
-				}
+				req.Session = leasetest.Session(t, b, leasetest.Patience, nil)
 			}
 			// The connection is established when the delay begins.
-			if _, err := b.Inspect(t.Context(), "n"); err != nil {
+			_, err := leasetest.Insist(t, func(ctx context.Context) (backend.LockInfo, error) { return b.Inspect(ctx, "n") })
+			if err != nil {
 				t.Fatal(err)
 			}
 			proxy.Delay(chaos.Replies, late, 0)
-			g, err := b.Acquire(t.Context(), req)
+			g, err := leasetest.Insist(t, func(ctx context.Context) (backend.Grant, error) { return b.Acquire(ctx, req) })
 			if err != nil {
 				t.Fatal(err)
 			}
