@@ -134,6 +134,17 @@ func (m *manual) shell(dir, text string) (string, error) {
 	return string(out), err
 }
 
+// steadily is shell, and runs the commands again where the cluster had no answer, because the disk stood still.
+func (m *manual) steadily(dir, text string) (string, error) {
+	const tries = 5
+	for n := 1; ; n++ {
+		out, err := m.shell(dir, text)
+		if exit, ok := errors.AsType[*exec.ExitError](err); !ok || exit.ExitCode() != 74 || n == tries {
+			return out, err
+		}
+	}
+}
+
 // run runs a block, which has to succeed and print the texts.
 func (m *manual) run(name string, says ...string) {
 	m.t.Helper()
@@ -142,7 +153,7 @@ func (m *manual) run(name string, says ...string) {
 
 func (m *manual) runIn(dir, name string, says ...string) {
 	m.t.Helper()
-	out, err := m.shell(dir, m.block(name))
+	out, err := m.steadily(dir, m.block(name))
 	if err != nil {
 		m.t.Fatalf("%s: %v", name, err)
 	}
@@ -353,7 +364,7 @@ func (s *site) whole(members int) {
 // command runs a command on the cluster that is not on the page.
 func (s *site) command(text string) {
 	s.t.Helper()
-	if _, err := s.shell(s.dir, s.block("backend")+text); err != nil {
+	if _, err := s.steadily(s.dir, s.block("backend")+text); err != nil {
 		s.t.Fatalf("%s: %v", text, err)
 	}
 }
