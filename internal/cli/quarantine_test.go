@@ -46,9 +46,9 @@ func quarantineOfCommands(t *testing.T, url, reason string) {
 	t.Helper()
 	// They wait for as long as a store may need to answer.
 	for _, args := range [][]string{
-		{"run", "--wait", "4s", "job", "--", "true"},
+		{"run", "--wait", "20s", "job", "--", "true"},
 		{"run", "--try", "job", "--", "true"},
-		{"acquire", "--wait", "4s", "job"},
+		{"acquire", "--wait", "20s", "job"},
 		{"acquire", "--try", "job"},
 		{"doctor"},
 		{"bench", "--quick", "--rounds", "1"},
@@ -81,7 +81,7 @@ func quarantineOfThePackage(t *testing.T, name, url, reason string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	_, err = c.Acquire(t.Context(), "job", holdfast.Wait(4*time.Second))
+	_, err = c.Acquire(t.Context(), "job", holdfast.Wait(20*time.Second))
 	for surface, err := range map[string]error{"Acquire": err, "the hook": <-failed} {
 		q, ok := errors.AsType[*holdfast.QuarantineError](err)
 		if !ok || !errors.Is(err, holdfast.ErrUnavailable) || errors.Is(err, holdfast.ErrHeld) {
