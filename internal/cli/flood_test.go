@@ -46,12 +46,12 @@ func refusals() []string {
 	}
 }
 
-// Four principals, each at all of its limits, send what they can for 20 s. A principal with 200 leases loses none,
+// Four principals, each at all of its limits, send what they can for 30 s. A principal with 200 leases loses none,
 // another one acquires, renews, releases and watches, the memory of the server stays bounded, and nothing of the
 // attackers is left in it when they are gone.
 func TestFlood(t *testing.T) {
 	t.Parallel()
-	const attackers, ttl, lasts = 4, 15 * time.Second, 20 * time.Second
+	const attackers, ttl, lasts = 4, 24 * time.Second, 30 * time.Second
 	const memory = 512 << 20 // about 210 MiB were measured
 	f := startFlooded(t, attackers)
 	v, b := newVictim(t, f, ttl), newBystander(t, f)
