@@ -244,7 +244,7 @@ func TestReadersAndWriters(t *testing.T) {
 // no further step begins, and a late write is refused.
 func TestLongWork(t *testing.T) {
 	t.Parallel()
-	const ttl = 6 * time.Second // longer than the store takes, now and then
+	const ttl = 20 * time.Second // longer than the store takes, now and then
 	machines := clients(t, 2, holdfast.Config{TTL: ttl})
 	db := database(t, "sqlite", "file:"+t.TempDir()+"/data.db?_txlock=immediate")
 	guard, err := sqlfence.New(sqlfence.SQLite, sqlfence.Config{})
