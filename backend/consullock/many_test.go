@@ -51,7 +51,7 @@ func TestManyLocks(t *testing.T) {
 			req := leasetest.Ask(held[i].Name, id)
 			g, err := b.Acquire(ctx, req)
 			// A timer that is due just then may be faster than the query.
-			if late := time.Since(time.Unix(0, released[i].Load())); err != nil || g.ByTimer && late > 5*time.Second {
+			if late := time.Since(time.Unix(0, released[i].Load())); err != nil || g.ByTimer && late > 20*time.Second {
 				t.Errorf("wait for %q: %+v, %v, %s after the release", req.Name, g, err, late)
 			}
 		})
