@@ -246,16 +246,28 @@ func eventually(t *testing.T, f func(context.Context) error) {
 	}
 }
 
-// put writes a value. etcd gives up a write for which the disk takes too long, and it is then repeated.
-func put(t *testing.T, e *embedded.Etcd, key, value string) error {
+// answered repeats a call that etcd gives up because the disk takes too long.
+func answered[T any](t *testing.T, call func(context.Context) (T, error)) (T, error) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
 	for {
-		if _, err := e.Client().Put(ctx, key, value); !errors.Is(err, rpctypes.ErrTimeout) || ctx.Err() != nil {
-			return err
+		if v, err := call(ctx); !errors.Is(err, rpctypes.ErrTimeout) || ctx.Err() != nil {
+			return v, err
 		}
 	}
+}
+
+func put(t *testing.T, e *embedded.Etcd, key, value string) error {
+	t.Helper()
+	_, err := answered(t, func(ctx context.Context) (*clientv3.PutResponse, error) { return e.Client().Put(ctx, key, value) })
+	return err
+}
+
+func compact(t *testing.T, e *embedded.Etcd) error {
+	t.Helper()
+	_, err := answered(t, func(ctx context.Context) (struct{}, error) { return struct{}{}, e.Compact(ctx) })
+	return err
 }
 
 func acquire(t *testing.T, b backend.Backend, req backend.AcquireRequest) backend.Grant {
@@ -381,14 +393,17 @@ func TestQuota(t *testing.T) {
 	if s := e.Status(t.Context()); len(s.Alarms) != 1 || s.Alarms[0] != (embedded.Alarm{Node: embedded.DefaultName, Kind: embedded.AlarmNoSpace}) || s.Size < s.Quota-2*int64(len(blob)) {
 		t.Errorf("over the quota: %+v", s)
 	}
-	if err := e.Compact(t.Context()); err != nil {
+	if err := compact(t, e); err != nil {
 		t.Fatal(err)
 	}
 	if s := e.Status(t.Context()); len(s.Alarms) != 0 || s.Size > s.Quota/2 || s.InUse > s.Size {
 		t.Errorf("with room again: %+v", s)
 	}
 	acquire(t, b, backend.AcquireRequest{Name: "new", Lease: backend.NewLeaseID(), Session: s})
-	if _, err := e.Client().Delete(t.Context(), "blob", clientv3.WithPrefix()); err != nil {
+	_, err = answered(t, func(ctx context.Context) (*clientv3.DeleteResponse, error) {
+		return e.Client().Delete(ctx, "blob", clientv3.WithPrefix())
+	})
+	if err != nil {
 		t.Error(err)
 	}
 	asked := false
@@ -421,7 +436,7 @@ func TestCompactRefuses(t *testing.T) {
 	if err := put(t, e, "blob", blob); !errors.Is(err, rpctypes.ErrNoSpace) {
 		t.Fatalf("Put over the quota: %v", err)
 	}
-	if err := e.Compact(t.Context()); !errors.Is(err, embedded.ErrRefused) {
+	if err := compact(t, e); !errors.Is(err, embedded.ErrRefused) {
 		t.Errorf("Compact: %v", err)
 	}
 	if s := e.Status(t.Context()); len(s.Alarms) != 1 {
@@ -431,7 +446,7 @@ func TestCompactRefuses(t *testing.T) {
 		t.Fatal(err)
 	}
 	e = start(t, embedded.Config{DataDir: dir, Quota: 64 << 20})
-	if err := e.Compact(t.Context()); err != nil {
+	if err := compact(t, e); err != nil {
 		t.Error(err)
 	}
 	if s := e.Status(t.Context()); len(s.Alarms) != 0 {
@@ -457,7 +472,7 @@ func TestStartForgets(t *testing.T) {
 		})
 	}
 	writers.Wait()
-	got, err := e.Client().Get(t.Context(), "k")
+	got, err := answered(t, func(ctx context.Context) (*clientv3.GetResponse, error) { return e.Client().Get(ctx, "k") })
 	if err := errors.Join(err, e.Close()); err != nil {
 		t.Fatal(err)
 	}
@@ -467,7 +482,9 @@ func TestStartForgets(t *testing.T) {
 		revision int64
 		there    bool
 	}{{2, false}, {last - kept - 1, false}, {last - kept + 100, true}} {
-		_, err := e.Client().Get(t.Context(), "k", clientv3.WithRev(c.revision))
+		_, err := answered(t, func(ctx context.Context) (*clientv3.GetResponse, error) {
+			return e.Client().Get(ctx, "k", clientv3.WithRev(c.revision))
+		})
 		if c.there && err != nil || !c.there && !errors.Is(err, rpctypes.ErrCompacted) {
 			t.Errorf("revision %d of %d: %v", c.revision, last, err)
 		}
