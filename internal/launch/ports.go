@@ -22,8 +22,8 @@ func FreeAddr() (string, error) {
 }
 
 func reserve() (string, error) {
-	const atOnce = 5 * time.Second
-	ctx, cancel := context.WithTimeout(context.Background(), atOnce)
+	const patience = time.Minute // on a machine that stands still
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
 	l, err := new(net.ListenConfig).Listen(ctx, "tcp4", "127.0.0.1:0")
 	if err != nil {
