@@ -61,23 +61,34 @@ func TestProcesses(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	r, err := bench.Run(t.Context(), []*bench.Engine{e}, bench.Options{
-		Rounds: 1, Budget: 200 * time.Millisecond, Only: []string{"procs/*/*"}, Worker: worker(),
-	})
-	if err := errors.Join(err, e.Close()); err != nil {
-		t.Fatal(err)
-	}
-	for _, scenario := range []string{"procs/4x8/own", "procs/4x8/one"} {
-		x := r.Find("sqlite", scenario, "holdfast")
-		if x == nil || x.Failed != "" || x.Figures[bench.Grants] == 0 || x.Figures[bench.DoubleHolds]+x.Figures[bench.TokenFaults] != 0 {
-			t.Errorf("%s: %+v", scenario, x)
+	defer closed(t, e)
+	few := true // the machine stood still: for longer and longer
+	for budget := 200 * time.Millisecond; few && !t.Failed() && budget < 10*time.Second; budget *= 2 {
+		r, err := bench.Run(t.Context(), []*bench.Engine{e}, bench.Options{
+			Rounds: 1, Budget: budget, Only: []string{"procs/*/*"}, Worker: worker(),
+		})
+		if err != nil {
+			t.Fatal(err)
 		}
+		few = false
+		for _, scenario := range []string{"procs/4x8/own", "procs/4x8/one"} {
+			x := r.Find("sqlite", scenario, "holdfast")
+			if x == nil || x.Failed != "" || x.Figures[bench.DoubleHolds]+x.Figures[bench.TokenFaults] != 0 {
+				t.Fatalf("%s: %+v", scenario, x)
+			}
+			few = few || x.Figures[bench.Grants] == 0
+		}
+		if x := r.Find("sqlite", "procs/4x8/own", "everybody"); x.Failed != "" || x.Figures[bench.DoubleHolds] != 0 {
+			t.Errorf("each worker has a lock of its own: %q %v", x.Failed, x.Figures)
+		}
+		x := r.Find("sqlite", "procs/4x8/one", "everybody")
+		if x.Failed != "" {
+			t.Errorf("all workers held the lock concurrently: %q", x.Failed)
+		}
+		few = few || x.Figures[bench.DoubleHolds] == 0
 	}
-	if x := r.Find("sqlite", "procs/4x8/one", "everybody"); x.Failed != "" || x.Figures[bench.DoubleHolds] == 0 {
-		t.Errorf("all workers held the lock concurrently: %q %v", x.Failed, x.Figures)
-	}
-	if x := r.Find("sqlite", "procs/4x8/own", "everybody"); x.Failed != "" || x.Figures[bench.DoubleHolds] != 0 {
-		t.Errorf("each worker has a lock of its own: %q %v", x.Failed, x.Figures)
+	if few {
+		t.Error("no grants, or no double holds where all workers held the lock concurrently")
 	}
 }
 
