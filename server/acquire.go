@@ -56,7 +56,7 @@ func (s *Server) acquire(w http.ResponseWriter, r *request) {
 			s.fail(w, r, err)
 			return
 		}
-		defer out()
+		defer r.answer.before(out)()
 	}
 	ctx, cancel := context.WithCancelCause(r.Context())
 	defer cancel(nil)

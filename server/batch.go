@@ -60,11 +60,10 @@ func (s *Server) batch(w http.ResponseWriter, r *request) {
 			continue
 		}
 		work.Go(func() {
-			defer leave()
 			if released := before[a.name]; released != nil {
 				released.Wait()
 			}
-			b.acquire(acquiring, i, a)
+			b.acquire(acquiring, i, a, leave)
 		})
 	}
 	b.tell(w, n)
@@ -115,14 +114,17 @@ func (b *batch) enter(a ask) (func(), error) {
 	return leave, nil
 }
 
-// acquire takes one lock if it is free, without waiting.
-func (b *batch) acquire(ctx context.Context, i int, a ask) {
+// acquire takes one lock if it is free, without waiting. It calls leave before the result is sent: see
+// answer.before.
+func (b *batch) acquire(ctx context.Context, i int, a ask, leave func()) {
 	c, err := b.s.try(ctx, a)
 	if err != nil {
+		leave()
 		b.failed(wire.OpAcquire, i, a.name, a.Lease, cause(ctx, err))
 		return
 	}
 	g := b.s.enterGrant(b.r, a, c)
+	leave()
 	b.results <- wire.BatchResult{Op: wire.OpAcquire, Item: i, Name: g.Name, Lease: g.Lease, Token: g.Token, TTL: g.TTL, ExpiresAt: g.ExpiresAt}
 }
 

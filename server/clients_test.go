@@ -192,6 +192,47 @@ func TestQuotaOfWaiters(t *testing.T) {
 	a.waitersAs("holder", "x2", 1)
 }
 
+// atOnce is a client that sends its next request as soon as the answer to the last one begins.
+type atOnce struct {
+	*httptest.ResponseRecorder
+
+	next func()
+}
+
+// WriteHeader sends the next request.
+func (w atOnce) WriteHeader(code int) {
+	w.next()
+	w.ResponseRecorder.WriteHeader(code)
+}
+
+// A client whose acquire is answered may use what that acquire used.
+func TestQuotaAfterTheAnswer(t *testing.T) {
+	t.Parallel()
+	a := shared(t, server.Limits{}, server.Quota{Locks: 2, Waiters: 1})
+	want[wire.Grant](a, 200, "POST", lockPath("held"), `{"ttl":"5m"}`, as("holder")...)
+	send := func(path, body string, next func()) int {
+		w := httptest.NewRecorder()
+		r := httptest.NewRequestWithContext(t.Context(), http.MethodPost, a.base+path, strings.NewReader(body))
+		r.Header.Set("Authorization", "busy")
+		a.srv.ServeHTTP(atOnce{w, next}, r)
+		return w.Code
+	}
+	for _, c := range []struct {
+		path, body, next string
+		first, second    int
+	}{
+		{lockPath("held"), `{"wait":"1ms"}`, lockPath("held"), 409, 409},
+		{lockPath("one"), `{"ttl":"5m"}`, lockPath("two"), 200, 200},
+		{lockPath("three"), `{"ttl":"5m"}`, lockPath("four"), 429, 429},
+	} {
+		second := 0
+		first := send(c.path, c.body, func() { second = send(c.next, c.body, func() {}) })
+		if first != c.first || second != c.second {
+			t.Errorf("%s was answered with %d, and %s in that moment with %d; want %d, %d", c.path, first, c.next, second, c.first, c.second)
+		}
+	}
+}
+
 // Requests in a second are bounded, each acquire of a batch is one, and renewals are none.
 func TestQuotaOfRequests(t *testing.T) {
 	t.Parallel()

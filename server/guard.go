@@ -106,6 +106,9 @@ func (s *Server) guard(w http.ResponseWriter, r *request) {
 			s.fail(w, r, err)
 			return
 		}
+		if rt.verb == Acquire {
+			leave = r.answer.before(leave)
+		}
 		defer leave()
 	}
 	rt.handle(s, w, r)

@@ -8,6 +8,7 @@ import (
 	"net/http"
 	"strconv"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -108,21 +109,38 @@ type answer struct {
 	code   int
 	client *client // nil: one without bounds, or one that is refused
 	verb   Verb
+	first  []func()
+}
+
+// before makes the answer call f before it is sent. The caller must call the function that is returned, which
+// calls f if there was no answer. A client that has its answer may send the next request at once: what the
+// last one used must not count then.
+func (a *answer) before(f func()) func() {
+	f = sync.OnceFunc(f)
+	a.first = append(a.first, f)
+	return f
+}
+
+// begin remembers the code of the answer.
+func (a *answer) begin(code int) {
+	if a.code != 0 {
+		return
+	}
+	a.code = code
+	for _, f := range a.first {
+		f()
+	}
 }
 
 // WriteHeader remembers the code and sends the header.
 func (a *answer) WriteHeader(code int) {
-	if a.code == 0 {
-		a.code = code
-	}
+	a.begin(code)
 	a.ResponseWriter.WriteHeader(code)
 }
 
 // Write writes a part of the answer.
 func (a *answer) Write(b []byte) (int, error) {
-	if a.code == 0 {
-		a.code = http.StatusOK
-	}
+	a.begin(http.StatusOK)
 	n, err := a.ResponseWriter.Write(b)
 	a.client.wrote(n, a.verb)
 	return n, err //nolint:wrapcheck // it stands for the writer
