@@ -89,7 +89,7 @@ func (s *slowly) Inspect(ctx context.Context, n string) (backend.LockInfo, error
 // told that the lease was lost.
 func TestSlowReleaseIsNotALoss(t *testing.T) {
 	t.Parallel()
-	a := serve(t, &faulty{Backend: &slowly{memlock.NewStore().Open(), time.Second}}, server.Config{Timeout: 2 * time.Second})
+	a := serve(t, &faulty{Backend: &slowly{memlock.NewStore().Open(), 6 * time.Second}}, server.Config{Timeout: 12 * time.Second})
 	g := a.take("x", `{}`)
 	if got := a.call("DELETE", lockPath("x")+"/leases/"+g.Lease, ""); got.status != 204 {
 		t.Errorf("released by its holder, within half of the time-out: status %d: %s", got.status, got.body)
@@ -99,7 +99,7 @@ func TestSlowReleaseIsNotALoss(t *testing.T) {
 // Inspect and list are answered by a backend that takes half of Config.Timeout.
 func TestSlowReads(t *testing.T) {
 	t.Parallel()
-	a := serve(t, &faulty{Backend: &slowly{memlock.NewStore().Open(), time.Second}}, server.Config{Timeout: 2 * time.Second})
+	a := serve(t, &faulty{Backend: &slowly{memlock.NewStore().Open(), 6 * time.Second}}, server.Config{Timeout: 12 * time.Second})
 	for _, path := range []string{lockPath("x"), "/v1/locks"} {
 		if got := a.call("GET", path, ""); got.status != 200 {
 			t.Errorf("GET %s: answered within half of the time-out: status %d: %s", path, got.status, got.body)

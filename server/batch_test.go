@@ -321,7 +321,7 @@ func TestBatchIsCutShort(t *testing.T) {
 // An item that the backend does not answer has an unknown outcome, and may be retried.
 func TestBatchBackendAway(t *testing.T) {
 	t.Parallel()
-	a := start(t, server.Config{Timeout: 2 * time.Second})
+	a := start(t, server.Config{Timeout: 10 * time.Second})
 	mine := a.take("mine", `{"lease":"my-own-lease-0000"}`)
 	a.b.away.Store(true)
 	body := `{"acquire":[{"name":"x","lease":"my-own-lease-0001"}],"release":[{"name":"mine","lease":"` + mine.Lease + `"}]}`

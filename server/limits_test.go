@@ -95,7 +95,7 @@ func dial(t *testing.T, a *api) net.Conn {
 func TestSlowClients(t *testing.T) {
 	t.Parallel()
 	a := start(t, server.Config{Limits: server.Limits{
-		ReadHeaderTimeout: 2 * time.Second, ReadTimeout: 4 * time.Second, IdleTimeout: 2 * time.Second,
+		ReadHeaderTimeout: 6 * time.Second, ReadTimeout: 10 * time.Second, IdleTimeout: 6 * time.Second,
 	}})
 	for what, c := range map[string]struct {
 		send string
@@ -117,7 +117,7 @@ func TestSlowClients(t *testing.T) {
 			if err != nil && !strings.Contains(err.Error(), "reset") {
 				t.Error(err)
 			}
-			if took := time.Since(begun); took < 1900*time.Millisecond || took > patience {
+			if took := time.Since(begun); took < 5900*time.Millisecond || took > patience {
 				t.Errorf("the connection was closed after %s", took)
 			}
 			if c.want != "" && !strings.HasPrefix(string(got), "HTTP/1.1 "+c.want) {

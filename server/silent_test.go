@@ -60,7 +60,7 @@ func (s *silent) Release(ctx context.Context, r backend.ReleaseRequest) error {
 func TestWaitWithoutAnAnswer(t *testing.T) {
 	t.Parallel()
 	a := startSilent(t, server.Config{})
-	p := want[wire.Problem](a, 503, "POST", lockPath("x"), `{"lease":"my-own-lease-0001","wait":"300ms"}`)
+	p := want[wire.Problem](a, 503, "POST", lockPath("x"), `{"lease":"my-own-lease-0001","wait":"3s"}`)
 	held := a.inspect("x").Holders
 	if len(held) != 1 || held[0].Lease != "my-own-lease-0001" {
 		t.Fatalf("the holders are %+v", held)
@@ -105,8 +105,8 @@ func (l *late) Acquire(ctx context.Context, r backend.AcquireRequest) (backend.G
 // longer be asked.
 func TestSeenAndNotAnswered(t *testing.T) {
 	t.Parallel()
-	a := serve(t, &faulty{Backend: &late{Backend: memlock.NewStore().Open()}}, server.Config{Timeout: 300 * time.Millisecond})
-	p := want[wire.Problem](a, 503, "POST", lockPath("x"), `{"lease":"my-own-lease-0001","wait":"300ms"}`)
+	a := serve(t, &faulty{Backend: &late{Backend: memlock.NewStore().Open()}}, server.Config{Timeout: 3 * time.Second})
+	p := want[wire.Problem](a, 503, "POST", lockPath("x"), `{"lease":"my-own-lease-0001","wait":"3s"}`)
 	if held := a.inspect("x").Holders; len(held) != 1 || p.MayHold == nil || !*p.MayHold {
 		t.Errorf("the holders are %+v, and the client is told %+v", held, p)
 	}

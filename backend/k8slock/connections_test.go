@@ -403,7 +403,7 @@ func TestServerStops(t *testing.T) {
 	req, _ := p.take("a")
 	next, got := q.wait("a")
 	server.Process().Stop()
-	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Second) // it is sent in this time
+	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second) // it is sent in this time
 	defer cancel()
 	if err := p.Release(ctx, backend.ReleaseRequest{Name: "a", Lease: req.Lease, Session: p.id}); !mayHold(err) {
 		t.Errorf("Release while the server hangs: %v", err)

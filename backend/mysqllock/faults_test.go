@@ -233,7 +233,7 @@ func TestPausedServer(t *testing.T) {
 	token := leasetest.Take(t, b, kept)
 	s.Process().Stop()
 	req := leasetest.Ask("n", id)
-	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Second) // it is sent in this time
+	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second) // it is sent in this time
 	defer cancel()
 	_, err := b.Acquire(ctx, req)
 	var away *backend.UnavailableError

@@ -24,7 +24,7 @@ func open(t *testing.T, url string) *pglock.Backend {
 // C14, K6: the replies are delayed for longer than the lease lives. It is not granted.
 func TestHeldReplies(t *testing.T) {
 	t.Parallel()
-	const ttl = 300 * time.Millisecond
+	const ttl = time.Second
 	server := testserver.Postgres(t)
 	proxy := chaos.Start(t, server.Addr())
 	b, other := open(t, server.URLOf("postgres", proxy.Addr())), open(t, server.URL())
@@ -32,7 +32,11 @@ func TestHeldReplies(t *testing.T) {
 	proxy.Hold(chaos.Replies)
 	req := backend.AcquireRequest{Name: "n", Lease: backend.NewLeaseID(), Timed: true, TTL: ttl}
 	got := leasetest.Start(t, b, req)
-	time.AfterFunc(2*ttl, func() { proxy.Release(chaos.Replies) })
+	if err := proxy.Wait(leasetest.Within(t), func(s chaos.Stats) bool { return s.Replies.Kept > 0 }); err != nil { // it was asked
+		t.Fatal(err)
+	}
+	<-time.After(2 * ttl)
+	proxy.Release(chaos.Replies)
 	if g := <-got; !errors.Is(g.Err, backend.ErrLost) {
 		t.Errorf("granted after %s: %+v, %v", 2*ttl, g.Grant, g.Err)
 	}

@@ -165,7 +165,7 @@ func TestManyLeasesOfTheDead(t *testing.T) {
 func TestServerStopped(t *testing.T) {
 	t.Parallel()
 	s, cfg := quick(t)
-	cfg.RequestTimeout = 3 * time.Second
+	cfg.RequestTimeout = 8 * time.Second // all before the server is frozen takes less
 	b := open(t, s, cfg)
 	const ttl = 12 * time.Second // all before the server is frozen takes less
 	losses := make(chan backend.Loss, 10)

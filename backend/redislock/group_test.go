@@ -131,7 +131,7 @@ func TestFailOverLosesAGrant(t *testing.T) {
 	t.Parallel()
 	const ttl = 20 * time.Second
 	g := testserver.StartRedisSentinels(t)
-	url := "redis+sentinel://" + g.Addrs() + "/" + testserver.SentinelMaster + "?timeout=3s&quarantine="
+	url := "redis+sentinel://" + g.Addrs() + "/" + testserver.SentinelMaster + "?timeout=30s&quarantine="
 	a := openURL(t, url+"5s")
 	settled(t, a)
 	id, losses := lossy(t, a, ttl)
@@ -228,13 +228,13 @@ func TestSlotMoves(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			c := testserver.StartRedisCluster(t, 3)
-			slotMoves(t, c, openURL(t, "redis+cluster://"+testserver.RedisAddrs(c.Masters())+"?timeout=5s&quarantine=off"), watched)
+			slotMoves(t, c, openURL(t, "redis+cluster://"+testserver.RedisAddrs(c.Masters())+"?timeout=30s&quarantine=off"), watched)
 		})
 	}
 	t.Run("client of a program", func(t *testing.T) { // it would follow ASK
 		t.Parallel()
 		c := testserver.StartRedisCluster(t, 3)
-		b, err := redislock.New(clusterClient(t, c), redislock.Config{Quarantine: redislock.NoQuarantine, RequestTimeout: 5 * time.Second})
+		b, err := redislock.New(clusterClient(t, c), redislock.Config{Quarantine: redislock.NoQuarantine, RequestTimeout: answered})
 		slotMoves(t, c, leasetest.Opened(t, b, err), false)
 	})
 }
@@ -306,7 +306,7 @@ func slotMoves(t *testing.T, c *testserver.RedisCluster, b *redislock.Backend, w
 func TestWaiterOverAMove(t *testing.T) {
 	t.Parallel()
 	c := testserver.StartRedisCluster(t, 3)
-	b := openURL(t, "redis+cluster://"+testserver.RedisAddrs(c.Masters())+"?timeout=5s&quarantine=off")
+	b := openURL(t, "redis+cluster://"+testserver.RedisAddrs(c.Masters())+"?timeout=30s&quarantine=off")
 	settled(t, b)
 	id := session(t, b, 10*time.Minute)
 	held := acquire(t, b, backend.AcquireRequest{Name: "n", Session: id})
@@ -327,7 +327,7 @@ func TestWaiterOverAMove(t *testing.T) {
 func TestHandOverWhileASlotMoves(t *testing.T) {
 	t.Parallel()
 	c := testserver.StartRedisCluster(t, 3)
-	b := openURL(t, "redis+cluster://"+testserver.RedisAddrs(c.Masters())+"?timeout=5s&quarantine=off")
+	b := openURL(t, "redis+cluster://"+testserver.RedisAddrs(c.Masters())+"?timeout=30s&quarantine=off")
 	settled(t, b)
 	slot := c.Slot("{hf0}:m")
 	// The keys that every request reads are there, and move last, so that it gets further.

@@ -38,7 +38,7 @@ func TestRefusedAfterTheQueueMoved(t *testing.T) {
 	inQueue(t, other, "one", 1)
 	second := ask(t, b, backend.AcquireRequest{Name: "one", Session: id})
 	inQueue(t, other, "one", 2)
-	quarantineFor(t, s, 4*time.Second)
+	quarantineFor(t, s, 12*time.Second)
 	release(t, other, before)
 	s.Do("CONFIG", "SET", "maxmemory", "1mb")
 	leasetest.Succeeds(t, func() error {

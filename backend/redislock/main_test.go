@@ -1,6 +1,7 @@
 package redislock_test
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"testing"
@@ -18,6 +19,7 @@ func TestMain(m *testing.M) { leaktest.Main(m) }
 // open connects as one more process would.
 func open(t testing.TB, s *testserver.RedisServer, cfg redislock.Config) *redislock.Backend {
 	t.Helper()
+	cfg.RequestTimeout = cmp.Or(cfg.RequestTimeout, answered)
 	b, err := redislock.Open(t.Context(), "redis://"+s.Addr(), cfg)
 	if err != nil {
 		t.Fatalf("open: %v", err)
@@ -68,6 +70,9 @@ func sessionWith(t testing.TB, b *redislock.Backend, ttl time.Duration, lost fun
 
 // patience bounds what must happen.
 const patience = time.Minute
+
+// answered is the time-out of requests, unless it is what is tested: a server answers nothing while its disk stands still.
+const answered = patience / 2
 
 // lease is a grant and its request.
 type lease struct {
@@ -191,7 +196,7 @@ func inBothForms(t *testing.T, test func(t *testing.T, args ...string)) {
 func quick(t testing.TB, args ...string) (*testserver.RedisServer, redislock.Config) {
 	t.Helper()
 	s := testserver.Redis(t, args...)
-	cfg := redislock.Config{Quarantine: time.Millisecond}
+	cfg := redislock.Config{Quarantine: time.Millisecond, RequestTimeout: answered}
 	settled(t, open(t, s, cfg))
 	return s, cfg
 }

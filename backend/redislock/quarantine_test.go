@@ -59,7 +59,8 @@ func TestQuarantineOfThoseInQueue(t *testing.T) {
 	second := ask(t, b, backend.AcquireRequest{Name: "one", Session: id})
 	inQueue(t, b, "one", 2)
 	began := time.Now()
-	quarantineFor(t, s, 2*time.Second)
+	const long = 15 * time.Second // what is asked in the quarantine takes less
+	quarantineFor(t, s, long)
 	_, err := try(t, b, "one", id)
 	if held, ok := errors.AsType[*backend.HeldError](err); !ok || len(held.Holders) != 1 {
 		t.Errorf("while it is held: %v", err)
@@ -72,7 +73,7 @@ func TestQuarantineOfThoseInQueue(t *testing.T) {
 	_, err = try(t, b, "one", id)
 	quarantined(t, err, time.Millisecond)
 	l = first.granted(t)
-	if took := time.Since(began); took < 2*time.Second {
+	if took := time.Since(began); took < long {
 		t.Errorf("granted after %s", took)
 	}
 	release(t, b, l)
@@ -86,7 +87,8 @@ func TestQuarantineOfAFreshServer(t *testing.T) {
 	t.Parallel()
 	began := time.Now() // of the server, too
 	s := testserver.Redis(t)
-	b := open(t, s, redislock.Config{Quarantine: 5 * time.Second})
+	const long = 20 * time.Second // what is asked in the quarantine takes less
+	b := open(t, s, redislock.Config{Quarantine: long})
 	id := session(t, b, time.Minute)
 	_, err := try(t, b, "one", id)
 	quarantined(t, err, time.Millisecond)
@@ -97,7 +99,7 @@ func TestQuarantineOfAFreshServer(t *testing.T) {
 	inQueue(t, b, "one", 0)
 	quarantined(t, b.Quarantined(t.Context()), time.Millisecond)
 	q, _ := errors.AsType[*backend.QuarantineError](err)
-	if q == nil || q.Backend != "redis" || q.Parameter != "quarantine=off" || q.Left <= 0 || time.Until(q.Until) > 7*time.Second ||
+	if q == nil || q.Backend != "redis" || q.Parameter != "quarantine=off" || q.Left <= 0 || time.Until(q.Until) > long+2*time.Second ||
 		q.Reason != "the server is new or lost its data" {
 		t.Errorf("told %+v", q)
 	}
@@ -112,7 +114,7 @@ func TestQuarantineOfAFreshServer(t *testing.T) {
 		_, err := b.Acquire(within(t, patience), first)
 		return err
 	})
-	if took := time.Since(began); took < 4*time.Second {
+	if took := time.Since(began); took < long-time.Second {
 		t.Errorf("granted after %s", took)
 	}
 	if err := b.Quarantined(t.Context()); err != nil {
@@ -130,7 +132,12 @@ func TestQuarantineOfAServerThatWasIdle(t *testing.T) {
 	s := testserver.Redis(t)
 	leasetest.Eventually(t, "it has been up for longer than the quarantine", func() bool { return uptime(t, s) > 3 })
 	b := open(t, s, redislock.Config{Quarantine: 2 * time.Second})
-	if _, err := try(t, b, "one", session(t, b, time.Second)); err != nil {
+	var err error
+	leasetest.Eventually(t, "the session lives until the request", func() bool { // a longer one prolongs the quarantine
+		_, err = try(t, b, "one", session(t, b, time.Second))
+		return !errors.Is(err, backend.ErrSessionLost)
+	})
+	if err != nil {
 		t.Error(err)
 	}
 }
@@ -230,7 +237,7 @@ func TestFlushAll(t *testing.T) {
 func TestFlushAllBeforeAStranger(t *testing.T) {
 	t.Parallel()
 	s := testserver.Redis(t)
-	cfg := redislock.Config{Quarantine: 5 * time.Second}
+	cfg := redislock.Config{Quarantine: 15 * time.Second} // a request that follows takes less
 	b := open(t, s, cfg)
 	settled(t, b)
 	// As in package holdfast, the session has a loss callback, and so the Backend listens.
@@ -266,7 +273,7 @@ func TestEmptiedBeforeAStranger(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
 			s := testserver.Redis(t, c.args...)
-			cfg := redislock.Config{Quarantine: 3 * time.Second}
+			cfg := redislock.Config{Quarantine: 15 * time.Second} // a request that follows takes less
 			b := open(t, s, cfg)
 			settled(t, b)
 			if _, err := b.Acquire(t.Context(), backend.AcquireRequest{Name: "one", Lease: backend.NewLeaseID(), Timed: true, TTL: time.Minute}); err != nil {
@@ -294,7 +301,7 @@ func TestEmptiedBeforeAStranger(t *testing.T) {
 func TestPromotedWithoutAMarker(t *testing.T) {
 	t.Parallel()
 	master, replica := testserver.Redis(t), testserver.Redis(t)
-	cfg := redislock.Config{Quarantine: 3 * time.Second}
+	cfg := redislock.Config{Quarantine: 15 * time.Second} // a request that follows takes less
 	host, port, err := net.SplitHostPort(master.Addr())
 	if err != nil {
 		t.Fatal(err)
@@ -307,7 +314,7 @@ func TestPromotedWithoutAMarker(t *testing.T) {
 	b := open(t, master, cfg)
 	settled(t, b)
 	acquire(t, b, backend.AcquireRequest{Name: "one", Session: session(t, b, time.Minute)})
-	leasetest.Eventually(t, "it has been up for longer than the quarantine", func() bool { return uptime(t, replica) > 5 })
+	leasetest.Eventually(t, "it has been up for longer than the quarantine", func() bool { return uptime(t, replica) > 17 })
 	replica.Do("REPLICAOF", "NO", "ONE")
 	next := open(t, replica, cfg)
 	_, err = try(t, next, "one", session(t, next, time.Minute))
@@ -493,7 +500,7 @@ func quarantineOfEveryPrefix(t *testing.T, args ...string) {
 	s := testserver.Redis(t, append(args, "--appendonly", "no", "--save", "")...)
 	url := func(db int) string { return fmt.Sprintf("redis://%s/%d", s.Addr(), db) }
 	connect := func(db int, prefix string) *redislock.Backend {
-		b, err := redislock.Open(t.Context(), url(db), redislock.Config{Quarantine: time.Millisecond, Prefix: prefix})
+		b, err := redislock.Open(t.Context(), url(db), redislock.Config{Quarantine: time.Millisecond, Prefix: prefix, RequestTimeout: answered})
 		if err != nil {
 			t.Fatal(err)
 		}

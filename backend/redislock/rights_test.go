@@ -39,11 +39,13 @@ func TestLeastRights(t *testing.T) {
 		t.Errorf("the page gives %q, and used are %q", given, commands)
 	}
 	s, disk := testserver.WithSlowDisk(t, testserver.Redis(t, append([]string{"--user", user}, words...)...))
-	cfg := redislock.Config{Quarantine: time.Second, RequestTimeout: leasetest.Patience / 2}
+	cfg := redislock.Config{Quarantine: time.Second, RequestTimeout: answered}
 	settled(t, open(t, s, cfg))
 	url := "redis://" + user + ":choose-one@" + s.Addr()
 	as := func() (*redislock.Backend, error) {
-		b, err := redislock.Open(t.Context(), url, cfg)
+		soon := cfg
+		soon.RequestTimeout = 6 * time.Second // a user that may not subscribe gets its answer after it
+		b, err := redislock.Open(t.Context(), url, soon)
 		if err == nil {
 			t.Cleanup(func() { _ = b.Close() })
 		}

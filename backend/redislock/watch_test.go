@@ -47,7 +47,7 @@ func TestEventsOfAnotherDatabase(t *testing.T) {
 	t.Parallel()
 	s := testserver.Redis(t)
 	inDatabase := func(db int) *redislock.Backend {
-		b, err := redislock.Open(t.Context(), fmt.Sprintf("redis://%s/%d", s.Addr(), db), redislock.Config{Quarantine: redislock.NoQuarantine})
+		b, err := redislock.Open(t.Context(), fmt.Sprintf("redis://%s/%d", s.Addr(), db), redislock.Config{Quarantine: redislock.NoQuarantine, RequestTimeout: answered})
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -137,7 +137,7 @@ func TestAnotherBoot(t *testing.T) {
 	before, after := open(t, dir), open(t, dir)
 	defer before.Close()
 	defer after.Close()
-	const ttl = 6 * time.Second // longer than the disk takes
+	const ttl = 20 * time.Second // longer than the disk takes
 	h := take(t, before, "a", ttl)
 	gone := request("a", backend.NewLeaseID(), ttl)
 	if err := before.Release(t.Context(), backend.ReleaseRequest{Name: "a", Lease: gone.Lease, Abandon: true}); err != nil {
@@ -173,10 +173,10 @@ func TestLostIsFinalAfterReboot(t *testing.T) {
 	before, after := open(t, dir), open(t, dir)
 	defer before.Close()
 	defer after.Close()
-	const ttl = 3 * time.Second // longer than the disk takes
+	const ttl = 15 * time.Second // longer than the disk takes
 	h := take(t, before, "a", ttl)
 	again := backend.RenewRequest{Leases: []backend.TimedRenewal{{Name: "a", Lease: h.req.Lease, TTL: time.Minute}}}
-	time.Sleep(2 * ttl)
+	time.Sleep(ttl + time.Second)
 	after.Reboot()
 	for _, b := range []*filelock.Backend{before, after} {
 		if res, err := b.Renew(t.Context(), again); err != nil || !errors.Is(res.Leases[0].Err, backend.ErrLost) {

@@ -28,8 +28,8 @@ import (
 const job = "FILELOCK_TEST_JOB"
 
 const (
-	patience = time.Minute     // of a test, for anything that a busy machine delays
-	childTTL = 8 * time.Second // longer than the disk takes
+	patience = time.Minute      // of a test, for anything that a busy machine delays
+	childTTL = 15 * time.Second // longer than the disk takes
 )
 
 func TestMain(m *testing.M) {

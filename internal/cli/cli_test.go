@@ -363,7 +363,7 @@ func TestInterrupted(t *testing.T) {
 		if status := cmd.ProcessState.ExitCode(); status != want {
 			t.Errorf("%v: status %d, want %d", s, status, want)
 		}
-		await(t, 10*time.Second, "the place in the queue is given up", func() bool { return !waiting() })
+		await(t, 18*time.Second, "the place in the queue is given up", func() bool { return !waiting() }) // its session would keep it for 20 s
 	}
 	watch := command(t, url, "watch")
 	stderr, err := watch.StderrPipe()

@@ -15,7 +15,7 @@ import (
 // delayed, and one that lets it pass.
 func ReleasedDuringTheCreate(t *testing.T, b, other backend.Backend, hold func(backend.SessionID) (func() bool, func())) {
 	t.Helper()
-	id := Session(t, b, time.Minute, nil)
+	id := Session(t, b, Long, nil)
 	req := Ask("n", id)
 	delayed, pass := hold(id)
 	got := Start(t, b, req)
@@ -39,12 +39,12 @@ func ReleasedDuringTheCreate(t *testing.T, b, other backend.Backend, hold func(b
 // unreachable for b, and mend reachable again.
 func UnknownRelease(t *testing.T, b, other backend.Backend, cut, mend func()) {
 	t.Helper()
-	id := Session(t, b, time.Minute, nil)
+	id := Session(t, b, Long, nil)
 	req := Ask("n", id)
 	Take(t, b, req)
 	give := backend.ReleaseRequest{Name: req.Name, Lease: req.Lease, Session: id}
 	cut()
-	ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second) // it is sent in this time
 	defer cancel()
 	err := b.Release(ctx, give)
 	if away, ok := errors.AsType[*backend.UnavailableError](err); !ok || !away.MayHold {
@@ -60,12 +60,11 @@ func UnknownRelease(t *testing.T, b, other backend.Backend, cut, mend func()) {
 	isFree(t, other, "n")
 }
 
-// isFree acquires the lock well before the session of an earlier test step ends by itself.
+// isFree acquires the lock, well before the session of an earlier test step ends by itself.
 func isFree(t *testing.T, b backend.Backend, name string) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 15*time.Second)
-	defer cancel()
-	if _, err := b.Acquire(ctx, Ask(name, Session(t, b, time.Minute, nil))); err != nil {
+	req := Ask(name, Session(t, b, Long, nil))
+	if _, err := Insist(t, func(ctx context.Context) (backend.Grant, error) { return b.Acquire(ctx, req) }); err != nil {
 		t.Errorf("the lock is not free: %v", err)
 	}
 }

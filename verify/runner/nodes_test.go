@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/holdfast-io/holdfast/internal/leasetest"
 	"github.com/holdfast-io/holdfast/verify/runner"
 )
 
@@ -56,22 +57,33 @@ func TestNodeIsWiped(t *testing.T) {
 			t.Error(err)
 		}
 	})
-	before := members(t, servers.URL())
-	// The plan of this seed begins with a wiped node.
-	r := runAndJudge(t, runner.Config{Servers: servers, Worker: workers(), For: 3 * time.Second, Seed: 42, Profile: runner.Torture, TTL: 2 * time.Second})
-	after := members(t, servers.URL())
+	three := func() map[string]string {
+		var all map[string]string
+		leasetest.Eventually(t, "there are three members", func() bool { all = members(t, servers.URL()); return len(all) == 3 })
+		return all
+	}
+	before := three()
+	var r outcome
 	wiped, replaced := 0, 0
-	for _, e := range r.faults {
-		if strings.HasPrefix(e.Text, "server wiped, ") {
-			wiped++
+	for try := 1; wiped == 0; try++ {
+		// The plan of this seed begins with a wiped node, for which a busy machine may come too late.
+		r = runAndJudge(t, runner.Config{Servers: servers, Worker: workers(), For: 3 * time.Second, Seed: 42, Profile: runner.Torture, TTL: 2 * time.Second})
+		for _, e := range r.faults {
+			if strings.HasPrefix(e.Text, "server wiped, ") {
+				wiped++
+			}
+		}
+		if t.Failed() || try == 4 {
+			break
 		}
 	}
+	after := three()
 	for name, id := range before {
 		if after[name] != id {
 			replaced++
 		}
 	}
-	if len(before) != 3 || len(after) != 3 || wiped != 1 || replaced != 1 {
+	if wiped != 1 || replaced != 1 {
 		t.Errorf("%d wiped, %d replaced: the members are %v, and were %v", wiped, replaced, after, before)
 	}
 	if r.Counts.Grants == 0 {

@@ -91,7 +91,7 @@ func runOn(ctx context.Context, cfg Config) error {
 		servers, cfg.URL = cfg.Servers.cluster, cfg.Servers.URL()
 	}
 	seen := &warningCollector{}
-	b, err := open.URL(ctx, cfg.URL, open.Options{Logger: slog.New(seen)})
+	b, err := openAgain(ctx, cfg.URL, open.Options{Logger: slog.New(seen)})
 	if err != nil {
 		return err
 	}
@@ -124,6 +124,19 @@ func runOn(ctx context.Context, cfg Config) error {
 		}
 	}
 	return errors.Join(err, b.Close())
+}
+
+// openAgain opens the backend, also if the machine stands still meanwhile.
+func openAgain(ctx context.Context, url string, o open.Options) (backend.Backend, error) {
+	ctx, cancel := context.WithTimeout(ctx, patientOpen)
+	defer cancel()
+	var b backend.Backend
+	err := again(ctx, standstill, func() error {
+		var err error
+		b, err = open.URL(ctx, url, o)
+		return err
+	})
+	return b, err
 }
 
 func (r *run) execute(ctx context.Context) (err error) {
@@ -186,9 +199,16 @@ func (r *run) slack() time.Duration { return r.ttl + r.caps.ExpiryLag }
 
 // reach checks that the backend answers, and that no other client uses the prefix.
 func (r *run) reach(ctx context.Context) error {
-	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
+	ctx, cancel := context.WithTimeout(ctx, patientOpen)
 	defer cancel()
-	page, err := r.direct.List(ctx, backend.ListRequest{Prefix: r.prefix, Limit: 1})
+	var page backend.ListPage
+	err := again(ctx, standstill, func() error {
+		ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
+		defer cancel()
+		var err error
+		page, err = r.direct.List(ctx, backend.ListRequest{Prefix: r.prefix, Limit: 1})
+		return err
+	})
 	switch {
 	case errors.Is(err, backend.ErrUnsupported):
 		return nil

@@ -106,16 +106,38 @@ func (r *run) warm(ctx context.Context) error {
 	})
 	defer patience.Stop()
 	nothing := func(context.Context, *holdfast.Lock) error { return nil }
-	err = locks.Do(ctx, r.prefix+"/ready", nothing)
-	if err == nil {
-		err = r.measureSpeed(func() error { return locks.Do(ctx, r.prefix+"/ready", nothing) })
-	}
-	closing, cancel := context.WithTimeout(context.WithoutCancel(ctx), r.slack())
-	defer cancel()
-	if err = errors.Join(err, locks.Close(closing)); err != nil {
+	lock := func() error { return locks.Do(ctx, r.prefix+"/ready", nothing) }
+	err = again(ctx, 0, func() error {
+		if err := lock(); err != nil {
+			return err
+		}
+		return r.measureSpeed(lock)
+	})
+	if err = errors.Join(err, closeIn(ctx, locks, r.slack())); err != nil {
 		return fmt.Errorf("verify: the backend does not grant a first lock: %w", err)
 	}
 	return nil
+}
+
+// patientOpen is how long a backend may take to answer at all.
+const patientOpen = 30 * time.Second
+
+// standstill is how long an attempt takes at least when the machine stands still. A backend that is
+// not there refuses sooner.
+const standstill = time.Second
+
+// again calls f until it succeeds, or fails for another reason than that the machine or the backend
+// stood still, or ctx ends. An attempt that fails in less than least is the last one.
+func again(ctx context.Context, least time.Duration, f func() error) error {
+	for {
+		begun := time.Now()
+		err := f()
+		op, ok := errors.AsType[*holdfast.OpError](err)
+		passing := errors.Is(err, holdfast.ErrUnavailable) || errors.Is(err, holdfast.ErrLost) || ok && op.MayHold
+		if !passing || errors.Is(err, holdfast.ErrRefused) || time.Since(begun) < least || !retry.Pause(ctx, 50*time.Millisecond) {
+			return err
+		}
+	}
 }
 
 // measureSpeed decides how large the load is: a load that waits for a backend most of the

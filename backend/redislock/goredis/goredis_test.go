@@ -1,6 +1,7 @@
 package goredis_test
 
 import (
+	"cmp"
 	"context"
 	"math/rand/v2"
 	"strconv"
@@ -46,8 +47,12 @@ func single(t testing.TB, addr string) *redis.Client {
 	return client
 }
 
+// answered is the time-out of requests, unless it is what is tested: a server answers nothing while its disk stands still.
+const answered = leasetest.Patience / 2
+
 func open(t *testing.T, client redis.UniversalClient, cfg redislock.Config) *redislock.Backend {
 	t.Helper()
+	cfg.RequestTimeout = cmp.Or(cfg.RequestTimeout, answered)
 	b, err := goredis.New(client, cfg)
 	return leasetest.Opened(t, b, err)
 }
@@ -67,7 +72,7 @@ func settled(t *testing.T, b *redislock.Backend) {
 func quick(t *testing.T, args ...string) (*testserver.RedisServer, redislock.Config) {
 	t.Helper()
 	s := testserver.Redis(t, args...)
-	cfg := redislock.Config{Quarantine: time.Millisecond}
+	cfg := redislock.Config{Quarantine: time.Millisecond, RequestTimeout: answered}
 	settled(t, open(t, single(t, s.Addr()), cfg))
 	return s, cfg
 }
