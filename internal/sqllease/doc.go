@@ -19,7 +19,8 @@
 //
 // Expiry. A lease under a session is held for as long as the row of the session says so. What
 // seems to have expired is locked and read again before anything is concluded from it: it may
-// have been renewed.
+// have been renewed, and the renewal may still be on its way to the disk. A read without locks, for
+// waiters and listeners, only tells of what a transaction has ended.
 //
 // Hand-over. The transaction that frees a lock grants it to the next waiters in the queue. Where
 // the database can notify, the commit notifies the value that waits. Where it cannot, that value
