@@ -43,15 +43,15 @@ func (b *Backend) Acquire(ctx context.Context, req backend.AcquireRequest) (back
 		return backend.Grant{}, backend.ErrLost
 	case err == nil:
 		return g, nil
-	case err != nil && b.base.Err() != nil:
+	case b.base.Err() != nil:
 		return backend.Grant{}, backend.ErrClosed
-	case err != nil && s.life.Err() != nil && ctx.Err() == nil:
+	case s.life.Err() != nil && ctx.Err() == nil:
 		return backend.Grant{}, backend.ErrSessionLost
-	case err != nil && !s.mayHave(a.key) && ctx.Err() == nil:
+	case !s.mayHave(a.key) && ctx.Err() == nil:
 		return backend.Grant{}, backend.ErrLost
-	case err != nil && inner.Err() != nil && ctx.Err() == nil:
+	case inner.Err() != nil && ctx.Err() == nil:
 		return backend.Grant{}, backend.ErrLost // it was released while it waited
-	case err != nil && a.waiting && ctx.Err() != nil && errors.Is(err, context.Cause(ctx)):
+	case a.waiting && ctx.Err() != nil && errors.Is(err, context.Cause(ctx)):
 		return backend.Grant{}, err
 	}
 	err = b.failWrite(ctx, opAcquire, err)

@@ -1,7 +1,6 @@
 package leasetest
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -242,7 +241,10 @@ func answered(t *testing.T, call func(context.Context) error) error {
 		}
 		return struct{}{}, err
 	})
-	return cmp.Or(err, refused)
+	if err == nil {
+		err = refused
+	}
+	return err
 }
 
 // watched returns nil once a Watch has begun, or else its error.
