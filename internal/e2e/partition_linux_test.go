@@ -49,7 +49,7 @@ func ensembles() map[string]func(t *testing.T) *ensemble {
 			servers := testserver.StartZooKeeper(t, 3)
 			e := &ensemble{}
 			for _, s := range servers {
-				e.urls, e.processes = append(e.urls, "zookeeper://"+s.Addr()+"?tick=500ms"), append(e.processes, s.Process())
+				e.urls, e.processes = append(e.urls, "zookeeper://"+s.Addr()+"?tick=500ms&max_session="+testserver.ZooKeeperMaxSession.String()), append(e.processes, s.Process())
 			}
 			e.leader = leading(servers)
 			return e
