@@ -186,7 +186,7 @@ func TestRepliesCut(t *testing.T) {
 
 func cutOff(t *testing.T, cutNetwork func(*chaos.Proxy)) {
 	t.Helper()
-	const ttl = 20 * time.Second
+	const ttl = 15 * time.Second
 	for name, start := range networks() {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

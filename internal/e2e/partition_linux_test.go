@@ -13,7 +13,7 @@ import (
 	"github.com/holdfast-io/holdfast/open"
 )
 
-const partitionTTL = 20 * time.Second // a renewal is in time on a machine that stands still for a while
+const partitionTTL = 15 * time.Second // a renewal is in time on a machine that stands still for a while
 
 // ensemble is a cluster of which one server leads, as its clients and its operator see it.
 type ensemble struct {

@@ -61,7 +61,7 @@ func pausable() map[string]func(t *testing.T) (string, []*testserver.Process) {
 // token.
 func TestStoreStopped(t *testing.T) {
 	t.Parallel()
-	const ttl = 20 * time.Second
+	const ttl = 15 * time.Second
 	for name, start := range pausable() {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
