@@ -50,7 +50,7 @@ func breakAll(e *env, c *sharers) {
 	close(over)
 	gone := <-left
 	if err != nil {
-		e.unbroken(c.name, err)
+		e.Fatalf("Break of %q: %v", c.name, err)
 	}
 	e.Logf("%d of %d holders were broken in %s", len(res.Broken), len(c.holders), took.Round(time.Millisecond))
 	victims := c.victimsOf(tokensOf(c.holders), res)
@@ -233,7 +233,7 @@ func breakBesideArrivals(e *env) {
 	close(over)
 	all.Wait()
 	if err != nil {
-		e.unbroken(c.name, err)
+		e.Fatalf("Break of %q: %v", c.name, err)
 	}
 	e.endIfFailed()
 	left := <-gone
@@ -270,7 +270,7 @@ func twoBreaks(e *env) {
 	e.times(len(values), func(i int) {
 		var err error
 		if results[i], err = c.tryBreak(values[i], "two"); err != nil {
-			e.unbroken(c.name, err)
+			e.Fatalf("Break of %q: %v", c.name, err)
 		}
 	})
 	victims := c.victimsOf(tokensOf(c.holders), results...)
@@ -375,7 +375,7 @@ func (c *sharers) finish(sharing []*waiter, exclusive, last *waiter) {
 	}
 	res, err := c.tryBreak(e.anyBackend(), "the rest")
 	if err != nil {
-		e.unbroken(c.name, err)
+		e.Fatalf("Break of %q: %v", c.name, err)
 	}
 	victims := c.victimsOf(tokensOf(c.holders), res)
 	for _, l := range c.holders {

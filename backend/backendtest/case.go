@@ -269,8 +269,14 @@ func (e *env) Logf(format string, args ...any) {
 func (e *env) Errorf(format string, args ...any) { e.fail(fmt.Sprintf(format, args...)) }
 
 // Fatalf records a failure and ends the calling goroutine: that of the case, or one that all
-// started.
+// started. A store that gave no answer because the machine stood still has not failed: then the case is
+// not judged.
 func (e *env) Fatalf(format string, args ...any) {
+	for _, x := range args {
+		if err, ok := x.(error); ok && errors.Is(err, backend.ErrUnavailable) && e.stood(0) {
+			e.busy(fmt.Errorf("%w: %w", errStoodStill, err))
+		}
+	}
 	e.fail(fmt.Sprintf(format, args...))
 	runtime.Goexit()
 }

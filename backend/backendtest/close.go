@@ -40,8 +40,8 @@ func closeEndsCalls(e *env) {
 		select {
 		case err := <-watching.done:
 			if !errors.Is(err, backend.ErrClosed) {
-				watching.excuse(err)
-				e.Errorf("Watch returned %v after Close; it has to be ErrClosed", err)
+				e.stood(time.Since(watching.heard))
+				e.Fatalf("Watch returned %v after Close; it has to be ErrClosed", err)
 			}
 		case <-late.C:
 			e.Errorf("Watch does not return after Close")

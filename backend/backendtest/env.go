@@ -47,11 +47,7 @@ type opening struct {
 
 // Fatalf ends the case.
 func (o opening) Fatalf(format string, args ...any) {
-	for _, x := range args {
-		if err, ok := x.(error); ok && errors.Is(err, backend.ErrUnavailable) && o.stood(time.Since(o.from)) {
-			o.busy(fmt.Errorf("%w: %w", errStoodStill, err))
-		}
-	}
+	o.stood(time.Since(o.from))
 	o.env.Fatalf(format, args...)
 }
 

@@ -21,7 +21,7 @@ const (
 	// standstill is how long a call takes that failed for such a reason.
 	standstill = 3 * time.Second
 	// afterwards is for how long the store may then need to be there again.
-	afterwards = 15 * time.Second
+	afterwards = 30 * time.Second
 	soonAgain  = 50 * time.Millisecond
 )
 

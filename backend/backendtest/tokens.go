@@ -2,7 +2,6 @@ package backendtest
 
 import (
 	"errors"
-	"fmt"
 	"slices"
 	"time"
 
@@ -169,18 +168,9 @@ func (e *env) breakLock(name, reason string) backend.BreakResult {
 func (e *env) breakLease(name string, lease backend.LeaseID, reason string) backend.BreakResult {
 	res, err := e.tryBreak(name, lease, reason)
 	if err != nil {
-		e.unbroken(name, err)
+		e.Fatalf("Break of %q: %v", name, err)
 	}
 	return res
-}
-
-// unbroken ends the case after a break that failed. It is unknown whom a break took that stood still, and
-// a second one would not name them: then the case is not judged.
-func (e *env) unbroken(name string, err error) {
-	if errors.Is(err, errStoodStill) {
-		e.busy(err)
-	}
-	e.Fatalf("Break of %q: %v", name, err)
 }
 
 // tryBreak breaks the lock, and returns to the caller the error of a store that does not answer
@@ -189,15 +179,15 @@ func (e *env) tryBreak(name string, lease backend.LeaseID, reason string) (backe
 	return e.breakOn(e.anyBackend(), e.soon(), backend.BreakRequest{Name: name, Lease: lease, Reason: reason, Actor: "suite"})
 }
 
-// breakOn breaks a lock within that time. The error matches errStoodStill if the store gave up after a
-// standstill.
+// breakOn breaks a lock within that time. It is unknown whom a break took that stood still, and a second one
+// would not name them: then Fatalf does not judge the case. A break that only ends with its context fails.
 func (e *env) breakOn(b backend.Backend, within time.Duration, req backend.BreakRequest) (backend.BreakResult, error) {
 	ctx, cancel := e.within(within)
 	defer cancel()
 	began := time.Now()
 	res, err := b.Break(ctx, req)
-	if took := time.Since(began); errors.Is(err, backend.ErrUnavailable) && took >= standstill && took < within {
-		err = fmt.Errorf("%w for %s: %w", errStoodStill, took, err)
+	if took := time.Since(began); errors.Is(err, backend.ErrUnavailable) && took < within {
+		e.stood(took)
 	}
 	return res, err
 }

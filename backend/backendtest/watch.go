@@ -3,7 +3,6 @@ package backendtest
 import (
 	"context"
 	"errors"
-	"fmt"
 	"strings"
 	"time"
 
@@ -78,19 +77,12 @@ func (w *watching) next(within time.Duration) backend.Event {
 		w.heard = time.Now()
 		return x
 	case err := <-w.done:
-		w.excuse(err)
+		w.e.stood(time.Since(w.heard))
 		w.e.Fatalf("Watch ended: %v", err)
 	case <-late.C:
 		w.e.Fatalf("no event within %s", within)
 	}
 	return backend.Event{}
-}
-
-// excuse ends the case without a failure when the stream broke while the machine stood still.
-func (w *watching) excuse(err error) {
-	if errors.Is(err, backend.ErrUnavailable) && w.e.stood(time.Since(w.heard)) {
-		w.e.busy(fmt.Errorf("%w: %w", errStoodStill, err))
-	}
 }
 
 // sees waits for the next event, which has to be of this kind and lease.
