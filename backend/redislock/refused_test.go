@@ -3,6 +3,7 @@ package redislock_test
 import (
 	"context"
 	"errors"
+	"slices"
 	"testing"
 	"time"
 
@@ -37,7 +38,7 @@ func TestRefusedNotifications(t *testing.T) {
 	t.Parallel()
 	inBothForms(t, func(t *testing.T, args ...string) {
 		t.Helper()
-		const ttl = 20 * time.Second // the lock is released in this time
+		const ttl = 12 * time.Second // the lock is released in this time
 		for _, c := range []struct {
 			name  string
 			claim backend.AcquireRequest // of the user without channels
@@ -48,7 +49,7 @@ func TestRefusedNotifications(t *testing.T) {
 		} {
 			t.Run(c.name, func(t *testing.T) {
 				t.Parallel()
-				s, cfg := quick(t, args...)
+				s, cfg := quick(t, append(slices.Clip(args), "--appendonly", "no")...) // the disk does not delay it
 				b, other := mute(t, s, cfg), open(t, s, cfg)
 				c.claim.Name = "one"
 				if !c.claim.Timed {

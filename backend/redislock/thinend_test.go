@@ -17,9 +17,9 @@ func TestThinReleasedTooLate(t *testing.T) {
 	for _, reaped := range []bool{false, true} {
 		t.Run(fmt.Sprint("reaped ", reaped), func(t *testing.T) {
 			t.Parallel()
-			s, cfg := quick(t)
+			s, cfg := quick(t, "--appendonly", "no") // the disk does not delay it
 			b, other := open(t, s, cfg), open(t, s, cfg)
-			const ttl = 20 * time.Second // the lock is taken in this time
+			const ttl = 12 * time.Second // the lock is taken in this time
 			id := session(t, b, ttl)
 			l := acquire(t, b, backend.AcquireRequest{Name: "one", Session: id})
 			isThin(t, s, "one", true)
