@@ -181,7 +181,7 @@ func TestHolderKilled(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			url := start(t)
-			const ttl = 15 * time.Second
+			const ttl = 10 * time.Second
 			b := beat(t, url, ttl.String())
 			killed := time.Now()
 			if err := b.cmd.Process.Kill(); err != nil {
