@@ -69,7 +69,7 @@ func TestStandstillBeforeTheRun(t *testing.T) {
 			const ttl = time.Second
 			b := &standing{Backend: memlock.New(), from: from, lasts: 3 * ttl}
 			t.Cleanup(func() { _ = b.Close() })
-			r := &run{cfg: Config{Log: func(text string) { t.Log(text) }}, caps: b.Capabilities(), ttl: ttl, direct: b, prefix: "p"}
+			r := &run{cfg: Config{Log: func(string) {}}, caps: b.Capabilities(), ttl: ttl, direct: b, prefix: "p"}
 			if err := r.warm(t.Context()); err != nil || r.took <= 0 {
 				t.Errorf("%v, a lock takes %s", err, r.took)
 			}
