@@ -45,6 +45,7 @@ outlive the lease: send the token with its writes.
 
 On Linux the kernel kills the command if holdfast is killed. On macOS and the BSDs the
 separate process does, so a command outlives its lease there if both are killed at once.
+On OpenBSD and NetBSD there is no local file: give --backend.
 
 Exit status: the command's own, or 128 plus the signal that ended it; 75 if the lock could
 not be acquired, 74 if the backend was unavailable, 70 if the lock was lost, 64 for bad
