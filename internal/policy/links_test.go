@@ -33,20 +33,7 @@ func TestPolicyLinks(t *testing.T) {
 func brokenLinks(tree fs.FS) ([]string, int, error) {
 	var faults []string
 	links := 0
-	pages := make(map[string]string)
-	err := fs.WalkDir(tree, ".", func(name string, d fs.DirEntry, err error) error {
-		switch {
-		case err != nil:
-			return err
-		case d.IsDir():
-			return enter(name)
-		case path.Ext(name) != ".md":
-			return nil
-		}
-		text, err := fs.ReadFile(tree, name)
-		pages[name] = string(text)
-		return err
-	})
+	pages, err := pagesOf(tree)
 	for name, text := range pages {
 		for _, link := range linksOf(text) {
 			if strings.Contains(link, ":") {
