@@ -111,7 +111,7 @@ func (br *breaking) part(ctx context.Context, part []entry, told []backend.Holde
 		e := &part[i]
 		then := []clientv3.Op{
 			clientv3.OpDelete(e.key), clientv3.OpDelete(b.keys.claim(br.req.Name, e.id())),
-			clientv3.OpPut(b.keys.tombstone(br.req.Name, e.id()), "", clientv3.WithLease(memory)),
+			clientv3.OpPut(b.keys.tombstone(br.req.Name, e.id()), text, clientv3.WithLease(memory)),
 		}
 		if e.Session != "" {
 			then = append(then, b.tellBroken(backend.SessionID(e.Session), e, text)...)

@@ -20,7 +20,7 @@
 //	q/<name>␀x<slot>           another exclusive lease, held or waiting
 //	q/<name>␀s<limit><slot>    a shared one, with its limit in 6 hex digits
 //	q/<name>␀j<slot>           one that joined another by re-entry
-//	q/<name>␀y<lease>          a tombstone: the lease has ended
+//	q/<name>␀y<lease>          a tombstone: the lease has ended, or was broken, and why
 //	q/<name>␀z                 the newest break, for watchers
 //	c/<name>␀<lease>           the claim: the lease exists, and where
 //	s/<session>␀               a session, on the etcd lease that keeps it alive

@@ -35,8 +35,8 @@ type sessionRecord struct {
 	Term uint64 `json:"term,omitempty"`
 }
 
-// brokenRecord is the value of the key that notifies a session of a broken lease, and of a lock's
-// note.
+// brokenRecord is the value of the key that notifies a session of a broken lease, of the tombstone of
+// that lease, and of a lock's note.
 type brokenRecord struct {
 	Lock   string   `json:"lock,omitempty"`
 	Leases []string `json:"leases,omitempty"`

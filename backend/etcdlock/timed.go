@@ -2,6 +2,7 @@ package etcdlock
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"slices"
 	"sync"
@@ -76,7 +77,36 @@ func (b *Backend) renewTimed(ctx context.Context, reqs []backend.TimedRenewal) (
 		}
 	}
 	wg.Wait()
+	b.explain(ctx, all, res)
 	return res, nil
+}
+
+// explain adds to the errors of lost leases that they were broken, and why: the holder of a timed
+// lease has no session that a break notifies. If the tombstones cannot be read, the leases are still
+// lost.
+func (b *Backend) explain(ctx context.Context, ids []leaseKey, res []backend.Renewal) {
+	var lost []int
+	for i := range res {
+		if errors.Is(res[i].Err, backend.ErrLost) {
+			lost = append(lost, i)
+		}
+	}
+	for part := range slices.Chunk(lost, lookupsAtOnce) {
+		keys := make([]string, len(part))
+		for n, i := range part {
+			keys[n] = b.keys.tombstone(ids[i].name, ids[i].id)
+		}
+		kvs, err := b.getEach(ctx, keys)
+		if err != nil {
+			return
+		}
+		for n, i := range part {
+			var r brokenRecord
+			if kvs[n] != nil && json.Unmarshal(kvs[n].Value, &r) == nil { // that of a release is empty
+				res[i].Err = &backend.LossError{Cause: backend.CauseBroken, Reason: r.Reason}
+			}
+		}
+	}
 }
 
 // kept returns the renewal of a lease whose etcd lease now has so many seconds.
