@@ -138,7 +138,7 @@ const guardPolicy = `principals:
 grants:
 - {to: [bench], locks: ["*"], verbs: [acquire, read]}
 limits:
-- {to: [bench], locks: 1000000, waiters: 10000, streams: 1000, connections: 1000, requests: 1000000}
+- {to: [bench], locks: 1000000, waiters: 10000, streams: 1000, connections: 1000, requests: 1000000, bytes: 1000000000}
 `
 
 // guard starts our server with TLS, a policy and an audit log, and beside it one without.
