@@ -12,8 +12,18 @@ import (
 	"github.com/holdfast-io/holdfast/server/access"
 )
 
-// Every route refuses a caller without an identity with 401, and one without a grant with 403. A caller
-// with the grant is served. The test visits the table of routes, so that no new route is forgotten.
+// rights are the rights that the verbs need. Empty: none.
+func rights() map[server.Verb]string {
+	return map[server.Verb]string{
+		server.Acquire: "acquire", server.Renew: "acquire", server.Release: "acquire", server.RenewMany: "acquire", server.Batch: "acquire",
+		server.Read: "read", server.List: "read", server.Watch: "read", server.Break: "break", server.Manage: "admin",
+		server.Session: "", server.Status: "",
+	}
+}
+
+// Every route refuses a caller without an identity with 401, and one without a grant with 403, also if it has a grant
+// for each other verb. A caller with the grant is served. The test visits the table of routes, so that no new route is
+// forgotten.
 func TestPolicyOnEveryRoute(t *testing.T) {
 	t.Parallel()
 	hash := func(token string) string {
@@ -21,8 +31,19 @@ func TestPolicyOnEveryRoute(t *testing.T) {
 		return hex.EncodeToString(sum[:])
 	}
 	policy, err := access.Parse([]byte(`
-principals: {idle: {tokens: [` + hash("idle") + `]}, app: {tokens: [` + hash("app") + `]}, oncall: {tokens: [` + hash("oncall") + `]}}
+principals:
+  idle: {tokens: [` + hash("idle") + `]}
+  app: {tokens: [` + hash("app") + `]}
+  oncall: {tokens: [` + hash("oncall") + `]}
+  only-acquire: {tokens: [` + hash("acquire") + `]}
+  only-read: {tokens: [` + hash("read") + `]}
+  only-break: {tokens: [` + hash("break") + `]}
+  only-admin: {tokens: [` + hash("admin") + `]}
 grants:
+- {to: [only-acquire], locks: ["*"], verbs: [acquire]}
+- {to: [only-read], locks: ["*"], verbs: [read]}
+- {to: [only-break], locks: ["*"], verbs: [break]}
+- {to: [only-admin], locks: ["*"], verbs: [admin]}
 - {to: [app], locks: [team-a], verbs: [acquire, read]}
 - {to: [oncall], locks: ["*"], verbs: [read, break, admin]}
 `))
@@ -41,6 +62,19 @@ grants:
 		}
 		if got := a.call(r.Method, somePath(r.Pattern), "", as("idle")...); (got.status == 403) == (isOpen || r.Pattern == "/metrics" || r.Verb == server.Session) {
 			t.Errorf("%s %s without a grant: %d %s", r.Method, r.Pattern, got.status, got.body)
+		}
+		needs, ok := rights()[r.Verb]
+		if !ok {
+			t.Errorf("the test does not know which right %s %s needs", r.Method, r.Pattern)
+		}
+		for _, has := range []string{"acquire", "read", "break", "admin"} {
+			if has == needs && r.Verb == server.Watch {
+				listen(t, a, r.Pattern, as(has)...).next(t, "watching")
+				continue
+			}
+			if got := a.call(r.Method, somePath(r.Pattern), "", as(has)...); (got.status == 403) != (needs != "" && has != needs) || got.status == 401 {
+				t.Errorf("%s %s with only the right to %s: %d %s", r.Method, r.Pattern, has, got.status, got.body)
+			}
 		}
 	}
 	for _, c := range []struct {
