@@ -3,6 +3,7 @@ package page_test
 import (
 	"fmt"
 	"os"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -51,13 +52,77 @@ func many(n int) []wire.Lock {
 	return locks
 }
 
-// 50,000 locks scroll without effort: only the rows on the screen are drawn, and the work for a frame takes a small
-// part of the thirtieth of a second that it may take. Work is counted as processor time, because the frame rate
-// depends on what else the machine does.
+// scrolled is what was seen while the list scrolled, of each frame after it was drawn.
+type scrolled struct {
+	Frames      int     // as many as were to be seen, or those of 20 s
+	Least, Rows int     // the fewest and the most rows that were drawn
+	Elements    int     // the most on the page
+	Blank       int     // frames without a row in the middle of the window
+	FPS         float64 // frames in a second
+	Slowest     float64 // milliseconds of a frame
+}
+
+// scrolls scrolls the list from the top, a bit in each frame and sometimes far.
+func (b *tab) scrolls(frames int) scrolled {
+	b.t.Helper()
+	return value[scrolled](b, fmt.Sprintf(`new Promise((done) => {
+		const r = { Frames: 0, Least: Infinity, Rows: 0, Elements: 0, Blank: 0, FPS: 0, Slowest: 0 };
+		let n = 0, began = 0, last = 0;
+		const drawn = new MessageChannel(); // its message comes after the frame
+		drawn.port1.onmessage = () => {
+			const rows = document.querySelectorAll("#rows .row:not([hidden])").length;
+			r.Least = Math.min(r.Least, rows);
+			r.Rows = Math.max(r.Rows, document.querySelectorAll("#rows .row").length);
+			r.Elements = Math.max(r.Elements, document.querySelectorAll("*").length);
+			if (!document.elementFromPoint(200, 600)?.closest("#rows .row")) r.Blank++;
+			if (n === %d || n > 0 && last - began > 20000) {
+				r.Frames = n;
+				r.FPS = 1000 * n / (last - began);
+				drawn.port1.close();
+				done(r);
+				return;
+			}
+			scrollBy(0, ++n %% 60 === 0 ? 200000 : 240);
+			requestAnimationFrame(step);
+		};
+		const step = (now) => {
+			if (n === 0) began = now;
+			else r.Slowest = Math.max(r.Slowest, now - last);
+			last = now;
+			drawn.port2.postMessage(null);
+		};
+		scrollTo(0, document.querySelector("#locks").offsetTop);
+		requestAnimationFrame(() => requestAnimationFrame(step));
+	})`, frames))
+}
+
+// processors returns how long the processors of the machine were idle, and how long there were any, in their own unit;
+// zeros where the system does not say it.
+func processors() (int, int) {
+	text, err := os.ReadFile("/proc/stat")
+	first, _, _ := strings.Cut(string(text), "\n")
+	fields := strings.Fields(first)
+	if err != nil || len(fields) < 9 {
+		return 0, 0
+	}
+	idle, all := 0, 0
+	for i, f := range fields[1:9] { // user, nice, system, idle, iowait, and three more
+		n, _ := strconv.Atoi(f)
+		all += n
+		if i == 3 || i == 4 {
+			idle += n
+		}
+	}
+	return idle, all
+}
+
+// 50,000 locks scroll without effort, at 30 frames a second or better: only the rows on the screen are drawn, each frame
+// has them, and the work for it takes a small part of its time. Work is counted as processor time. The frame rate depends
+// on what else the machine does: the best one of a minute counts, and a low one only if processors were idle all the while.
 func TestManyLocksScroll(t *testing.T) {
 	t.Parallel()
-	const frames = 300
-	const perFrame = time.Second / 30
+	const frames, perSecond = 300, 30
+	const perFrame = time.Second / perSecond
 	_, at := serveFake(t, many(50_000))
 	b := open(t, at, desk)
 	b.until(`document.querySelector("#counts").textContent === "50,000 locks, 50,000 held, 2,000 waiting"`)
@@ -69,42 +134,33 @@ func TestManyLocksScroll(t *testing.T) {
 		}
 		return all
 	}
-	before := metrics()
-	type result struct {
-		Rows, Elements, Blank int
-		FPS, Slowest          float64
+	before, began := metrics(), time.Now()
+	runs, slow, seen, best := 0, 0, 0, 0.0
+	for ; best < perSecond && (runs == 0 || time.Since(began) < time.Minute); runs++ {
+		idle, all := processors()
+		got := b.scrolls(frames)
+		idleAfter, allAfter := processors()
+		t.Logf("%.1f frames in a second, the slowest took %.0f ms; %d to %d rows, %d elements, %d frames showed no row in the middle",
+			got.FPS, got.Slowest, got.Least, got.Rows, got.Elements, got.Blank)
+		if got.Least < 15 || got.Rows > 100 || got.Elements > 1600 || 100*got.Blank > got.Frames {
+			t.Fatalf("%d to %d rows and %d elements are drawn, and %d frames of %d show no row in the middle", got.Least, got.Rows, got.Elements, got.Blank, got.Frames)
+		}
+		seen += got.Frames
+		best = max(best, got.FPS)
+		if 4*(idleAfter-idle) > allAfter-all {
+			slow++
+		}
 	}
-	got := value[result](b, fmt.Sprintf(`new Promise((done) => {
-		const r = { Rows: 0, Elements: 0, Blank: 0, FPS: 0, Slowest: 0 };
-		let n = 0, began = 0, last = 0;
-		const step = (now) => {
-			if (n === 0) began = now;
-			else r.Slowest = Math.max(r.Slowest, now - last);
-			last = now;
-			r.Rows = Math.max(r.Rows, document.querySelectorAll("#rows .row").length);
-			r.Elements = Math.max(r.Elements, document.querySelectorAll("*").length);
-			if (!document.elementFromPoint(200, 600).closest("#rows .row")) r.Blank++;
-			if (n++ === %d) {
-				r.FPS = 1000 * (n - 1) / (now - began);
-				done(r);
-				return;
-			}
-			scrollBy(0, n %% 60 === 0 ? 200000 : 240);
-			requestAnimationFrame(step);
-		};
-		requestAnimationFrame(step);
-	})`, frames))
+	if best < perSecond && slow == runs {
+		t.Errorf("at best %.1f frames in a second, while more than a quarter of the processors was idle; want %d", best, perSecond)
+	}
 	after := metrics()
 	for name, bound := range map[string]time.Duration{"ScriptDuration": perFrame / 3, "TaskDuration": perFrame} {
-		each := time.Duration((after[name] - before[name]) / frames * float64(time.Second))
+		each := time.Duration((after[name] - before[name]) / float64(seen) * float64(time.Second))
 		t.Logf("%s of a frame: %s of processor time", name, each.Round(10*time.Microsecond))
 		if each <= 0 || each > bound {
 			t.Errorf("%s of a frame is %s, want at most %s", name, each, bound)
 		}
-	}
-	t.Logf("%.1f frames in a second, the slowest took %.0f ms; %d rows, %d elements, %d frames showed no row in the middle", got.FPS, got.Slowest, got.Rows, got.Elements, got.Blank)
-	if got.Rows > 100 || got.Elements > 1600 {
-		t.Errorf("%d rows and %d elements are drawn", got.Rows, got.Elements)
 	}
 	b.keys(kb.End) // nothing has the focus: the window scrolls
 	for _, k := range []struct{ key, row string }{{kb.End, "50001"}, {kb.Home, "2"}} {
