@@ -14,6 +14,8 @@ FUZZTIME    ?= 30s
 # The folder of `make run`: what the server keeps survives its restart.
 DATA        ?= $(CURDIR)/.data
 ADDRESS     ?= 127.0.0.1:7420
+# The folder of the pictures that a test takes of the page at /, for people to look at.
+HOLDFAST_SCREENSHOTS ?= $(CURDIR)/.screenshots
 
 # Built on first use, and in the version that tools/go.mod pins.
 LINTER       = linter=$$(scripts/tool golangci-lint) && "$$linter"
@@ -61,7 +63,8 @@ deps: ## install what the tests need, if it is missing (apt, as root or with sud
 	@scripts/tool helm >/dev/null
 
 .PHONY: test
-test: deps ## all tests with the race detector, on real servers
+test: export HOLDFAST_SCREENSHOTS := $(HOLDFAST_SCREENSHOTS)
+test: deps ## all tests with the race detector, on real servers; pictures of the page at / are left in .screenshots
 	CGO_ENABLED=1 $(GO) test -race -timeout $(TESTTIMEOUT) $(TESTFLAGS) work
 
 .PHONY: test-quick
@@ -176,5 +179,5 @@ tidy: ## go mod tidy in every module
 
 .PHONY: clean
 clean: ## remove what was built here; tools and data stay
-	rm -rf bin
+	rm -rf bin .screenshots
 	$(GO) clean -testcache

@@ -32,7 +32,7 @@ func TestPolicyFilesCatches(t *testing.T) {
 	large := &fstest.MapFile{Data: make([]byte, largest+1)}
 	faults, err := largeFiles(fstest.MapFS{
 		"bench/peers/peers": large, "bench/peers/main.go": {Data: make([]byte, largest)},
-		"bin/holdfast": large, ".data/db": large, ".git/pack": large, "runner.test": large, "a/cpu.prof": large, "a/b.out": large,
+		"bin/holdfast": large, ".data/db": large, ".screenshots/list.png": large, ".git/pack": large, "runner.test": large, "a/cpu.prof": large, "a/b.out": large,
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -50,7 +50,7 @@ func largeFiles(fsys fs.FS) ([]string, error) {
 			return err
 		}
 		if d.IsDir() {
-			if name == "bin" || name == ".data" || name == ".git" {
+			if name == "bin" || name == ".data" || name == ".screenshots" || name == ".git" {
 				return fs.SkipDir
 			}
 			return nil

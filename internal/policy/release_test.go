@@ -9,6 +9,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -172,7 +173,7 @@ func copySources(t *testing.T, to string) {
 		switch {
 		case err != nil:
 			return err
-		case d.IsDir() && (path == ".git" || path == "bin" || path == ".data"):
+		case d.IsDir() && slices.Contains([]string{".git", "bin", ".data", ".screenshots"}, path):
 			return filepath.SkipDir
 		case path == ".git": // a file in a linked worktree: git would commit to the branch of that
 			return nil

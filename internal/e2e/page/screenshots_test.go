@@ -71,7 +71,7 @@ func (f *fake) history() {
 	f.tell("expired", e)
 }
 
-// folder is where the pictures are kept: HOLDFAST_SCREENSHOTS, or the artifacts of the test (go test -artifacts).
+// folder is where the pictures are kept: HOLDFAST_SCREENSHOTS, which make test sets, or the artifacts of the test (go test -artifacts).
 func folder(t *testing.T) string {
 	t.Helper()
 	dir := cmp.Or(os.Getenv("HOLDFAST_SCREENSHOTS"), t.ArtifactDir())
