@@ -1,6 +1,8 @@
 package deploy_test
 
 import (
+	"context"
+	"fmt"
 	"maps"
 	"os"
 	"os/exec"
@@ -10,6 +12,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/holdfast-io/holdfast/internal/testserver"
 )
@@ -83,7 +86,7 @@ func TestDeb(t *testing.T) {
 }
 
 // The package is installed, updated, removed and purged under a folder. The user of the service is
-// created once, and the data outlives all of it.
+// created once, what the unit starts serves as this user, and the data outlives all of it.
 func TestDebInstalled(t *testing.T) {
 	t.Parallel()
 	needs(t, "dpkg")
@@ -103,7 +106,7 @@ func TestDebInstalled(t *testing.T) {
 	// passwd, which the package needs, runs on the host.
 	write("var/lib/dpkg/status", "Package: passwd\nStatus: install ok installed\nMaintainer: none <none@example.com>\nArchitecture: all\nVersion: 1\nDescription: none\n\n")
 	write("var/lib/dpkg/info/passwd.list", "")
-	for _, name := range []string{"etc/passwd", "etc/group", "etc/shadow", "etc/gshadow", "var/lib/dpkg/updates/.keep", "var/lib/holdfast/node.json"} {
+	for _, name := range []string{"etc/passwd", "etc/group", "etc/shadow", "etc/gshadow", "var/lib/dpkg/updates/.keep"} {
 		write(name, "")
 	}
 	if err := os.Remove(filepath.Join(root, "var/lib/dpkg/updates/.keep")); err != nil {
@@ -113,29 +116,28 @@ func TestDebInstalled(t *testing.T) {
 		t.Helper()
 		return must(t, "dpkg", append([]string{"--root=" + root, "--force-script-chrootless", "--force-not-root", "--log=" + filepath.Join(root, "log")}, args...)...)
 	}
-	small := filepath.Join(t.TempDir(), "holdfast") // any program: TestDeb runs the real one
-	if err := os.WriteFile(small, []byte("#!/bin/sh\n"), 0o755); err != nil {
-		t.Fatal(err)
-	}
-	pkg := deb(t, small)
+	pkg := deb(t, static(t))
 	has := func(name string) bool {
 		_, err := os.Stat(filepath.Join(root, name))
 		return err == nil
 	}
 	dpkg("--install", pkg)
-	write("etc/default/holdfast", `OPTIONS="--name a"`)
+	addr := fmt.Sprintf("127.0.0.1:%d", testserver.FreePort(t))
+	own := "# of this host\nHOLDFAST_SERVE_LISTEN=" + addr + "\nOPTIONS=\"--drain-delay 10ms -q\"\n"
+	write("etc/default/holdfast", own)
 	dpkg("--install", pkg) // an update
 	users, err := os.ReadFile(filepath.Join(root, "etc/passwd"))
 	if err != nil || !regexp.MustCompile(`^holdfast:x:\d+:\d+::/var/lib/holdfast:/usr/sbin/nologin\n$`).Match(users) {
 		t.Errorf("users: %q, %v", users, err)
 	}
 	options, err := os.ReadFile(filepath.Join(root, "etc/default/holdfast"))
-	if err != nil || string(options) != `OPTIONS="--name a"` {
+	if err != nil || string(options) != own {
 		t.Errorf("the update changed the options: %q, %v", options, err)
 	}
 	if !has("usr/bin/holdfast") || !has("usr/lib/systemd/system/holdfast.service") {
 		t.Error("it is not installed")
 	}
+	starts(t, root, addr)
 	dpkg("--remove", "holdfast")
 	if has("usr/bin/holdfast") || !has("etc/default/holdfast") {
 		t.Error("the removal left the program, or removed the options")
@@ -143,9 +145,55 @@ func TestDebInstalled(t *testing.T) {
 	if out := dpkg("--purge", "holdfast"); !strings.Contains(out, "were kept") {
 		t.Errorf("the purge does not say that the data was kept: %s", out)
 	}
-	if has("etc/default/holdfast") || !has("var/lib/holdfast/node.json") {
+	if has("etc/default/holdfast") || !has("var/lib/holdfast/etcd") {
 		t.Error("the purge left the options, or removed the data")
 	}
+}
+
+// starts runs what the installed unit starts, in the folder as its root: with the variables of the unit, as its user,
+// in a state folder as systemd makes it. The server is ready, and its store outlives it.
+func starts(t *testing.T, root, addr string) {
+	t.Helper()
+	text := func(name string) string {
+		b, err := os.ReadFile(filepath.Join(root, name))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return string(b)
+	}
+	unit := make(map[string]string)
+	for _, m := range regexp.MustCompile(`(?m)^(User|Group|EnvironmentFile|ExecStart|StateDirectory)=(.*)$`).FindAllStringSubmatch(text("usr/lib/systemd/system/holdfast.service"), -1) {
+		unit[m[1]] = m[2]
+	}
+	account := regexp.MustCompile(`(?m)^` + unit["User"] + `:x:(\d+):(\d+):`).FindStringSubmatch(text("etc/passwd"))
+	if account == nil || unit["Group"] != unit["User"] { // postinst makes a group of that name
+		t.Fatalf("the unit runs as %s:%s", unit["User"], unit["Group"])
+	}
+	userspec := account[1] + ":" + account[2]
+	state := filepath.Join(root, "var/lib", unit["StateDirectory"])
+	must(t, "install", "-d", "-m", "0700", "-o", account[1], "-g", account[2], state)
+	var env, argv []string
+	variables := make(map[string]string)
+	for _, m := range regexp.MustCompile(`(?m)^(\w+)="?([^"\n]*)"?$`).FindAllStringSubmatch(text(strings.TrimPrefix(unit["EnvironmentFile"], "-")), -1) {
+		env, variables[m[1]] = append(env, m[1]+"="+m[2]), m[2]
+	}
+	for word := range strings.FieldsSeq(unit["ExecStart"]) {
+		if name, ok := strings.CutPrefix(word, "$"); ok { // systemd makes a word of each of its words
+			argv = append(argv, strings.Fields(variables[name])...)
+			continue
+		}
+		argv = append(argv, word)
+	}
+	p := testserver.Start(t, testserver.Command{Path: "chroot", Args: append([]string{"--userspec=" + userspec, root}, argv...), Env: append(env, "HOME=/")})
+	p.Await(time.Minute, func(ctx context.Context) error {
+		_, err := get(ctx, "http://"+addr+"/readyz")
+		return err
+	})
+	must(t, filepath.Join(root, "usr/bin/holdfast"), "acquire", "n", "--ttl", "1m", "--backend", "holdfast://"+addr)
+	if info := must(t, "stat", "--format", "%u:%g %a", filepath.Join(state, "etcd")); info != userspec+" 700\n" {
+		t.Errorf("the data belongs to %s", info)
+	}
+	p.Terminate()
 }
 
 // needs fails the test if a program is not there, which scripts/install-test-deps installs.
