@@ -124,6 +124,68 @@ func TestDockerfile(t *testing.T) {
 	p.Terminate()
 }
 
+// imageBuilder returns the program that builds images on this machine, and whose daemon answers; empty: there is none.
+func imageBuilder(t *testing.T) string {
+	t.Helper()
+	for _, name := range []string{"docker", "podman", "buildah"} {
+		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+		out, err := exec.CommandContext(ctx, name, "info").CombinedOutput()
+		cancel()
+		if err == nil {
+			return name
+		}
+		t.Logf("%s: %v %.200s", name, err, out)
+	}
+	return ""
+}
+
+// Where the machine builds images, the Dockerfile makes one, as its first lines say, and its command runs. Elsewhere
+// TestDockerfile has to do. An image or a module that cannot be fetched says nothing about the Dockerfile.
+func TestImage(t *testing.T) {
+	t.Parallel()
+	program := imageBuilder(t)
+	if program == "" {
+		return
+	}
+	do := func(args ...string) (string, error) {
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(t.Context()), 20*time.Minute)
+		defer cancel()
+		cmd := exec.CommandContext(ctx, program, args...)
+		cmd.Dir = file(t)
+		out, err := cmd.CombinedOutput()
+		return string(out), err
+	}
+	for _, from := range regexp.MustCompile(`(?m)^FROM (\S+)`).FindAllStringSubmatch(read(t, "deploy", "docker", "Dockerfile"), -1) {
+		if out, err := do("pull", from[1]); err != nil {
+			t.Logf("no image is built: %s cannot be fetched: %v\n%s", from[1], err, out)
+			return
+		}
+	}
+	const commit = "0123456789abcdef0123456789abcdef01234567"
+	tag := fmt.Sprintf("holdfast-test-%d", os.Getpid())
+	t.Cleanup(func() { _, _ = do("rmi", "--force", tag) })
+	out, err := do("build", "-f", "deploy/docker/Dockerfile", "--build-arg", "COMMIT="+commit, "-t", tag, ".")
+	if err != nil && strings.Contains(out, "https://proxy.golang.org/") {
+		t.Logf("no image is built: a module cannot be fetched: %v\n%s", err, out)
+		return
+	}
+	if err != nil {
+		t.Fatalf("%s build: %v\n%s", program, err, out)
+	}
+	run := []string{"run", "--rm", tag, "version"}
+	if program == "buildah" { // it runs commands in a container that it makes for an image
+		container := tag + "-run"
+		if out, err := do("from", "--name", container, tag); err != nil {
+			t.Fatalf("buildah from: %v\n%s", err, out)
+		}
+		t.Cleanup(func() { _, _ = do("rm", container) })
+		run = []string{"run", container, "--", "/usr/bin/holdfast", "version"}
+	}
+	if out, err := do(run...); err != nil || !strings.HasPrefix(out, "holdfast ") || !strings.Contains(out, " ("+commit+", ") {
+		t.Errorf("version in the image: %v\n%s", err, out)
+	}
+}
+
 // runs returns a probe for Await that succeeds if the command does. An attempt may take longer than the
 // context of a probe allows.
 func runs(argv []string) func(context.Context) error {
