@@ -40,22 +40,28 @@ type manual struct {
 	pairs  []string
 }
 
+// blocksOf returns the blocks of the page, by their names.
+func blocksOf(t *testing.T, page string) map[string]string {
+	t.Helper()
+	blocks := make(map[string]string)
+	for _, b := range regexp.MustCompile("(?ms)(?:^<!-- (run|file): ([^\n]+) -->\n)?^```(\\w*)\n(.*?)^```").FindAllStringSubmatch(page, -1) {
+		want := map[string]string{"run": "sh", "file": "yaml"}[b[1]]
+		if want == "" || b[3] != want || blocks[b[2]] != "" {
+			t.Errorf("a block has no name, or that of another one: %q %q\n%s", b[1], b[2], b[4])
+		}
+		blocks[b[2]] = b[4]
+	}
+	if len(blocks) < 20 {
+		t.Fatalf("only %d blocks were found", len(blocks))
+	}
+	return blocks
+}
+
 // openManual reads the page. The commands of a block are found in a folder of the test, where some stand for
 // programs that a test cannot run: docker, kubectl, systemctl, apt.
 func openManual(t *testing.T) *manual {
 	t.Helper()
-	m := &manual{t: t, blocks: make(map[string]string), used: make(map[string]bool), dir: testserver.Dir(t)}
-	page := read(t, "docs", "operations.md")
-	for _, b := range regexp.MustCompile("(?ms)(?:^<!-- (run|file): ([^\n]+) -->\n)?^```(\\w*)\n(.*?)^```").FindAllStringSubmatch(page, -1) {
-		want := map[string]string{"run": "sh", "file": "yaml"}[b[1]]
-		if want == "" || b[3] != want || m.blocks[b[2]] != "" {
-			t.Errorf("a block has no name, or that of another one: %q %q\n%s", b[1], b[2], b[4])
-		}
-		m.blocks[b[2]] = b[4]
-	}
-	if len(m.blocks) < 20 {
-		t.Fatalf("only %d blocks were found", len(m.blocks))
-	}
+	m := &manual{t: t, blocks: blocksOf(t, read(t, "docs", "operations.md")), used: make(map[string]bool), dir: testserver.Dir(t)}
 	m.system, m.bin = m.at("system"), m.at("bin")
 	for _, dir := range []string{m.system, m.bin} {
 		if err := os.Mkdir(dir, 0o700); err != nil {
@@ -88,9 +94,15 @@ esac`,
 // former makes the command the one that was not installed from a package.
 func (m *manual) former() {
 	m.t.Helper()
+	m.command(holdfast(m.t))
+}
+
+// command makes a program the command.
+func (m *manual) command(program string) {
+	m.t.Helper()
 	command := filepath.Join(m.bin, "holdfast")
 	_ = os.Remove(command)
-	if err := os.Symlink(holdfast(m.t), command); err != nil {
+	if err := os.Symlink(program, command); err != nil {
 		m.t.Fatal(err)
 	}
 }
@@ -361,8 +373,8 @@ func (s *site) whole(members int) {
 	}
 }
 
-// command runs a command on the cluster that is not on the page.
-func (s *site) command(text string) {
+// execute runs a command on the cluster that is not on the page.
+func (s *site) execute(text string) {
 	s.t.Helper()
 	if _, err := s.steadily(s.dir, s.block("backend")+text); err != nil {
 		s.t.Fatalf("%s: %v", text, err)
@@ -376,14 +388,14 @@ func (m *manual) cluster() {
 	s.up("a", "b", "c")
 	s.prefix = s.block("backend")
 	s.await(s.nodes["a"], "init")
-	s.command("holdfast acquire kept --ttl 1h")
+	s.execute("holdfast acquire kept --ttl 1h")
 	s.whole(3)
 
 	s.run("add")
 	s.nodes["d"] = s.on("d").start("serve added")
 	s.on("a").whole(4)
 	s.run("promote")
-	s.command("holdfast cluster remove d")
+	s.execute("holdfast cluster remove d")
 	s.lose("d")
 	s.whole(3)
 
@@ -394,7 +406,7 @@ func (m *manual) cluster() {
 	s.up("c")
 	s.whole(3)
 
-	s.command("holdfast acquire orders/eu --ttl 1h")
+	s.execute("holdfast acquire orders/eu --ttl 1h")
 	s.run("break", "orders/eu: 1 lost it")
 	s.run("compact", "a: ", "b: ", "c: ")
 	s.run("snapshot")
