@@ -2,6 +2,7 @@ package server_test
 
 import (
 	"net/http"
+	"net/http/httptest"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -37,8 +38,16 @@ func TestSessionCookie(t *testing.T) {
 		t.Errorf("on the loopback: %s", plain)
 	}
 	got := a.call("POST", sessionPath, `{"break":true}`, "Authorization", "op", "Host", "locks.example")
-	if c := got.header.Get("Set-Cookie"); !strings.HasPrefix(c, "__Host-holdfast=") || !strings.Contains(c, "; Secure") || !strings.Contains(c, "Max-Age=3600;") {
+	if c := got.header.Get("Set-Cookie"); !strings.HasPrefix(c, "__Host-holdfast=") || !strings.Contains(c, "; Secure") || !strings.Contains(c, "; SameSite=Strict") || !strings.Contains(c, "Max-Age=3600;") {
 		t.Errorf("elsewhere: %s", c)
+	}
+	front := httptest.NewTLSServer(a.srv.Handler())
+	defer front.Close()
+	over := &api{t: t, base: front.URL, http: front.Client()}
+	if c := over.signIn(t, "op", ""); c.Name != "__Host-holdfast" || !c.Secure || !c.HttpOnly || c.SameSite != http.SameSiteStrictMode || c.Path != "/" || c.Domain != "" {
+		t.Errorf("over TLS: %s", c)
+	} else if who := want[wire.Session](over, 200, "GET", sessionPath, "", over.with(c)...); !who.Cookie {
+		t.Errorf("over TLS: %+v", who)
 	}
 	if strings.Contains(plain.Value, "op") {
 		t.Error("the cookie has the token")
