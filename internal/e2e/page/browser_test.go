@@ -62,6 +62,9 @@ func open(t *testing.T, at string, s size) *tab {
 	} {
 		options = append(options, chromedp.Flag(flag, true))
 	}
+	if strings.HasPrefix(at, "https:") { // no authority of the system knows the certificate
+		options = append(options, chromedp.Flag("ignore-certificate-errors", true))
+	}
 	allocator, endAllocator := chromedp.NewExecAllocator(context.WithoutCancel(t.Context()), append(options, chromedp.WSURLReadTimeout(leasetest.Patience))...)
 	ctx, end := chromedp.NewContext(allocator)
 	var mu sync.Mutex

@@ -3,6 +3,7 @@ package page_test
 import (
 	"context"
 	"crypto/sha256"
+	"crypto/tls"
 	"encoding/hex"
 	"encoding/json"
 	"fmt"
@@ -15,11 +16,13 @@ import (
 	"testing"
 	"time"
 
+	"github.com/chromedp/cdproto/network"
 	"github.com/chromedp/chromedp/kb"
 
 	"github.com/holdfast-io/holdfast/backend"
 	"github.com/holdfast-io/holdfast/backend/memlock"
 	"github.com/holdfast-io/holdfast/internal/leasetest"
+	"github.com/holdfast-io/holdfast/internal/testserver"
 	"github.com/holdfast-io/holdfast/internal/wire"
 	"github.com/holdfast-io/holdfast/server"
 	"github.com/holdfast-io/holdfast/server/access"
@@ -50,10 +53,13 @@ func serve(t *testing.T, cfg server.Config) string {
 			t.Error(err)
 		}
 	})
+	if cfg.TLS != nil {
+		return "https://" + ln.Addr().String()
+	}
 	return "http://" + ln.Addr().String()
 }
 
-// call sends a request of a client, and returns the status and the body.
+// call sends a request of a client, which trusts any certificate, and returns the status and the body.
 func call(ctx context.Context, method, at, token, body string) (int, string, error) {
 	req, err := http.NewRequestWithContext(ctx, method, at, strings.NewReader(body))
 	if err != nil {
@@ -62,8 +68,8 @@ func call(ctx context.Context, method, at, token, body string) (int, string, err
 	if token != "" {
 		req.Header.Set("Authorization", "Bearer "+token)
 	}
-	req.Close = true
-	res, err := http.DefaultClient.Do(req)
+	client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true, TLSClientConfig: &tls.Config{MinVersion: tls.VersionTLS12, InsecureSkipVerify: true}}}
+	res, err := client.Do(req)
 	if err != nil {
 		return 0, "", err
 	}
@@ -249,6 +255,40 @@ func TestBreak(t *testing.T) {
 	current.Store(policy(t, "app viewer"))
 	b.until(`!document.querySelector("#sign-in").hidden && document.querySelector("#sign-in-error").textContent === "The session has ended."`)
 	b.until(`document.querySelector("#overview").hidden`)
+}
+
+// Over TLS the session is a cookie that a browser takes only from this host and sends only over TLS, and only to pages of
+// this host. With it a lock is broken, and after a reload the session is still there.
+func TestBreakOverTLS(t *testing.T) {
+	t.Parallel()
+	files := testserver.NewCertificates(t)
+	pair, err := tls.LoadX509KeyPair(files.ServerCert, files.ServerKey)
+	if err != nil {
+		t.Fatal(err)
+	}
+	p := policy(t, "app viewer oncall")
+	at := serve(t, server.Config{
+		TLS:       &tls.Config{MinVersion: tls.VersionTLS12, Certificates: []tls.Certificate{pair}},
+		Authorize: p.Authorize,
+		Principal: func(r *http.Request) string { name, _ := p.Identify(r); return name },
+	})
+	acquire(t, at, "app", "orders/7", wire.AcquireRequest{TTL: wire.Duration(time.Hour), Owner: "ann/1"})
+	b := open(t, at+"/?lock=orders%2F7", desk)
+	b.signIn("oncall", true)
+	b.until(`!document.querySelector("#break-open").hidden`)
+	cookies := command(b, network.GetCookies, network.GetCookiesParams{}).Cookies
+	if len(cookies) != 1 {
+		t.Fatalf("%d cookies", len(cookies))
+	}
+	if c := cookies[0]; c.Name != "__Host-holdfast" || !c.Secure || !c.HTTPOnly || c.SameSite != network.CookieSameSiteStrict || c.Path != "/" || c.Domain != "127.0.0.1" {
+		t.Errorf("the cookie is %+v", c)
+	}
+	b.visit(at + "/?lock=orders%2F7")
+	b.until(`document.querySelector("#who").textContent.startsWith("oncall, may break")`)
+	b.click("#break-open")
+	b.until(`document.querySelector("#break").open && document.activeElement.id === "reason"`)
+	b.keys("the holder hangs\r")
+	b.until(`document.querySelector("#lock-done").textContent.startsWith("Broken. Lost it: ann/1, token ")`)
 }
 
 // One of several holders loses the lock, and the others keep it.
