@@ -108,7 +108,11 @@ func wait(t *testing.T, at, token, name, owner string) <-chan int {
 // What other clients chose is text, wherever it is shown.
 func TestHostileTexts(t *testing.T) {
 	t.Parallel()
-	at := serve(t, server.Config{})
+	const principal = `<img src=x onerror="window.hit=1">` + "\u202e" + `</title><script>window.hit=1</script>`
+	at := serve(t, server.Config{ // a policy has no such principals: a program with a function of its own may
+		Authorize: func(*http.Request, server.Action) error { return nil },
+		Principal: func(*http.Request) string { return principal },
+	})
 	hostile := []string{
 		`<img src=x onerror="window.hit=1">`, `</script><script>window.hit=1</script>`, `"' onmouseover="window.hit=1" x='`, `javascript:window.hit=1`,
 		"\u202egnp.exe\u2066x", "a\u200fb\u200bc", `${window.hit=1}`, `{{constructor.constructor('window.hit=1')()}}`, `__proto__`, `constructor`,
@@ -118,6 +122,14 @@ func TestHostileTexts(t *testing.T) {
 		note := name + " " + name
 		acquire(t, at, "", name, wire.AcquireRequest{TTL: wire.Duration(time.Hour), Owner: cut(name, backend.MaxOwnerLen), Note: cut(note, backend.MaxNoteLen)})
 		wait(t, at, "", name, cut(name, backend.MaxOwnerLen))
+	}
+	broken := func(i int) string { return fmt.Sprintf("broken/%d", i) }
+	for i, reason := range hostile {
+		acquire(t, at, "", broken(i), wire.AcquireRequest{TTL: wire.Duration(time.Hour), Owner: cut(reason, backend.MaxOwnerLen)})
+		path := at + "/v1/locks/" + url.PathEscape(broken(i)) + "?reason=" + url.QueryEscape(reason)
+		if status, text, err := call(leasetest.Within(t), "DELETE", path, "", ""); err != nil || status != http.StatusOK {
+			t.Fatalf("break with the reason %q: %d %s, %v", reason, status, text, err)
+		}
 	}
 	inert := func(b *tab, where string) {
 		t.Helper()
@@ -134,6 +146,8 @@ func TestHostileTexts(t *testing.T) {
 	b := open(t, at, size{width: 420, height: 900})
 	want := fmt.Sprintf("%d locks, %d held, %d waiting", len(hostile), len(hostile), len(hostile))
 	b.until(fmt.Sprintf(`document.querySelector("#counts").textContent === %q`, want))
+	b.until(`document.querySelector("#who").textContent.startsWith("<img src=x onerror=")`)
+	b.until(`document.querySelector("#attention-lists").textContent.includes("broken")`)
 	inert(b, "list")
 	value[bool](b, `document.querySelector("#group").click(), true`)
 	b.until(`document.querySelectorAll("#rows .group").length > 0`)
@@ -144,6 +158,14 @@ func TestHostileTexts(t *testing.T) {
 		value[bool](b, `document.querySelector("#break-open").click(), true`)
 		b.until(`document.querySelector("#break").open`)
 		inert(b, "lock "+name)
+	}
+	for i, reason := range hostile {
+		b.goTo("?lock=" + url.QueryEscape(broken(i)))
+		b.until(fmt.Sprintf(`document.querySelector("#lock-title").innerText === %q && document.querySelectorAll("#events tbody tr.broken .note").length === 1`, broken(i)))
+		inert(b, "the reason "+reason)
+	}
+	if got := b.text("#events .note"); got != hostile[len(hostile)-1] {
+		t.Errorf("the reason is shown as %q", got)
 	}
 }
 
