@@ -44,12 +44,17 @@ func newAttacker(t *testing.T, f *flooded, number int) *attacker {
 	return a
 }
 
-// missing returns the limits that an attacker has not met.
+// missing returns the limits that an attacker has not met. The first one need only meet that of its bytes, which keeps it
+// from all others most of the time.
 func missing(all []*attacker) []string {
 	var m []string
-	for _, a := range all {
+	for i, a := range all {
+		limits := refusals()
+		if i == 0 {
+			limits = []string{refusedBytes()}
+		}
 		a.mu.Lock()
-		for _, text := range refusals() {
+		for _, text := range limits {
 			if !a.met[text] {
 				m = append(m, a.name+": "+text)
 			}
@@ -91,6 +96,9 @@ func shots() []func() shot {
 		always(shot{method: "POST", path: "/v1/locks/crowd", body: `{"ttl":"1s"}`, unread: time.Second}),
 		always(shot{method: "POST", path: "/v1/locks/crowd", body: `{"ttl":"1s"}`}),
 		always(shot{method: "POST", path: "/v1/locks/hot", body: `{"ttl":"2s"}`}),
+		always(shot{method: "DELETE", path: "/v1/locks/hot?reason=" + note}),
+		always(shot{method: "POST", path: "/v1/locks/mob", body: fmt.Sprintf(`{"ttl":"10m","shared":true,"note":%q,"owner":%q}`, note, owner)}),
+		func() shot { return shot{method: "DELETE", path: "/v1/locks/mob?reason=" + rand.Text() + note[:900]} },
 		always(shot{method: "POST", path: "/v1/leases/batch", body: amplify}),
 		always(shot{method: "POST", path: "/v1/leases/renew", body: unknown}),
 		always(shot{method: "GET", path: "/v1/locks?limit=1000"}),
@@ -187,7 +195,7 @@ func (a *attacker) judged(what string, res *http.Response, unread bool) bool {
 	}
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	for _, limit := range refusals() {
+	for _, limit := range append(refusals(), refusedBytes()) {
 		if strings.Contains(string(text), limit) {
 			a.met[limit] = true
 			refused = true
