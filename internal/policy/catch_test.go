@@ -42,6 +42,7 @@ replace (
 )
 `,
 		"ARCHITECTURE.md": "# Architecture\n\n## Layers\n\nDown.\n\n```\n" + goodLayers + "```\n",
+		dependenciesPage:  "| `redis/rueidis` | `backend/redislock` |\n| `golang.org/x/sys`, `spf13/cobra` | `examples/shop`, `observe`, `.` |\n",
 		"observe/go.mod":  "module example.org/m/observe\n\ngo 1.26\n",
 		"root.go":         "// Package m is a module.\npackage m\n\nimport \"example.org/m/backend\"\n\n// Kind of backend.\nconst Kind = backend.Kind\n",
 		"fence/fence.go":  "// Package fence is a package.\npackage fence\n",
@@ -229,6 +230,10 @@ func TestPolicyCatches(t *testing.T) {
 		{"modules", "observe/go.mod", "module example.org/m/observe\n\ngo 1.26\nrequire example.org/m v0.1.0\nreplace example.org/m => ..\n", "observe/go.mod: example.org/m v0.1.0, want v0.0.0"},
 		{"modules", "observe/go.mod", "module example.org/m/observe\n\ngo 1.26\nrequire example.org/m/old v0.0.0\n", "observe/go.mod: there is no example.org/m/old"},
 		{"modules", "observe/go.mod", "module example.org/m/observe\n\ngo 1.26\nrequire example.org/m/observe v0.0.0\nreplace example.org/m/observe => .\n", "observe/go.mod: it requires itself"},
+		{"dependencies", "ARCHITECTURE.md", goodModule()["ARCHITECTURE.md"] + strings.Repeat("\n", 150), "ARCHITECTURE.md: 167 lines, more than 150"},
+		{"dependencies", dependenciesPage, "| `redis/rueidis` | `backend/redislock` |\n", "docs/dependencies.md: no row has"},
+		{"dependencies", dependenciesPage, "| `redis/rueidis` | `backend/redislock` |\n| `golang.org/x/sys` | `observe` |\n", "docs/dependencies.md: no row has `golang.org/x/sys` and `examples`"},
+		{"dependencies", dependenciesPage, "| `redis/rueidis/more` | `backend/redislock` |\n| `golang.org/x/sys` | `examples/shop` |\n", "docs/dependencies.md: no row has `redis/rueidis` and `backend/redislock`"},
 		{"command", "internal/cli/a.go", "package cli\nimport _ \"testing\"\n", "cmd/holdfast compiles testing: example.org/m/cmd/holdfast -> example.org/m/internal/cli -> testing"},
 		{"command", "internal/cli/a.go", "package cli\nimport _ \"example.org/m/internal/testserver\"\n", "cmd/holdfast compiles example.org/m/internal/testserver: "},
 		{"command", "internal/cli/a.go", "package cli\nimport _ \"example.net/tested\"\n", "-> example.net/tested -> testing/fstest"},

@@ -145,6 +145,40 @@ func checkModules(m *moduleSources) []string {
 	return faults
 }
 
+// dependenciesPage has a row for each library that a module requires directly.
+const dependenciesPage = "docs/dependencies.md"
+
+// checkDependencies checks that each direct requirement of a module has a row that names the library and
+// the module's folder or one below it, and that ARCHITECTURE.md is still short.
+func checkDependencies(m *moduleSources) []string {
+	var faults []string
+	const most = 150
+	if n := strings.Count(m.pages["ARCHITECTURE.md"], "\n"); n > most {
+		faults = append(faults, fmt.Sprintf("ARCHITECTURE.md: %d lines, more than %d: move a section to a page under docs", n, most))
+	}
+	for _, folder := range slices.Sorted(maps.Keys(m.mods)) {
+		mod := m.mods[folder]
+		for _, p := range slices.Sorted(maps.Keys(mod.direct)) {
+			if _, ours := m.own(p); ours || !mod.direct[p] {
+				continue
+			}
+			name := strings.TrimPrefix(p, "github.com/")
+			if parent, last := path.Split(name); len(last) > 1 && last[0] == 'v' && strings.Trim(last[1:], "0123456789") == "" {
+				name = path.Clean(parent)
+			}
+			found := false
+			for line := range strings.Lines(m.pages[dependenciesPage]) {
+				found = found || strings.HasPrefix(line, "|") && strings.Contains(line, "`"+name+"`") &&
+					(strings.Contains(line, "`"+folder+"`") || strings.Contains(line, "`"+folder+"/"))
+			}
+			if !found {
+				faults = append(faults, fmt.Sprintf("%s: no row has `%s` and `%s`", dependenciesPage, name, folder))
+			}
+		}
+	}
+	return faults
+}
+
 // readModules reads go.work, and the go.mod of every folder but those of tools.
 func (m *moduleSources) readModules(fsys fs.FS, name string) error {
 	text, err := fs.ReadFile(fsys, name)

@@ -64,6 +64,7 @@ func policyRules() []policyRule {
 		{"one-client", "a backend maps one client library, so that its users get the dependencies of one", checkOneClient},
 		{"weight", "a program that uses one backend does not compile the clients of the others", checkWeight},
 		{"modules", "a program that imports one package gets the requirements of one: our modules form a tree above a root that requires nothing; see docs/adr/0010-a-module-for-each-store.md", checkModules},
+		{"dependencies", "whoever adds a requirement says why, where readers look for it; and a page that grows without bound is not read", checkDependencies},
 		{"command", "the command that people install has no test harness in it", checkCommand},
 		{"no-init", "importing a package has no side effects: programs call what they need", checkNoInit},
 		{"no-globals", "two clients in one process share nothing: package-level variables are sentinel errors, embedded files, texts that the linker sets, and assertions to _", checkNoGlobals},
@@ -85,7 +86,7 @@ type moduleSources struct {
 	names   map[string]bool
 	mods    map[string]*goMod                       // by folder
 	work    string                                  // go.work
-	pages   map[string]string                       // ARCHITECTURE.md; examples/README.md, and those below it
+	pages   map[string]string                       // ARCHITECTURE.md, docs/dependencies.md; examples/README.md, and those below it
 	list    func(packages []string) ([]byte, error) // go list -deps -json
 }
 
@@ -118,7 +119,7 @@ func parseModule(fsys fs.FS) (*moduleSources, error) {
 			return m.parse(fsys, name)
 		case slices.Contains([]string{"go.mod", "go.sum", "go.work"}, path.Base(name)):
 			return m.readModules(fsys, name)
-		case name == "ARCHITECTURE.md", path.Base(name) == "README.md" && strings.HasPrefix(name, "examples/"):
+		case name == "ARCHITECTURE.md", name == dependenciesPage, path.Base(name) == "README.md" && strings.HasPrefix(name, "examples/"):
 			text, err := fs.ReadFile(fsys, name)
 			m.pages[name] = string(text)
 			return err
