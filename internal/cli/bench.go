@@ -165,7 +165,7 @@ func (a *app) bench(ctx context.Context, o *benchOptions, given func(flag string
 		return errors.Join(err, engines.Close(all))
 	}
 	a.clearProgress()
-	report.Missing, report.Version = missing, Version
+	report.Missing, report.Version = missing, version()
 	err = errors.Join(err, a.tellBench(report), writeBench(report, writers), engines.Close(all))
 	if err == nil && len(report.Results) == 0 {
 		err = errors.New("nothing was measured: no scenario, contender or engine matches the flags")

@@ -35,9 +35,6 @@ const (
 	exitHeld     = 75
 )
 
-// Version is the version of the command.
-const Version = "0.1.0-dev"
-
 // app has what the subcommands share.
 type app struct {
 	stdin   io.Reader

@@ -132,7 +132,7 @@ func (a *app) serve(ctx context.Context, o serveOptions) error {
 	if err := o.check(); err != nil { // before anything is created on the disk
 		return err
 	}
-	cfg := server.Config{Version: Version, Logger: a.logger(), Limits: limitsFor(o.listen), DrainDelay: o.drainDelay}
+	cfg := server.Config{Version: version(), Logger: a.logger(), Limits: limitsFor(o.listen), DrainDelay: o.drainDelay}
 	endAccess, err := o.access.apply(&cfg, a.logger(), a.stderr)
 	if err != nil {
 		return err

@@ -92,6 +92,11 @@ func open(b *NAME.Backend, err ...error) { _, _ = holdfast.New(b, holdfast.Confi
 		}
 	}
 	stranger(t, filepath.Join(dir, "stranger"), version, env)
+	// Built like the packages of TestDeb, so that the cache has all but our own packages.
+	run(t, dir, append(env, "GOBIN="+dir, "CGO_ENABLED=0"), "go", "install", "-trimpath", "-ldflags=-s -w", "github.com/holdfast-io/holdfast/cmd/holdfast@"+version)
+	if got := run(t, dir, nil, filepath.Join(dir, "holdfast"), "version"); !strings.HasPrefix(got, "holdfast "+strings.TrimPrefix(version, "v")+" (") {
+		t.Errorf("the command of %s prints %q", version, got)
+	}
 }
 
 // stranger has a user who knows only the README: an empty home, the program of the page, and a Redis that was
