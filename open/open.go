@@ -135,8 +135,8 @@ func openEtcd(ctx context.Context, url string, o Options) (backend.Backend, erro
 	return etcdlock.Open(ctx, url, etcdlock.Config{Logger: o.Logger})
 }
 
-func openRemote(ctx context.Context, url string, _ Options) (backend.Backend, error) {
-	return remotelock.Open(ctx, url, remotelock.Config{})
+func openRemote(ctx context.Context, url string, o Options) (backend.Backend, error) {
+	return remotelock.Open(ctx, url, remotelock.Config{Logger: o.Logger})
 }
 
 func openConsul(ctx context.Context, url string, o Options) (backend.Backend, error) {

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"log/slog"
 	"net"
 	"net/http"
 	"net/url"
@@ -62,13 +63,16 @@ func (s *endpoints) current() *endpoint {
 	return s.all[s.at]
 }
 
-// leave makes the next server the current one, unless another request did that already.
-func (s *endpoints) leave(e *endpoint) {
+// leave makes the next server the current one, unless another request did that already. It returns the next
+// one, or nil if there is no change.
+func (s *endpoints) leave(e *endpoint) *endpoint {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.all[s.at] == e {
-		s.at = (s.at + 1) % len(s.all)
+	if s.all[s.at] != e || len(s.all) == 1 {
+		return nil
 	}
+	s.at = (s.at + 1) % len(s.all)
+	return s.all[s.at]
 }
 
 // send sends the request to the current server. If there was no connection to it, or it turns out that it
@@ -79,12 +83,24 @@ func (b *Backend) send(ctx context.Context, c call) (*http.Response, error) {
 		e := b.servers.current()
 		res, sent, err := b.sendTo(ctx, e, c, tries > 1)
 		if err != nil || res.StatusCode == http.StatusServiceUnavailable {
-			b.servers.leave(e)
+			if next := b.servers.leave(e); next != nil {
+				b.logLeft(ctx, e, next, res, err)
+			}
 		}
 		if err == nil || sent || tries == 1 || ctx.Err() != nil {
 			return res, err
 		}
 	}
+}
+
+// logLeft logs that the next requests go to another server, and why.
+func (b *Backend) logLeft(ctx context.Context, left, next *endpoint, res *http.Response, err error) {
+	why := slog.Any("error", err)
+	if err == nil {
+		why = slog.String("status", res.Status)
+	}
+	b.log.LogAttrs(ctx, slog.LevelDebug, "remotelock: a server cannot be used, and the next one is tried",
+		slog.String("server", left.base.Redacted()), slog.String("next", next.base.Redacted()), why)
 }
 
 // firstAnswer is how long a server that was not used yet may take to answer, if there are others.

@@ -5,6 +5,7 @@ import (
 	"crypto/tls"
 	"errors"
 	"fmt"
+	"log/slog"
 	"net/http"
 	"strconv"
 	"sync"
@@ -39,6 +40,9 @@ type Config struct {
 	// TLS is for holdfasts URLs. Default: that of the URL's parameters, or the system's
 	// certificates. Optional.
 	TLS *tls.Config
+	// Logger receives, at level Debug, that the backend changes from one server of its URL to another, and why.
+	// Default: none. Optional.
+	Logger *slog.Logger
 }
 
 // Backend is a client of a Holdfast server. It implements backend.Backend. Its methods are safe
@@ -48,6 +52,7 @@ type Backend struct {
 	token   *remoteurl.Token
 	caps    backend.Capabilities
 	poll    time.Duration
+	log     *slog.Logger
 
 	together *together
 
@@ -135,10 +140,13 @@ func New(rawURL string, o Config) (*Backend, error) {
 	if _, err := t.Token.Get(); err != nil {
 		return nil, err
 	}
-	b := &Backend{token: t.Token, poll: poll, caps: capabilities(wire.Capabilities{
+	b := &Backend{token: t.Token, poll: poll, log: o.Logger, caps: capabilities(wire.Capabilities{
 		Shared: true, Permits: true, FIFO: true, Push: true, Watch: true, Durable: true, TokenKind: "revision",
 		MinTTL: wire.Duration(time.Second), MaxTTL: wire.Duration(24 * time.Hour), ExpiryLag: wire.Duration(time.Second),
 	})}
+	if b.log == nil {
+		b.log = slog.New(slog.DiscardHandler)
+	}
 	b.together = &together{b: b, late: lateTime, asking: make(map[string]int), crowded: make(map[string]struct{})}
 	for _, base := range t.Bases {
 		b.servers.all = append(b.servers.all, newEndpoint(base, t.Socket, t.TLS))

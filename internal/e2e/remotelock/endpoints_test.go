@@ -1,6 +1,7 @@
 package remotelock_test
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -17,6 +18,7 @@ import (
 	"github.com/holdfast-io/holdfast/backend/memlock"
 	"github.com/holdfast-io/holdfast/backend/remotelock"
 	"github.com/holdfast-io/holdfast/internal/leasetest"
+	openurl "github.com/holdfast-io/holdfast/open"
 	"github.com/holdfast-io/holdfast/server"
 )
 
@@ -226,4 +228,32 @@ type writer func(line string)
 func (w writer) Write(b []byte) (int, error) {
 	w(string(b))
 	return len(b), nil
+}
+
+// A backend that was opened by its URL logs that it changes the server, and why.
+func TestChangeOfServerIsLogged(t *testing.T) {
+	t.Parallel()
+	closed, err := new(net.ListenConfig).Listen(t.Context(), "tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	gone := &running{url: "holdfast://" + closed.Addr().String()}
+	if err := closed.Close(); err != nil {
+		t.Fatal(err)
+	}
+	var log bytes.Buffer
+	b, err := openurl.URL(t.Context(), several(gone, serve(t, memlock.NewStore(), "127.0.0.1:0", server.Config{})), openurl.Options{
+		Logger: slog.New(slog.NewTextHandler(&log, &slog.HandlerOptions{Level: slog.LevelDebug})),
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := b.Close(); err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []string{"the next one is tried", closed.Addr().String(), "connection refused"} {
+		if !strings.Contains(log.String(), want) {
+			t.Errorf("no %q in the log: %s", want, &log)
+		}
+	}
 }
