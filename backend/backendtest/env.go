@@ -214,14 +214,6 @@ func (c *client) lost(l backend.Loss) {
 	}
 }
 
-type option func(*backend.AcquireRequest)
-
-func shared(r *backend.AcquireRequest) { r.Mode = backend.Shared }
-
-func permits(limit, k int) option {
-	return func(r *backend.AcquireRequest) { r.Mode, r.Limit, r.Permits = backend.Shared, limit, k }
-}
-
 // brief takes a lease that ends e.ttl() after span: a timed one, or one of a session that is
 // not renewed.
 func (e *env) brief(name string, opts ...option) (*client, lease, span) {
@@ -250,19 +242,6 @@ func (e *env) timed(ttl time.Duration) option {
 		return func(*backend.AcquireRequest) {}
 	}
 	return timed(ttl)
-}
-
-// timed makes the request one for a lease with its own end.
-func timed(ttl time.Duration) option {
-	return func(r *backend.AcquireRequest) { r.Timed, r.TTL = true, ttl }
-}
-
-func owner(s string) option { return func(r *backend.AcquireRequest) { r.Owner = s } }
-
-func note(s string) option { return func(r *backend.AcquireRequest) { r.Note = s } }
-
-func reentrant(by string) option {
-	return func(r *backend.AcquireRequest) { r.Reentrant, r.Owner = true, by }
 }
 
 // ask makes a request for a new lease. It lives with the session where there are sessions, and

@@ -10,13 +10,10 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
-	"strings"
-	"time"
 
 	_ "modernc.org/sqlite" // the driver
 
 	"github.com/holdfast-io/holdfast/backend"
-	"github.com/holdfast-io/holdfast/internal/retry"
 )
 
 //go:embed schema.sql
@@ -385,68 +382,6 @@ func same(path string, made os.FileInfo) error {
 	return nil
 }
 
-// begin starts a transaction that may write. It waits for programs that do not know the
-// turnstile, until ctx ends.
-func (s *store) begin(ctx context.Context) error {
-	return untilFree(ctx, func() error { return s.exec(context.WithoutCancel(ctx), "BEGIN IMMEDIATE") })
-}
-
-func (s *store) commit(ctx context.Context) error { return s.exec(ctx, "COMMIT") }
-
-// rollback ends a transaction, if there is one, without a trace.
-func (s *store) rollback(ctx context.Context) {
-	_ = s.exec(ctx, "ROLLBACK") // an error means that there was none any more
-}
-
-func (s *store) exec(ctx context.Context, query string, args ...any) error {
-	stmt, err := s.prepared(ctx, query) //nolint:sqlclosecheck // close does
-	if err != nil {
-		return err
-	}
-	if _, err := stmt.ExecContext(ctx, args...); err != nil {
-		return said(query, err)
-	}
-	return nil
-}
-
-// once executes what is executed once in the life of a connection.
-func (s *store) once(ctx context.Context, query string, args ...any) error {
-	if _, err := s.conn.ExecContext(ctx, query, args...); err != nil {
-		return said(query, err)
-	}
-	return nil
-}
-
-// read reads one row, once in the life of a connection.
-func (s *store) read(ctx context.Context, query string, dest ...any) error {
-	if err := s.conn.QueryRowContext(ctx, query).Scan(dest...); err != nil {
-		return said(query, err)
-	}
-	return nil
-}
-
-// said adds the statement to SQLite's error.
-func said(query string, err error) error {
-	const most = 40
-	query = strings.Join(strings.Fields(query), " ")
-	if len(query) > most {
-		query = query[:most] + "…"
-	}
-	return fmt.Errorf("%s: %w", query, err)
-}
-
-func (s *store) prepared(ctx context.Context, query string) (*sql.Stmt, error) {
-	if stmt, ok := s.stmts[query]; ok {
-		return stmt, nil
-	}
-	stmt, err := s.conn.PrepareContext(ctx, query)
-	if err != nil {
-		return nil, said(query, err)
-	}
-	s.stmts[query] = stmt
-	return stmt, nil
-}
-
 // sync waits until the log is on the disk, with all that was committed before.
 func (s *store) sync() error {
 	info, err := s.wal.Stat()
@@ -484,21 +419,6 @@ func (s *store) close() error {
 		errs = append(errs, s.wal.Close())
 	}
 	return errors.Join(errs...)
-}
-
-// untilFree calls f until it does not return that the file is locked: first often, then less
-// often, and never in step with other processes.
-func untilFree(ctx context.Context, f func() error) error {
-	const first, last = 200 * time.Microsecond, 20 * time.Millisecond
-	for n := 0; ; n++ {
-		err := f()
-		if !busy(err) {
-			return err
-		}
-		if !retry.Pause(ctx, retry.Delay(n, first, last)) {
-			return errors.Join(context.Cause(ctx), err)
-		}
-	}
 }
 
 // syncDir makes the names in a directory survive a power failure.

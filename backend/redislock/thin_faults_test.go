@@ -1,0 +1,175 @@
+package redislock_test
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/holdfast-io/holdfast/backend"
+	"github.com/holdfast-io/holdfast/backend/redislock"
+	"github.com/holdfast-io/holdfast/internal/leasetest"
+)
+
+// Garbage of sessions that are gone is removed, and nothing else is.
+func TestThinGarbage(t *testing.T) {
+	t.Parallel()
+	s, cfg := quick(t)
+	b := open(t, s, cfg)
+	id, dead := session(t, b, time.Hour), session(t, b, time.Hour)
+	const n = 300
+	for i := range n {
+		acquire(t, b, backend.AcquireRequest{Name: fmt.Sprint("dead", i), Session: dead})
+	}
+	for i := range 3 {
+		acquire(t, b, backend.AcquireRequest{Name: fmt.Sprint("kept", i), Session: id})
+	}
+	if err := open(t, s, cfg).EndSession(t.Context(), dead); err != nil { // which does not know them
+		t.Fatal(err)
+	}
+	if got := s.Do("ZCARD", "{hf0}:t"); got != int64(n+3) {
+		t.Fatalf("%v are there: nothing is tested", got)
+	}
+	leasetest.Succeeds(t, func() error {
+		if _, err := b.Renew(t.Context(), backend.RenewRequest{Session: id}); err != nil {
+			return err
+		}
+		if got, _ := s.Do("ZCARD", "{hf0}:t").(int64); got > 3+8 {
+			return fmt.Errorf("%v are left", got)
+		}
+		return nil
+	})
+	for i := range 3 {
+		isThin(t, s, fmt.Sprint("kept", i), true)
+	}
+}
+
+// With the memory full a thin lock is released, broken and kept, and none is taken.
+func TestThinWithTheMemoryFull(t *testing.T) {
+	t.Parallel()
+	inBothForms(t, func(t *testing.T, args ...string) {
+		t.Helper()
+		s, cfg := quick(t, args...)
+		cfg.RequestTimeout = patience
+		b, other := open(t, s, cfg), open(t, s, cfg)
+		id, otherID := session(t, b, time.Hour), session(t, other, time.Hour)
+		held := make(map[string]lease)
+		for _, name := range []string{"released", "broken", "kept", "again"} {
+			held[name] = acquire(t, b, backend.AcquireRequest{Name: name, Session: id})
+		}
+		s.Do("CONFIG", "SET", "maxmemory", "1mb")
+		release(t, b, held["released"])
+		if _, err := try(t, other, "released", otherID); err == nil || !strings.Contains(err.Error(), "OOM") {
+			t.Errorf("acquire: %v", err)
+		}
+		if r, err := b.Renew(t.Context(), backend.RenewRequest{Session: id}); err != nil || r.SessionLost {
+			t.Errorf("renew: %+v %v", r, err)
+		}
+		if _, err := try(t, other, "kept", otherID); err == nil || errors.Is(err, backend.ErrLost) {
+			t.Errorf("acquire what is held: %v", err)
+		}
+		if r, err := other.Break(t.Context(), backend.BreakRequest{Name: "broken"}); err != nil || len(r.Broken) != 1 {
+			t.Errorf("%+v, %v", r, err)
+		}
+		release(t, b, held["kept"])
+		if err := other.Release(t.Context(), backend.ReleaseRequest{Name: "again", Lease: held["again"].Lease, Session: id}); err != nil {
+			t.Errorf("released by a client that does not know that it is thin: %v", err)
+		}
+	})
+}
+
+// The key of the thin locks, or a member of it, was not written by Holdfast: nothing is granted
+// on it.
+func TestForeignThinLocks(t *testing.T) {
+	t.Parallel()
+	s, cfg := quick(t)
+	b := open(t, s, cfg)
+	id := session(t, b, time.Hour)
+	fine := acquire(t, b, backend.AcquireRequest{Name: "fine", Session: id})
+	for _, member := range []string{"one\n", "one\nx", "one\nx\ny", "one"} {
+		s.Do("ZADD", "{hf0}:t", "0", member)
+		_, err := try(t, b, "one", id)
+		if member != "one" && !errors.Is(err, redislock.ErrForeignData) || member == "one" && err != nil {
+			t.Errorf("%q: %v", member, err)
+		}
+		s.Do("ZREM", "{hf0}:t", member)
+	}
+	s.Do("RENAME", "{hf0}:t", "aside")
+	s.Do("SET", "{hf0}:t", "what")
+	if _, err := try(t, b, "two", id); !errors.Is(err, redislock.ErrForeignData) {
+		t.Errorf("acquire: %v", err)
+	}
+	if err := b.Release(t.Context(), backend.ReleaseRequest{Name: "fine", Lease: fine.Lease, Session: id}); !errors.Is(err, redislock.ErrForeignData) {
+		t.Errorf("release: %v", err)
+	}
+	s.Do("RENAME", "aside", "{hf0}:t")
+	release(t, b, fine) // the long way
+}
+
+// A lease of unknown outcome is never released by the short way: its late request must not
+// take the lock again.
+func TestThinInDoubt(t *testing.T) {
+	t.Parallel()
+	s, cfg := quick(t)
+	b := open(t, s, cfg)
+	id := session(t, b, time.Hour)
+	req := backend.AcquireRequest{Name: "one", Lease: backend.NewLeaseID(), Session: id}
+	late := true
+	b.Intercept(func(op string, do func()) {
+		if op != "acquire" || !late {
+			do()
+		}
+		late = late && op != "acquire"
+	})
+	if _, err := b.Acquire(within(t, patience), req); err == nil {
+		t.Fatal("there was an answer")
+	}
+	l := acquire(t, b, req) // the retry is answered
+	isThin(t, s, "one", true)
+	release(t, b, l)
+	answer, err := b.Exec(t.Context(), true, [][]string{
+		{"acquire", string(id), "0", "0", "0", "0", "x", "1", "", "", "", "one", string(req.Lease)},
+	})
+	if err != nil || redislock.Word(answer[0]) != "LOST" {
+		t.Errorf("the late request was answered with %v, %v", answer, err)
+	}
+	if info, err := b.Inspect(t.Context(), "one"); err != nil || len(info.Holders) > 0 {
+		t.Errorf("the late request took it: %+v, %v", info, err)
+	}
+}
+
+// A server with data of a version that knew no thin locks: the holders keep their locks, and clients
+// of that version are refused from then on.
+func TestUpgrade(t *testing.T) {
+	t.Parallel()
+	s, cfg := quick(t)
+	b := open(t, s, cfg)
+	id := session(t, b, time.Hour)
+	l := acquire(t, b, backend.AcquireRequest{Name: "one", Session: id, Owner: "ann"})
+	member := thin(s, "one")
+	_, text, _ := strings.Cut(member, "\n")
+	marker := fmt.Sprint(s.Do("GET", "{hf0}:m"))
+	s.Do("ZREM", "{hf0}:t", member)
+	s.Do("SET", "{hf0}:o:one", "u"+text)
+	s.Do("ZADD", "{hf0}:n", "0", "one")
+	s.Do("HSET", "{hf0}:s:"+string(id), string(l.Lease), "one")
+	s.Do("SET", "{hf0}:m", strings.Replace(marker, "hf2 1 ", "hf1 1 ", 1))
+	other := open(t, s, cfg)
+	otherID := session(t, other, time.Hour)
+	if _, err := try(t, other, "one", otherID); !errors.Is(err, backend.ErrHeld) {
+		t.Errorf("acquire: %v", err)
+	}
+	if now := fmt.Sprint(s.Do("GET", "{hf0}:m")); !strings.HasPrefix(now, "hf2 1 ") {
+		t.Errorf("the marker is %q", now)
+	}
+	release(t, b, l)
+	s.Do("SET", "{hf0}:m", strings.Replace(marker, "hf2 1 ", "hf1 1 ", 1)) // as by a client of that version, after a loss
+	if next := acquire(t, other, backend.AcquireRequest{Name: "one", Session: otherID}); next.Token <= l.Token {
+		t.Errorf("token %d after %d", next.Token, l.Token)
+	}
+	s.Do("SET", "{hf0}:m", strings.Replace(marker, "hf2 1 ", "hf3 1 ", 1))
+	if _, err := try(t, other, "two", otherID); err == nil || !strings.Contains(err.Error(), "format") {
+		t.Errorf("data of a later version: %v", err)
+	}
+}
