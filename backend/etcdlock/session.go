@@ -213,7 +213,6 @@ func (b *Backend) EndSession(ctx context.Context, id backend.SessionID) error {
 		return err
 	}
 	defer leave()
-	const op = "end a session"
 	b.mu.Lock()
 	s := b.sessions[id]
 	if s != nil {
@@ -221,24 +220,8 @@ func (b *Backend) EndSession(ctx context.Context, id backend.SessionID) error {
 		b.ending[id] = s.on.Load().lease
 	}
 	b.mu.Unlock()
-	// The record goes first: watchers then know that the leases did not expire.
-	ops := []clientv3.Op{
-		clientv3.OpDelete(b.keys.session(id), clientv3.WithPrevKV()),
-		clientv3.OpDelete(b.keys.broken(id, "\x01"), clientv3.WithRange(b.keys.sessionAll(id).to)),
-	}
-	memory, err := b.memoryLease(ctx)
-	var resp *clientv3.TxnResponse
-	if err == nil {
-		remember := clientv3.OpPut(b.keys.opened(id), "", clientv3.WithLease(memory))
-		resp, err = b.txn(ctx, op, true, nil, append(ops, remember), nil)
-	}
-	if noSpace(err) { // it is remembered since it was opened, for as long as a late request can live
-		resp, err = b.txn(ctx, op, true, nil, ops, nil)
-	}
+	resp, err := b.deleteSession(ctx, id)
 	if err != nil {
-		if leaseGone(err) {
-			b.forgetMemory(memory)
-		}
 		return err
 	}
 	b.mu.Lock()
@@ -268,6 +251,29 @@ func (b *Backend) EndSession(ctx context.Context, id backend.SessionID) error {
 	b.mu.Unlock()
 	b.dead.add(id)
 	return nil
+}
+
+// deleteSession deletes the record of the session, and remembers that its ID was used. The record goes before the
+// leases: watchers then know that these did not expire.
+func (b *Backend) deleteSession(ctx context.Context, id backend.SessionID) (*clientv3.TxnResponse, error) {
+	const op = "end a session"
+	ops := []clientv3.Op{
+		clientv3.OpDelete(b.keys.session(id), clientv3.WithPrevKV()),
+		clientv3.OpDelete(b.keys.broken(id, "\x01"), clientv3.WithRange(b.keys.sessionAll(id).to)),
+	}
+	memory, err := b.memoryLease(ctx)
+	var resp *clientv3.TxnResponse
+	if err == nil {
+		remember := clientv3.OpPut(b.keys.opened(id), "", clientv3.WithLease(memory))
+		resp, err = b.txn(ctx, op, true, nil, append(ops, remember), nil)
+	}
+	if noSpace(err) { // it is remembered since it was opened, for as long as a late request can live
+		resp, err = b.txn(ctx, op, true, nil, ops, nil)
+	}
+	if leaseGone(err) {
+		b.forgetMemory(memory)
+	}
+	return resp, err
 }
 
 // watchSession waits for the end of the session and for breaks of its leases.

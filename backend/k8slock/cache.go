@@ -72,6 +72,15 @@ func (m *cache) known(at string) *object {
 	return nil
 }
 
+// newer returns the version that the watch has delivered in the meantime, or nil if that is no newer than the
+// given one.
+func (m *cache) newer(at string, than *object) *object {
+	if now := m.known(at); now != nil && now.version() > than.version() {
+		return now
+	}
+	return nil
+}
+
 // version returns the resource version of the newest version that was seen, or 0.
 func (m *cache) version(at string) uint64 {
 	if o := m.known(at); o != nil {

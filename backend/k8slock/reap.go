@@ -39,76 +39,98 @@ func (b *Backend) reap() {
 // endOver ends sessions and foreign holders that have expired, deletes idle locks, and returns the
 // time until the next of these is due.
 func (b *Backend) endOver() time.Duration {
-	const longest, again, memory, most = 10 * time.Minute, time.Second, time.Hour, 100 // objects at a time
+	b.forgetEnded()
+	d := b.expired()
+	if len(d.unused) > 0 {
+		b.background(func() { b.sweep(d.unused) })
+	}
+	for _, s := range d.over {
+		b.background(func() { b.buryIfThere(s) })
+	}
+	for _, lock := range d.locks {
+		b.background(func() { b.tidy(lock, 0) })
+	}
+	return max(d.next, 10*time.Millisecond)
+}
+
+// forgetEnded forgets sessions that ended long ago.
+func (b *Backend) forgetEnded() {
+	const memory = time.Hour
 	b.mu.Lock()
+	defer b.mu.Unlock()
 	for id, at := range b.ended {
 		if time.Since(at) > memory {
 			delete(b.ended, id)
 		}
 	}
-	b.mu.Unlock()
+}
+
+// expiries are what endOver has to end.
+type expiries struct {
+	over   []*seen       // sessions, marked as burying
+	unused []*seen       // idle locks, marked as burying
+	locks  []string      // with a foreign holder that has ended, and waiters
+	next   time.Duration // until the next one is due
+}
+
+// expired returns what has ended as far as this process has seen.
+func (b *Backend) expired() expiries {
+	const longest, again, most = 10 * time.Minute, time.Second, 100 // objects at a time
 	m := &b.cache
-	next := longest
-	var over, unused []*seen
+	d := expiries{next: longest}
 	now := b.rest.clock.now()
-	var locks []string
 	m.mu.Lock()
+	defer m.mu.Unlock()
 	for at, s := range m.objects {
 		switch {
 		case s.session != nil:
 			left := s.session.TTL + margin(s.session.TTL) - time.Since(s.at)
 			if left <= 0 {
 				if !s.burying {
-					over = append(over, s)
+					d.over = append(d.over, s)
 				}
 				left = again
 			}
-			next = min(next, left)
+			d.next = min(d.next, left)
 		case s.record != nil && s.record.foreign && len(m.waiters[at]) > 0:
 			left := s.foreignTTL() - time.Since(s.since)
 			if left <= 0 {
-				locks = append(locks, s.lock)
+				d.locks = append(d.locks, s.lock)
 				left = again
 			}
-			next = min(next, left)
+			d.next = min(d.next, left)
 		case s.record != nil && s.record.idle():
 			left := b.idle - now.Sub(s.object.written())
 			if left <= 0 {
 				if !s.burying {
-					unused = append(unused, s)
+					d.unused = append(d.unused, s)
 				}
 				left = longest
 			}
-			next = min(next, left+again)
+			d.next = min(d.next, left+again)
 		}
 	}
-	if len(unused) > most {
-		unused, next = unused[:most], min(next, again)
+	if len(d.unused) > most {
+		d.unused, d.next = d.unused[:most], min(d.next, again)
 	}
-	for _, s := range slices.Concat(over, unused) {
+	for _, s := range slices.Concat(d.over, d.unused) {
 		s.burying = true
 	}
+	return d
+}
+
+// buryIfThere deletes the session, if it is still the newest known version when it is its turn.
+func (b *Backend) buryIfThere(s *seen) {
+	free, err := b.slot(b.base, nil)
+	defer free()
+	m := &b.cache
+	m.mu.Lock()
+	there := m.objects[s.object.Metadata.Name] == s
 	m.mu.Unlock()
-	if len(unused) > 0 {
-		b.background(func() { b.sweep(unused) })
+	if err == nil && there {
+		b.bury(s)
 	}
-	for _, s := range over {
-		b.background(func() {
-			free, err := b.slot(b.base, nil)
-			defer free()
-			m.mu.Lock()
-			there := m.objects[s.object.Metadata.Name] == s
-			m.mu.Unlock()
-			if err == nil && there {
-				b.bury(s)
-			}
-			m.buried(s)
-		})
-	}
-	for _, lock := range locks {
-		b.background(func() { b.tidy(lock, 0) })
-	}
-	return max(next, 10*time.Millisecond)
+	m.buried(s)
 }
 
 // sweep deletes objects that have been unused for long, if they are still as they were seen. Tokens

@@ -224,16 +224,9 @@ func (b *Backend) writeBatch(lock string, w *writer, batch []*change) (int, erro
 			}
 			fresh = true
 		}
-		r, err := open(lock, base)
+		r, here, refused, err := b.applyTo(ctx, lock, base, batch)
 		if err != nil {
 			return len(batch), err
-		}
-		if err := b.prune(ctx, r); err != nil {
-			return len(batch), err
-		}
-		refused, here := false, b.here(batch)
-		for _, c := range here {
-			refused = c.apply(r) || refused
 		}
 		switch {
 		case (refused || !r.changed) && !fresh: // what no write confirms has to be read
@@ -281,14 +274,26 @@ func (b *Backend) writeBatch(lock string, w *writer, batch []*change) (int, erro
 		if conflicts++; !pause(ctx, conflicts) {
 			return len(batch), context.Cause(ctx)
 		}
-		// The version that the watch has delivered in the meantime may be new enough.
-		if now := b.cache.known(at); now != nil && now.version() > base.version() {
-			base = now
-		} else {
-			base = nil
-		}
+		base = b.cache.newer(at, base)
 		fresh, verified = false, false
 	}
+}
+
+// applyTo makes the changes on a copy of the record that the object has, without the entries that have ended. It
+// returns the record, the changes that were made because their callers still wait, and whether one was refused.
+func (b *Backend) applyTo(ctx context.Context, lock string, base *object, batch []*change) (*record, []*change, bool, error) {
+	r, err := open(lock, base)
+	if err != nil {
+		return nil, nil, false, err
+	}
+	if err := b.prune(ctx, r); err != nil {
+		return nil, nil, false, err
+	}
+	refused, here := false, b.here(batch)
+	for _, c := range here {
+		refused = c.apply(r) || refused
+	}
+	return r, here, refused, nil
 }
 
 func creates(batch []*change) bool {

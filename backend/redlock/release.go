@@ -224,30 +224,11 @@ func (b *Backend) breakLock(ctx context.Context, req *backend.BreakRequest) (bac
 	taken := make(map[backend.LeaseID]int)             // votes
 	for n := range attempts {
 		p := b.ask(one("break", req.Name, append([]string{strconv.FormatUint(uint64(token), 10), by}, victims...)...))
-		acks, apart := 0, 0
-		greatest := token
-		err := p.collect(ctx, func(x answer) need {
-			if x.err != nil {
-				return everyone
-			}
-			d := decoder{list: x.list}
-			switch d.text() {
-			case "OK":
-				acks++
-			case "C":
-				apart++
-			default:
-				greatest = max(greatest, fence.Token(d.number())) //nolint:gosec // not negative
-			}
-			for len(d.list) > 0 {
-				taken[backend.LeaseID(d.text())]++
-			}
-			return everyone // all that are up
-		})
+		r, err := collectBreak(ctx, p, token, taken)
 		switch {
 		case err != nil:
 			return backend.BreakResult{}, err
-		case acks >= b.majority:
+		case r.acks >= b.majority:
 			res := backend.BreakResult{Token: token}
 			for _, h := range info.Holders {
 				if k := taken[h.Lease]; k > 0 && k > votes[h.Lease].n-b.majority {
@@ -257,17 +238,48 @@ func (b *Backend) breakLock(ctx context.Context, req *backend.BreakRequest) (bac
 			return res, nil
 		case p.good < b.majority:
 			return backend.BreakResult{}, p.failure()
-		case p.good-apart < b.majority:
+		case p.good-r.apart < b.majority:
 			return backend.BreakResult{}, ErrClock
 		}
 		// Each acquire raises the counter to its clock, in microseconds. The margin soon
 		// exceeds the duration of a round trip.
-		token = greatest + leastMargin<<n
+		token = r.greatest + leastMargin<<n
 		if !retry.Pause(ctx, jitter(time.Millisecond)) {
 			return backend.BreakResult{}, context.Cause(ctx)
 		}
 	}
 	return backend.BreakResult{}, errors.Join(errTokens)
+}
+
+// breakRound are the answers of the nodes to a break under one token.
+type breakRound struct {
+	acks     int // nodes that accepted the token
+	apart    int // nodes whose clock is too far from the client's
+	greatest fence.Token
+}
+
+// collectBreak collects the answers of all nodes that are up, and counts in taken the votes that leases have lost.
+func collectBreak(ctx context.Context, p *poll, token fence.Token, taken map[backend.LeaseID]int) (breakRound, error) {
+	r := breakRound{greatest: token}
+	err := p.collect(ctx, func(x answer) need {
+		if x.err != nil {
+			return everyone
+		}
+		d := decoder{list: x.list}
+		switch d.text() {
+		case "OK":
+			r.acks++
+		case "C":
+			r.apart++
+		default:
+			r.greatest = max(r.greatest, fence.Token(d.number())) //nolint:gosec // not negative
+		}
+		for len(d.list) > 0 {
+			taken[backend.LeaseID(d.text())]++
+		}
+		return everyone
+	})
+	return r, err
 }
 
 // OpenSession returns ErrUnsupported: every lease has an end of its own.

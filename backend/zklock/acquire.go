@@ -313,13 +313,7 @@ func (a *acquisition) stand(ctx context.Context, e standing) (backend.Grant, err
 			return backend.Grant{}, a.refusal(ctx, q, i)
 		}
 		if !a.req.Wait {
-			left, err := a.stepBack(ctx, q, i, e.path)
-			if err == nil && left {
-				err = a.refusal(ctx, q, i)
-			} else if err == nil {
-				q, err = a.look(ctx, false)
-			}
-			if err != nil {
+			if q, err = a.leaveQueue(ctx, q, i, e.path); err != nil {
 				return backend.Grant{}, err
 			}
 			continue
@@ -332,6 +326,20 @@ func (a *acquisition) stand(ctx context.Context, e standing) (backend.Grant, err
 		if out {
 			return a.grant(e.path, token, true)
 		}
+	}
+}
+
+// leaveQueue removes the entry of a request that does not wait, and returns the refusal. If the entry can be granted
+// after all, it returns the queue that was read then.
+func (a *acquisition) leaveQueue(ctx context.Context, q queue, i int, path string) (queue, error) {
+	left, err := a.stepBack(ctx, q, i, path)
+	switch {
+	case err != nil:
+		return queue{}, err
+	case left:
+		return queue{}, a.refusal(ctx, q, i)
+	default:
+		return a.look(ctx, false)
 	}
 }
 

@@ -78,33 +78,67 @@ func (b *Backend) describe(ctx context.Context, l *link, lock string, now seqloc
 	if err != nil {
 		return backend.LockInfo{}, err
 	}
-	type node struct {
-		content content
-		stat    *zk.Stat
-		gone    bool
-	}
 	renewed, err := b.renewals(ctx, l, now.All[:now.Out])
 	if err != nil {
 		return backend.LockInfo{}, err
 	}
-	nodes := make([]node, len(now.All))
+	nodes, err := b.readEntries(ctx, l, lock, now.All)
+	if err != nil {
+		return backend.LockInfo{}, err
+	}
+	return now.Describe(lock, func(i int) (backend.Holder, bool) {
+		if nodes[i].gone {
+			return backend.Holder{}, false
+		}
+		h := nodes[i].holder(now.All[i].session)
+		at, ok := renewed[h.Session]
+		if !ok {
+			at = clock
+		}
+		h.Left = max(0, at.Add(time.Duration(nodes[i].content.TTL)).Sub(clock))
+		return h, true
+	}), nil
+}
+
+// entryNode is what the node of an entry contains.
+type entryNode struct {
+	content content
+	stat    *zk.Stat
+	gone    bool
+}
+
+// holder returns the entry as a holder, without the rest of its TTL.
+func (n entryNode) holder(session backend.SessionID) backend.Holder {
+	h := backend.Holder{
+		Session: session, Owner: n.content.Owner, Note: n.content.Note,
+		Token: fence.Token(n.stat.Czxid), Since: time.UnixMilli(n.stat.Ctime), //nolint:gosec // it counts up from 0
+	}
+	if n.content.Since > 0 {
+		h.Since = time.Unix(0, n.content.Since)
+	}
+	return h
+}
+
+// readEntries reads the nodes of the entries, in their order.
+func (b *Backend) readEntries(ctx context.Context, l *link, lock string, all []entry) ([]entryNode, error) {
+	nodes := make([]entryNode, len(all))
 	var wg sync.WaitGroup
 	var mu sync.Mutex
 	var failed error
 	slots := make(chan struct{}, gets)
 	path := b.lockPath(lock)
-	for i, e := range now.All {
+	for i, e := range all {
 		slots <- struct{}{}
 		wg.Go(func() {
 			defer func() { <-slots }()
-			n, err := call(ctx, l, func() (node, error) {
+			n, err := call(ctx, l, func() (entryNode, error) {
 				data, stat, err := l.conn.Get(path + "/" + e.node)
-				n := node{stat: stat}
+				n := entryNode{stat: stat}
 				_ = json.Unmarshal(data, &n.content) // for people only
 				return n, err
 			})
 			if errors.Is(err, zk.ErrNoNode) {
-				n, err = node{gone: true}, nil
+				n, err = entryNode{gone: true}, nil
 			}
 			mu.Lock()
 			defer mu.Unlock()
@@ -113,28 +147,7 @@ func (b *Backend) describe(ctx context.Context, l *link, lock string, now seqloc
 		})
 	}
 	wg.Wait()
-	if failed != nil {
-		return backend.LockInfo{}, failed
-	}
-	return now.Describe(lock, func(i int) (backend.Holder, bool) {
-		n := nodes[i]
-		if n.gone {
-			return backend.Holder{}, false
-		}
-		h := backend.Holder{
-			Session: now.All[i].session, Owner: n.content.Owner, Note: n.content.Note,
-			Token: fence.Token(n.stat.Czxid), Since: time.UnixMilli(n.stat.Ctime), //nolint:gosec // it counts up from 0
-		}
-		if n.content.Since > 0 {
-			h.Since = time.Unix(0, n.content.Since)
-		}
-		at, ok := renewed[h.Session]
-		if !ok {
-			at = clock
-		}
-		h.Left = max(0, at.Add(time.Duration(n.content.TTL)).Sub(clock))
-		return h, true
-	}), nil
+	return nodes, failed
 }
 
 // renewals reads when the sessions of the entries were renewed, by the leader's wall clock.
