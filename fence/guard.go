@@ -97,6 +97,9 @@ func (g *Guard) DoStamp(resource string, s Stamp, write func() error) error {
 	if err := ValidateStamp(resource, s, g.epoch); err != nil {
 		return err
 	}
+	if write == nil {
+		return &InvalidError{Field: "write", Value: "nil", Bound: "a function"}
+	}
 	n, err := g.known.use(resource)
 	if err != nil {
 		return err

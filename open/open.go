@@ -90,6 +90,9 @@ func Schemes() []string { return slices.Sorted(maps.Keys(schemes())) }
 // Errors: *backend.InvalidError for an invalid URL, without its password; *backend.UnavailableError
 // if the backend must be reached and cannot be; ctx's cause.
 func URL(ctx context.Context, url string, o Options) (backend.Backend, error) {
+	if ctx == nil {
+		return nil, &backend.InvalidError{Field: "ctx", Value: "nil", Bound: "a context"}
+	}
 	scheme, _, ok := strings.Cut(url, ":")
 	open, known := schemes()[scheme]
 	if !ok || !known {

@@ -3,6 +3,8 @@ package rowlock
 import (
 	"context"
 	"database/sql"
+
+	"github.com/holdfast-io/holdfast/fence"
 )
 
 // Tx is the caller's transaction: of database/sql with SQL, of pgx with Pgx. Locked rows stay
@@ -18,8 +20,11 @@ type Row interface {
 
 // SQL returns the Tx of a database/sql transaction. Its driver must report errors of PostgreSQL by
 // a method SQLState, as pgx and lib/pq do, or those of MySQL by a field Number, as go-sql-driver
-// does.
+// does. If tx is nil, calls with the Tx return *fence.InvalidError.
 func SQL(tx *sql.Tx) Tx {
+	if tx == nil {
+		return noTx()
+	}
 	return Tx{query: func(ctx context.Context, query string, args []any, each func(Row) error) error {
 		rows, err := tx.QueryContext(ctx, query, args...)
 		if err != nil {
@@ -52,8 +57,12 @@ type PgxRows interface {
 	Close()
 }
 
-// Pgx returns the Tx of a pgx transaction: rowlock.Pgx(tx).
+// Pgx returns the Tx of a pgx transaction: rowlock.Pgx(tx). If tx is nil, calls with the Tx return
+// *fence.InvalidError.
 func Pgx[R PgxRows](tx PgxTx[R]) Tx {
+	if tx == nil {
+		return noTx()
+	}
 	return Tx{query: func(ctx context.Context, query string, args []any, each func(Row) error) error {
 		rows, err := tx.Query(ctx, query, args...)
 		if err != nil {
@@ -66,6 +75,13 @@ func Pgx[R PgxRows](tx PgxTx[R]) Tx {
 			}
 		}
 		return rows.Err()
+	}}
+}
+
+// noTx returns the Tx of no transaction.
+func noTx() Tx {
+	return Tx{query: func(context.Context, string, []any, func(Row) error) error {
+		return &fence.InvalidError{Field: "tx", Value: "nil", Bound: "a transaction"}
 	}}
 }
 

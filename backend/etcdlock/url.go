@@ -45,6 +45,9 @@ const (
 // Errors: *backend.InvalidError for a bad URL, such as one with an unknown parameter;
 // *backend.UnavailableError if the user could not be authenticated.
 func Open(ctx context.Context, rawURL string, cfg Config) (*Backend, error) {
+	if err := storeurl.Context(ctx); err != nil {
+		return nil, err
+	}
 	t, err := parseURL(rawURL, cfg)
 	if err != nil {
 		return nil, err

@@ -32,8 +32,8 @@ import (
 // Errors: *backend.InvalidError for a bad URL, such as one with an unknown parameter, and for a
 // file that cannot be used.
 func Open(ctx context.Context, rawURL string, cfg Config) (*Backend, error) {
-	if ctx.Err() != nil {
-		return nil, context.Cause(ctx)
+	if err := storeurl.Context(ctx); err != nil {
+		return nil, err
 	}
 	t, err := parseURL(rawURL)
 	if err != nil {

@@ -17,6 +17,7 @@ import (
 	"github.com/holdfast-io/holdfast/backend"
 	"github.com/holdfast-io/holdfast/internal/connlease"
 	"github.com/holdfast-io/holdfast/internal/conns"
+	"github.com/holdfast-io/holdfast/internal/storeurl"
 )
 
 const (
@@ -80,8 +81,8 @@ var _ backend.Backend = (*UserLocks)(nil)
 // Errors: *backend.InvalidError for a bad URL, which includes an unknown parameter. It never
 // contains the password.
 func OpenUserLocks(ctx context.Context, rawURL string, cfg UserLocksConfig) (*UserLocks, error) {
-	if ctx.Err() != nil {
-		return nil, context.Cause(ctx)
+	if err := storeurl.Context(ctx); err != nil {
+		return nil, err
 	}
 	u, err := parseURL(rawURL, Config{Prefix: cfg.Prefix}, getlockName, "ca", "connect_timeout", "prefix", "socket", "tls")
 	if err != nil {

@@ -17,6 +17,7 @@ import (
 	"github.com/holdfast-io/holdfast/backend"
 	"github.com/holdfast-io/holdfast/internal/connlease"
 	"github.com/holdfast-io/holdfast/internal/conns"
+	"github.com/holdfast-io/holdfast/internal/storeurl"
 )
 
 const (
@@ -88,8 +89,8 @@ var _ backend.Backend = (*Advisory)(nil)
 // Errors: *backend.InvalidError for a bad URL, which includes an unknown parameter. It never
 // contains the password.
 func OpenAdvisory(ctx context.Context, rawURL string, cfg AdvisoryConfig) (*Advisory, error) {
-	if ctx.Err() != nil {
-		return nil, context.Cause(ctx)
+	if err := storeurl.Context(ctx); err != nil {
+		return nil, err
 	}
 	u, err := parseURL(rawURL, Config{Schema: cfg.Schema}, []string{"schema"}, advisoryName)
 	if err != nil {

@@ -21,8 +21,8 @@ import (
 // Errors: *backend.InvalidError for a bad URL, which includes an unknown parameter. It never
 // contains the password.
 func Open(ctx context.Context, rawURL string, cfg Config) (*Backend, error) {
-	if ctx.Err() != nil {
-		return nil, context.Cause(ctx)
+	if err := storeurl.Context(ctx); err != nil {
+		return nil, err
 	}
 	cfg, err := parseURL(rawURL, cfg, ours(), "postgres", "postgresql")
 	if err != nil {

@@ -114,6 +114,9 @@ func New(client rueidis.Client, cfg Config) (*Backend, error) {
 // The URL's settings override cfg. Close closes the connections. The error is
 // *backend.InvalidError or *backend.UnavailableError, and never contains the password.
 func Open(ctx context.Context, rawURL string, cfg Config) (*Backend, error) {
+	if ctx == nil {
+		return nil, &backend.InvalidError{Field: "ctx", Value: "nil", Bound: "a context"}
+	}
 	target, err := parseURL(rawURL, cfg)
 	if err != nil {
 		return nil, err

@@ -122,8 +122,8 @@ func New(clients []rueidis.Client, cfg Config) (*Backend, error) {
 // Close closes the connections. An error never contains a password. Errors:
 // *backend.InvalidError; *backend.UnavailableError if less than a majority answered.
 func Open(ctx context.Context, rawURL string, cfg Config) (*Backend, error) {
-	if ctx.Err() != nil {
-		return nil, context.Cause(ctx)
+	if err := storeurl.Context(ctx); err != nil {
+		return nil, err
 	}
 	t, err := parseURL(rawURL, cfg)
 	if err != nil {

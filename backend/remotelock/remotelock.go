@@ -74,6 +74,9 @@ var _ backend.Backend = (*Backend)(nil)
 // Errors: *InvalidError for a bad URL, and when the server refuses the credentials;
 // *UnavailableError when the server does not answer; ctx's cause.
 func Open(ctx context.Context, rawURL string, o Config) (*Backend, error) {
+	if ctx == nil {
+		return nil, invalid("ctx", "nil", "a context")
+	}
 	b, err := New(rawURL, o)
 	if err != nil {
 		return nil, err

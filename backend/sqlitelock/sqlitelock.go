@@ -12,6 +12,7 @@ import (
 
 	"github.com/holdfast-io/holdfast/backend"
 	"github.com/holdfast-io/holdfast/internal/lockstate"
+	"github.com/holdfast-io/holdfast/internal/storeurl"
 	"github.com/holdfast-io/holdfast/internal/waiters"
 )
 
@@ -117,8 +118,8 @@ func Open(ctx context.Context, target string, cfg Config) (*Backend, error) {
 }
 
 func openTarget(ctx context.Context, target string, o options) (*Backend, error) {
-	if ctx.Err() != nil {
-		return nil, context.Cause(ctx)
+	if err := storeurl.Context(ctx); err != nil {
+		return nil, err
 	}
 	path, err := parseTarget(target)
 	if err != nil {

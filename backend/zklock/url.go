@@ -27,8 +27,8 @@ const scheme = "zookeeper"
 // Errors: *backend.InvalidError for a bad URL, such as one with an unknown parameter. Errors never
 // contain what is before the @.
 func Open(ctx context.Context, rawURL string, cfg Config) (*Backend, error) {
-	if ctx.Err() != nil {
-		return nil, context.Cause(ctx)
+	if err := storeurl.Context(ctx); err != nil {
+		return nil, err
 	}
 	cfg, err := parseURL(rawURL, cfg)
 	if err != nil {

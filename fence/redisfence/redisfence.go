@@ -25,8 +25,11 @@ import (
 // backend/redislock/goredis, is one for clients of go-redis.
 type Eval func(ctx context.Context, script string, keys, args []string) (any, error)
 
-// Rueidis returns an Eval that runs scripts with a rueidis client, by their hashes.
+// Rueidis returns an Eval that runs scripts with a rueidis client, by their hashes. It returns nil if c is nil.
 func Rueidis(c rueidis.Client) Eval {
+	if c == nil {
+		return nil
+	}
 	return func(ctx context.Context, script string, keys, args []string) (any, error) {
 		v, err := rueidis.NewLuaScript(script).Exec(ctx, c, keys, args).ToAny()
 		if rueidis.IsRedisNil(err) {
@@ -42,7 +45,7 @@ type Guard struct {
 	epoch uint32
 }
 
-// New returns a guard. It sends nothing.
+// New returns a guard. It sends nothing. If eval is nil, every call returns a *fence.InvalidError.
 func New(eval Eval) *Guard { return &Guard{eval: eval} }
 
 // Epoch returns the same guard for the tokens of another lock store: see fence.Guard.
@@ -99,6 +102,9 @@ func (g *Guard) Run(ctx context.Context, key string, t fence.Token, script strin
 func (g *Guard) RunStamp(ctx context.Context, key string, s fence.Stamp, script string, more, args []string) (any, error) {
 	if err := fence.ValidateStamp(key, s, g.epoch); err != nil {
 		return nil, err
+	}
+	if g.eval == nil {
+		return nil, &fence.InvalidError{Field: "eval", Value: "nil", Bound: "a function: see Rueidis, and Eval of package goredis"}
 	}
 	keys := append([]string{FenceKey(key), key}, more...)
 	v, err := g.eval(ctx, prelude+script, keys, append([]string{format(s)}, args...))

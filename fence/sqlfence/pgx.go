@@ -2,6 +2,7 @@ package sqlfence
 
 import (
 	"context"
+	"errors"
 
 	"github.com/holdfast-io/holdfast/fence"
 )
@@ -28,11 +29,17 @@ type PgxRow interface{ Scan(dest ...any) error }
 //
 // Errors: those of Check; *fence.InvalidError for a guard of another dialect than Postgres.
 func CheckPgx[C PgxTag, R PgxRow](ctx context.Context, g *Guard, tx PgxTx[C, R], resource string, t fence.Token) error {
+	if err := given("guard", g != nil, "a guard"); err != nil {
+		return err
+	}
 	return CheckStampPgx(ctx, g, tx, resource, fence.Stamp{Epoch: g.epoch, Token: t})
 }
 
 // CheckStampPgx is Guard.CheckStamp in a transaction of pgx: see CheckPgx.
 func CheckStampPgx[C PgxTag, R PgxRow](ctx context.Context, g *Guard, tx PgxTx[C, R], resource string, s fence.Stamp) error {
+	if err := errors.Join(given("guard", g != nil, "a guard"), given("tx", tx != nil, "a transaction")); err != nil {
+		return err
+	}
 	if g.dialect != Postgres {
 		return &fence.InvalidError{Field: "dialect", Value: "that of another database", Bound: "Postgres"}
 	}

@@ -85,8 +85,11 @@ type Execer interface {
 	ExecContext(ctx context.Context, query string, args ...any) (sql.Result, error)
 }
 
-// Migrate creates the table if it does not exist. Errors: the database's.
+// Migrate creates the table if it does not exist. Errors: *fence.InvalidError without db; the database's.
 func (g *Guard) Migrate(ctx context.Context, db Execer) error {
+	if err := given("db", db != nil, "a database"); err != nil {
+		return err
+	}
 	if _, err := db.ExecContext(ctx, g.Schema()); err != nil {
 		return fmt.Errorf("make the table of fencing tokens: %w", err)
 	}
@@ -113,6 +116,9 @@ func (g *Guard) Do(ctx context.Context, db *sql.DB, resource string, t fence.Tok
 // guard is *fence.EpochError, and nothing is sent.
 func (g *Guard) DoStamp(ctx context.Context, db *sql.DB, resource string, s fence.Stamp, write func(*sql.Tx) error) error {
 	if err := fence.ValidateStamp(resource, s, g.epoch); err != nil {
+		return err
+	}
+	if err := errors.Join(given("ctx", ctx != nil, "a context"), given("db", db != nil, "a database"), given("write", write != nil, "a function")); err != nil {
 		return err
 	}
 	tx, err := db.BeginTx(ctx, nil)
@@ -146,6 +152,9 @@ func (g *Guard) Check(ctx context.Context, tx Tx, resource string, t fence.Token
 // CheckStamp is Check for a token that was presented with its epoch. Another epoch than that
 // of the guard is *fence.EpochError, and nothing is sent.
 func (g *Guard) CheckStamp(ctx context.Context, tx Tx, resource string, s fence.Stamp) error {
+	if err := given("tx", tx != nil, "a transaction"); err != nil {
+		return err
+	}
 	return g.check(statements{
 		exec: func(query string, args ...any) (func() (int64, error), error) {
 			res, err := tx.ExecContext(ctx, query, args...)
@@ -156,6 +165,14 @@ func (g *Guard) CheckStamp(ctx context.Context, tx Tx, resource string, s fence.
 		},
 		row: func(query string, args ...any) PgxRow { return tx.QueryRowContext(ctx, query, args...) },
 	}, resource, s)
+}
+
+// given returns the error for an argument that is nil.
+func given(field string, ok bool, bound string) error {
+	if ok {
+		return nil
+	}
+	return &fence.InvalidError{Field: field, Value: "nil", Bound: bound}
 }
 
 // statements runs statements in a transaction.

@@ -3,6 +3,7 @@
 package storeurl
 
 import (
+	"context"
 	"crypto/tls"
 	"crypto/x509"
 	"net/netip"
@@ -19,6 +20,14 @@ import (
 
 // Hidden stands for a part of a URL that may be a password.
 const Hidden = "…"
+
+// Context returns the error for a constructor that was called without a context, or with one that has ended.
+func Context(ctx context.Context) error {
+	if ctx == nil {
+		return &backend.InvalidError{Field: "ctx", Value: "nil", Bound: "a context"}
+	}
+	return context.Cause(ctx)
+}
 
 // Error returns the error for a URL. value is the part that is wrong, or Hidden.
 func Error(value, bound string) error {

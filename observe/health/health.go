@@ -79,8 +79,14 @@ type Checker struct {
 // New returns a checker. b must be the backend of the client itself, not one that wraps it, because
 // it is asked about its servers. New sends nothing, and there is nothing to close.
 //
-// Errors: *holdfast.InvalidError for a field of cfg below zero.
+// Errors: *holdfast.InvalidError for a field of cfg below zero, and without a client or its backend.
 func New(locks *holdfast.Client, b backend.Backend, cfg Config) (*Checker, error) {
+	if locks == nil {
+		return nil, &holdfast.InvalidError{Field: "locks", Value: "nil", Bound: "a client"}
+	}
+	if b == nil {
+		return nil, &holdfast.InvalidError{Field: "backend", Value: "nil", Bound: "that of the client"}
+	}
 	for _, f := range []struct {
 		name  string
 		value *time.Duration

@@ -186,8 +186,14 @@ func TestShared(t *testing.T) {
 
 func TestBadConfig(t *testing.T) {
 	t.Parallel()
+	b := memlock.New()
+	c, err := holdfast.New(b, holdfast.Config{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = errors.Join(c.Close(context.WithoutCancel(t.Context())), b.Close()) })
 	for _, cfg := range []health.Config{{Timeout: -1}, {Slow: -1}, {Fresh: -1}, {Samples: -1}} {
-		if _, err := health.New(nil, nil, cfg); !errors.Is(err, holdfast.ErrInvalid) {
+		if _, err := health.New(c, b, cfg); !errors.Is(err, holdfast.ErrInvalid) {
 			t.Errorf("%+v: %v", cfg, err)
 		}
 	}

@@ -121,6 +121,9 @@ func open(cfg Config) (*Etcd, func(), error) {
 //
 // Errors: those of Open; what Err reports; ctx's cause.
 func Start(ctx context.Context, cfg Config) (*Etcd, error) {
+	if ctx == nil {
+		return nil, invalid("ctx", "nil", "a context")
+	}
 	if ctx.Err() != nil {
 		return nil, context.Cause(ctx)
 	}

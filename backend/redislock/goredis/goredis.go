@@ -59,8 +59,12 @@ func dialFor(client redis.UniversalClient) (redisprogram.Dial, bool) {
 //	guard := redisfence.New(goredis.Eval(client))
 //
 // The client may send a script again whose answer was lost. The check of the token may be repeated;
-// whether that is so of a script that was passed to redisfence.Guard.Run depends on the script.
+// whether that is so of a script that was passed to redisfence.Guard.Run depends on the script. Eval returns
+// nil if client is nil: see redisfence.New.
 func Eval(client redis.UniversalClient) func(ctx context.Context, script string, keys, args []string) (any, error) {
+	if client == nil {
+		return nil
+	}
 	return func(ctx context.Context, script string, keys, args []string) (any, error) {
 		words := make([]any, len(args))
 		for i, a := range args {
