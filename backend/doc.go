@@ -59,4 +59,15 @@
 // ErrUnsupported and grants timed leases only, with an empty session. A backend whose
 // Capabilities.Timed is false, because leases in its store end only with a connection, refuses
 // timed leases with ErrUnsupported.
+//
+// # Helpers for engines
+//
+// Every backend may use these. They need no store:
+//
+//	Admit          how many requests of a queue are compatible with the leases that are held
+//	Front          a queue as it stands: which requests are granted, and which one blocks another
+//	Within         the context of a call, which ends when the backend is closed
+//	Endpoint       a host of a URL, with the default port
+//	EscapeSegment  the name of a lock as one segment of a path or key
+//	PartDone       the error of a call of which a part may have been done
 package backend
