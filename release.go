@@ -108,7 +108,7 @@ func (c *Client) goOn(ctx context.Context, h *hold, err error, f func(context.Co
 	c.mu.Lock()
 	c.agent.SettleBy(h.live.Name, h.keptBy(), h.live.Life, f)
 	c.mu.Unlock()
-	return &OpError{Op: "release", Name: h.live.Name, Backend: c.caps.Name, MayHold: true, Err: fmt.Errorf("goes on in the background: %w", err)}
+	return &OpError{Op: "release", Name: h.live.Name, Backend: c.caps.Name, MayHold: true, Err: fmt.Errorf("the release continues in the background: %w", err)}
 }
 
 // lastEnd returns when the lease ends on this side in any case.

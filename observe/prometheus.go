@@ -90,11 +90,11 @@ func NewPrometheus(reg prometheus.Registerer, o Options) (*Metrics, error) {
 		wait:      f.histograms("wait_seconds", "From the call to the grant.", short, "mode"),
 		hold:      f.histograms("hold_seconds", "From the grant to the release or the loss.", long, "mode"),
 		handoff:   f.histograms("handoff_seconds", "From a release to the next grant of the lock, where the server sees both.", short).With(nil),
-		queue:     f.gauges("queue_depth", "Acquisitions under way.").With(nil),
-		held:      f.gauges("held", "Leases that are out.", "mode"),
+		queue:     f.gauges("queue_depth", "Acquisitions in progress.").With(nil),
+		held:      f.gauges("held", "Leases that are held.", "mode"),
 		renewals:  f.counters("renew_total", "Renewals, by their result.", "result"),
 		margin:    f.histograms("renew_margin_seconds", "How much of the lease was left when its renewal was acknowledged.", short).With(nil),
-		lost:      f.counters("lost_total", "Losses that holders were told of, by cause.", "cause"),
+		lost:      f.counters("lost_total", "Losses reported to holders, by cause.", "cause"),
 		breaks:    f.counters("break_total", "Locks that operators broke.").With(nil),
 		fenced:    f.counters("fence_rejected_total", "Writes refused for a stale token.").With(nil),
 		wakeLost:  f.counters("wake_lost_total", "Grants that were found by a timer because the push was lost.").With(nil),
@@ -105,10 +105,10 @@ func NewPrometheus(reg prometheus.Registerer, o Options) (*Metrics, error) {
 		ops:       f.histograms("backend_op_seconds", "Calls of the backend; an acquire may wait in the queue.", short, "op"),
 		failures:  f.counters("backend_errors_total", "Calls of the backend that failed.", "op", "kind"),
 	}
-	f.function("oldest_waiter_seconds", "Age of the oldest acquisition under way.", o.OldestWaiter != nil,
+	f.function("oldest_waiter_seconds", "Age of the oldest acquisition in progress.", o.OldestWaiter != nil,
 		func() float64 { return o.OldestWaiter().Seconds() })
 	f.function("sessions", "Sessions on the backend.", o.Sessions != nil, func() float64 { return float64(o.Sessions()) })
-	f.gauges("build_info", "Always 1; the labels tell what runs.", "version", "go").
+	f.gauges("build_info", "Always 1; the labels have the versions.", "version", "go").
 		WithLabelValues(version(o.Version), runtime.Version()).Set(1)
 	m.zeros()
 	if f.err != nil {

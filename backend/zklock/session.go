@@ -94,7 +94,7 @@ func (s *session) Open(ctx context.Context) error {
 	if given := time.Duration(l.given.Load()); given < asked {
 		return &backend.InvalidError{
 			Field: "ttl", Value: s.TTL.String(),
-			Bound: "at most " + max(0, given-s.b.cfg.margin()).String() + ", as the ensemble gives no longer sessions",
+			Bound: "at most " + max(0, given-s.b.cfg.margin()).String() + ", the ensemble's longest session less a margin",
 		}
 	}
 	if err := s.b.makeNodes(ctx, l); err != nil {

@@ -405,7 +405,7 @@ func (a *Agent) back() {
 // warnAway logs that the store is unavailable, once until it answers again.
 func (a *Agent) warnAway(err error) {
 	if a.isAway.CompareAndSwap(false, true) {
-		a.Logger.LogAttrs(a.background, slog.LevelWarn, "the store is unavailable, and is asked again until it answers",
+		a.Logger.LogAttrs(a.background, slog.LevelWarn, "the store is unavailable; retrying",
 			slog.String("backend", a.caps.Name), slog.String("error", err.Error()))
 	}
 }

@@ -92,7 +92,7 @@ func receive(ctx context.Context, sub *redis.PubSub, timeout time.Duration, read
 		switch m := got.(type) {
 		case *redis.Subscription:
 			if confirmed {
-				return fmt.Errorf("%w: it was made anew", errBroken)
+				return fmt.Errorf("%w: it was replaced", errBroken)
 			}
 			confirmed = true
 			ready()
