@@ -23,3 +23,14 @@ grants:
 	// grant 1 allows billing to acquire
 	// no grant allows billing to break billing/invoice
 }
+
+// The policy of a file is the policy of the server, and is read again when the file changes.
+func ExampleOpen() { //nolint:testableexamples // it needs a file
+	file, err := access.Open("/etc/holdfast/policy.yaml", access.Options{})
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	defer file.Close()
+	fmt.Println(file.Policy().Decide("billing", access.Acquire, "billing/invoice").Why)
+}
