@@ -68,11 +68,11 @@ func (s *endpoints) current() *endpoint {
 func (s *endpoints) leave(e *endpoint) *endpoint {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.all[s.at] != e || len(s.all) == 1 {
-		return nil
+	if s.all[s.at] == e && len(s.all) > 1 {
+		s.at = (s.at + 1) % len(s.all)
+		return s.all[s.at]
 	}
-	s.at = (s.at + 1) % len(s.all)
-	return s.all[s.at]
+	return nil
 }
 
 // send sends the request to the current server. If there was no connection to it, or it turns out that it
