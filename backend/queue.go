@@ -61,3 +61,15 @@ func LimitInForce(claims ...[]Claim) (int, bool) {
 	}
 	return 0, false
 }
+
+// CheckLimit returns a *LimitError if c, which is requested of the named lock, is shared and the claims, of the leases
+// that are held or in the queue, have another limit in force.
+func (c Claim) CheckLimit(lock string, claims ...[]Claim) error {
+	if c.Mode != Shared {
+		return nil
+	}
+	if limit, ok := LimitInForce(claims...); ok && limit != c.Limit {
+		return &LimitError{Name: lock, Asked: c.Limit, InForce: limit}
+	}
+	return nil
+}

@@ -1,6 +1,7 @@
 package backend_test
 
 import (
+	"errors"
 	"math/rand/v2"
 	"testing"
 
@@ -192,6 +193,44 @@ func TestLimitInForce(t *testing.T) {
 			t.Parallel()
 			if got, ok := backend.LimitInForce(x.out, x.queue); got != x.want || ok != x.ok {
 				t.Errorf("LimitInForce = %d, %v", got, ok)
+			}
+		})
+	}
+}
+
+// TestCheckLimit: a shared claim names the limit in force, an exclusive one none, and the first shared lease decides.
+func TestCheckLimit(t *testing.T) {
+	t.Parallel()
+	type claims = []backend.Claim
+	for _, x := range []struct {
+		name       string
+		claim      backend.Claim
+		out, queue claims
+		want       int // the limit in force that the error names; -1: no error
+	}{
+		{"a free lock", permits(3, 1), nil, nil, -1},
+		{"the same", permits(3, 1), claims{permits(3, 2)}, nil, -1},
+		{"another", permits(3, 1), claims{permits(4, 1)}, nil, 4},
+		{"of a waiter", permits(3, 1), claims{exclusive}, claims{exclusive, permits(4, 1)}, 4},
+		{"the holder's first", permits(3, 1), claims{permits(3, 1)}, claims{permits(4, 1)}, -1},
+		{"none, and readers", permits(3, 1), claims{reader}, nil, 0},
+		{"a reader among readers", reader, claims{reader}, nil, -1},
+		{"a reader of a semaphore", reader, claims{permits(2, 1)}, nil, 2},
+		{"only exclusive ones", permits(3, 1), claims{exclusive}, claims{exclusive}, -1},
+		{"exclusive", exclusive, claims{permits(4, 1)}, nil, -1},
+	} {
+		t.Run(x.name, func(t *testing.T) {
+			t.Parallel()
+			err := x.claim.CheckLimit("n", x.out, x.queue)
+			if x.want < 0 {
+				if err != nil {
+					t.Errorf("%v", err)
+				}
+				return
+			}
+			var is *backend.LimitError
+			if want := (backend.LimitError{Name: "n", Asked: x.claim.Limit, InForce: x.want}); !errors.As(err, &is) || *is != want {
+				t.Errorf("%v, want %v", err, &want)
 			}
 		})
 	}

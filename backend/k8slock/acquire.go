@@ -158,10 +158,8 @@ func (a *acquisition) join(r *record) (entry, error) {
 		return r.Queue[i], nil
 	}
 	claims := r.claims()
-	if req.Mode == backend.Shared {
-		if limit, ok := backend.LimitInForce(claims); ok && limit != req.Limit {
-			return entry{}, &backend.LimitError{Name: req.Name, Asked: req.Limit, InForce: limit}
-		}
+	if err := req.Claim().CheckLimit(req.Name, claims); err != nil {
+		return entry{}, err
 	}
 	fits := !r.foreign && r.out() == len(r.Queue) && req.Claim().Fits(claims) && r.grants < perWrite
 	if !fits && !req.Wait {
@@ -178,10 +176,8 @@ func (a *acquisition) join(r *record) (entry, error) {
 }
 
 func (a *acquisition) refusal(r *record, ahead int) error {
-	if a.req.Mode == backend.Shared {
-		if limit, ok := backend.LimitInForce(r.claims()); ok && limit != a.req.Limit {
-			return &backend.LimitError{Name: a.req.Name, Asked: a.req.Limit, InForce: limit}
-		}
+	if err := a.req.Claim().CheckLimit(a.req.Name, r.claims()); err != nil {
+		return err
 	}
 	return backend.NewHeldError(a.req.Name, r.describe().Holders, 0, max(0, ahead-r.out()))
 }

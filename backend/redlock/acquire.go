@@ -410,17 +410,14 @@ func claims(cs []*contender) []backend.Claim {
 // fits reports whether the lease can be held together with these.
 func (a *acquisition) fits(cs []*contender) bool {
 	out := claims(cs)
-	if limit, ok := backend.LimitInForce(out); ok && a.claim.Mode == backend.Shared && limit != a.claim.Limit {
-		return false
-	}
-	return a.claim.Fits(out)
+	return a.claim.CheckLimit(a.req.Name, out) == nil && a.claim.Fits(out)
 }
 
 // refusal names the leases in the way. count is the number of votes on one node, if it did
 // not list all of them.
 func (a *acquisition) refusal(cs []*contender, count int) error {
-	if limit, ok := backend.LimitInForce(claims(cs)); ok && a.claim.Mode == backend.Shared && limit != a.claim.Limit {
-		return &backend.LimitError{Name: a.req.Name, Asked: a.claim.Limit, InForce: limit}
+	if err := a.claim.CheckLimit(a.req.Name, claims(cs)); err != nil {
+		return err
 	}
 	var holders []backend.Holder
 	for _, c := range cs {

@@ -129,13 +129,12 @@ func (l *Lock[L, X]) Free() bool { return len(l.Holders.Leases)+l.QueueLen() == 
 // QueueLen returns the length of the queue.
 func (l *Lock[L, X]) QueueLen() int { return len(l.Queue.Leases) + l.Rest }
 
-// limit returns the limit in force, if there is one.
-func (l *Lock[L, X]) limit() (int, bool) {
-	limit, ok := backend.LimitInForce(l.Holders.Claims, l.Queue.Claims)
-	if !ok && l.Rest > 0 && l.RestLimit >= 0 {
-		return l.RestLimit, true
+// unread returns a claim that stands for the shared waiters that the store has not read, if there are any.
+func (l *Lock[L, X]) unread() []backend.Claim {
+	if l.Rest <= 0 || l.RestLimit < 0 {
+		return nil
 	}
-	return limit, ok
+	return []backend.Claim{{Mode: backend.Shared, Limit: l.RestLimit}}
 }
 
 // joins returns the lease that c may join by re-entry, or nil.
@@ -304,10 +303,8 @@ func Break[L, X any](s Store[L, X], lock *Lock[L, X], req *backend.BreakRequest)
 
 // refuse returns why a new lease with this claim can neither be granted nor queued.
 func refuse[L, X any](s Store[L, X], lock *Lock[L, X], c backend.Claim, wait bool) error {
-	if c.Mode == backend.Shared {
-		if limit, ok := lock.limit(); ok && limit != c.Limit {
-			return &backend.LimitError{Name: lock.Name, Asked: c.Limit, InForce: limit}
-		}
+	if err := c.CheckLimit(lock.Name, lock.Holders.Claims, lock.Queue.Claims, lock.unread()); err != nil {
+		return err
 	}
 	if wait || lock.admits(c) {
 		return nil

@@ -48,11 +48,7 @@ func (q Queue[E]) First(n int) Queue[E] {
 // CheckLimit returns a *backend.LimitError if one of the first n entries has another limit than the
 // request.
 func (q Queue[E]) CheckLimit(req *backend.AcquireRequest, n int) error {
-	limit, ok := backend.LimitInForce(q.Claims[:n])
-	if req.Mode != backend.Shared || !ok || limit == req.Limit {
-		return nil
-	}
-	return &backend.LimitError{Name: req.Name, Asked: req.Limit, InForce: limit}
+	return req.Claim().CheckLimit(req.Name, q.Claims[:n])
 }
 
 // Refusal returns the error for a request that does not wait and has so many entries before it. named
