@@ -62,6 +62,18 @@ func LimitInForce(claims ...[]Claim) (int, bool) {
 	return 0, false
 }
 
+// InfoLimit returns the [LockInfo].Limit of a lock with these claims: 1 when an exclusive lease is held, otherwise the
+// limit in force, and 0 when there is none.
+func InfoLimit(held, waiting []Claim) int {
+	for _, c := range held {
+		if c.Mode == Exclusive {
+			return 1
+		}
+	}
+	limit, _ := LimitInForce(held, waiting)
+	return limit
+}
+
 // CheckLimit returns a *LimitError if c, which is requested of the named lock, is shared and the claims, of the leases
 // that are held or in the queue, have another limit in force.
 func (c Claim) CheckLimit(lock string, claims ...[]Claim) error {

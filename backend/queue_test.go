@@ -198,6 +198,31 @@ func TestLimitInForce(t *testing.T) {
 	}
 }
 
+// TestInfoLimit: an exclusive holder is a limit of 1, and an exclusive waiter is none.
+func TestInfoLimit(t *testing.T) {
+	t.Parallel()
+	type claims = []backend.Claim
+	for _, x := range []struct {
+		name          string
+		held, waiting claims
+		want          int
+	}{
+		{"a free lock", nil, nil, 0},
+		{"an exclusive lease is held", claims{exclusive}, claims{permits(3, 1)}, 1},
+		{"an exclusive lease may be held behind shared ones, of which a node has not answered", claims{permits(3, 1), exclusive}, nil, 1},
+		{"an exclusive lease waits", claims{permits(3, 1)}, claims{exclusive}, 3},
+		{"only a waiter has a limit", nil, claims{exclusive, permits(3, 1)}, 3},
+		{"readers", claims{reader}, claims{exclusive}, 0},
+	} {
+		t.Run(x.name, func(t *testing.T) {
+			t.Parallel()
+			if got := backend.InfoLimit(x.held, x.waiting); got != x.want {
+				t.Errorf("%d, want %d", got, x.want)
+			}
+		})
+	}
+}
+
 // TestCheckLimit: a shared claim names the limit in force, an exclusive one none, and the first shared lease decides.
 func TestCheckLimit(t *testing.T) {
 	t.Parallel()

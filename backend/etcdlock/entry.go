@@ -209,14 +209,3 @@ func claims(es []entry) []backend.Claim {
 	}
 	return cs
 }
-
-// limitInForce returns the limit of the lock, for people: see backend.LockInfo.
-func (s *state) limitInForce() int {
-	for i := range s.holders {
-		if s.holders[i].mode() == backend.Exclusive {
-			return 1
-		}
-	}
-	limit, _ := backend.LimitInForce(claims(s.holders), claims(s.queue))
-	return limit
-}

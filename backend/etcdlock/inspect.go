@@ -43,7 +43,7 @@ func (b *Backend) Inspect(ctx context.Context, lock string) (backend.LockInfo, e
 
 // info describes a lock.
 func info(lock string, st state, left map[clientv3.LeaseID]time.Duration) backend.LockInfo {
-	i := backend.LockInfo{Name: lock, Limit: st.limitInForce()}
+	i := backend.LockInfo{Name: lock, Limit: backend.InfoLimit(claims(st.holders), claims(st.queue))}
 	for k := range st.holders {
 		h := holder(&st.holders[k], left)
 		i.Token = max(i.Token, h.Token)

@@ -13,8 +13,8 @@ import (
 
 // describe returns the state of a lock.
 func (r *record) describe() backend.LockInfo {
-	info := backend.LockInfo{Name: r.Name, Token: r.Last}
-	info.Limit, _ = backend.LimitInForce(r.claims())
+	claims, n := r.claims(), r.out()
+	info := backend.LockInfo{Name: r.Name, Token: r.Last, Limit: backend.InfoLimit(claims[:n], claims[n:])}
 	if r.foreign {
 		info.Limit = 1
 		h := backend.Holder{Owner: clip(r.object.Spec.HolderIdentity, backend.MaxOwnerLen), Note: "a leader election of client-go", Permits: 1}
@@ -30,9 +30,6 @@ func (r *record) describe() backend.LockInfo {
 				Permits: max(1, e.Permits), Since: time.UnixMilli(e.Asked),
 			})
 			continue
-		}
-		if e.Mode == backend.Exclusive {
-			info.Limit = 1
 		}
 		info.Holders = append(info.Holders, backend.Holder{
 			Lease: e.Lease, Session: e.Session, Owner: e.Owner, Note: e.Note, Mode: e.Mode,

@@ -68,6 +68,7 @@ func (s *state) add(node int, d *decoder, now int64) {
 // votes.
 func (b *Backend) describe(name string, s *state, silent int) backend.LockInfo {
 	info := backend.LockInfo{Name: name}
+	var held []backend.Claim
 	tokens := make(map[backend.LeaseID][]vote)
 	for _, votes := range s.votes {
 		for _, v := range votes {
@@ -83,11 +84,9 @@ func (b *Backend) describe(name string, s *state, silent int) backend.LockInfo {
 		h.Left = c.left
 		info.Holders = append(info.Holders, h)
 		info.Token = max(info.Token, h.Token)
-		info.Limit = c.claim.Limit
-		if c.claim.Mode == backend.Exclusive {
-			info.Limit = 1
-		}
+		held = append(held, c.claim)
 	}
+	info.Limit = backend.InfoLimit(held, nil)
 	if len(info.Holders) == 0 {
 		info.Token = s.counter
 	}

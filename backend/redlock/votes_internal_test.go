@@ -303,3 +303,17 @@ func TestBreakBesideARelease(t *testing.T) {
 		t.Errorf("%+v, %v; want that nobody lost the lock", res, err)
 	}
 }
+
+// Where a node does not answer, an exclusive and a shared lease may each be held. The limit is 1 then, whichever of them
+// comes first.
+func TestLimitOfHoldersInDoubt(t *testing.T) {
+	t.Parallel()
+	b := &Backend{nodes: make([]*node, 3), majority: 2}
+	alone, reads := backend.Claim{Permits: 1}, backend.Claim{Mode: backend.Shared, Permits: 1}
+	s := &state{votes: [][]vote{{{lease: "exclusive", claim: alone}}, {{lease: "shared", claim: reads}}, nil}}
+	for range 100 { // the votes are counted in a map, which has no order
+		if info := b.describe("n", s, 1); len(info.Holders) != 2 || info.Limit != 1 {
+			t.Fatalf("%d holders, limit %d; want 2, of limit 1", len(info.Holders), info.Limit)
+		}
+	}
+}

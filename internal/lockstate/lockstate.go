@@ -380,12 +380,10 @@ func Event[L, X any](s Store[L, X], kind backend.EventKind, l *Lease[L, X], reas
 
 // Info describes a lock. Its token is the greatest of the holders'.
 func Info[L, X any](s Store[L, X], lock *Lock[L, X]) backend.LockInfo {
-	info := backend.LockInfo{Name: lock.Name, Holders: Holders(s, lock.Holders.Leases)}
-	info.Limit, _ = backend.LimitInForce(lock.Holders.Claims, lock.Queue.Claims)
+	info := backend.LockInfo{
+		Name: lock.Name, Limit: backend.InfoLimit(lock.Holders.Claims, lock.Queue.Claims), Holders: Holders(s, lock.Holders.Leases),
+	}
 	for _, h := range lock.Holders.Leases {
-		if h.Claim.Mode == backend.Exclusive {
-			info.Limit = 1
-		}
 		info.Token = max(info.Token, h.Token)
 	}
 	for _, w := range lock.Queue.Leases {

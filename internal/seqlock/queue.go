@@ -68,7 +68,7 @@ func (q Queue[E]) Refusal(req *backend.AcquireRequest, ahead int, named func(Que
 // index, in addition to its lease and its claim; false: the entry is gone.
 func (q Queue[E]) Describe(name string, detail func(i int) (backend.Holder, bool)) backend.LockInfo {
 	info := backend.LockInfo{Name: name}
-	info.Limit, _ = backend.LimitInForce(q.Claims)
+	var held, waiting []backend.Claim
 	for i, e := range q.All {
 		h, ok := detail(i)
 		if !ok {
@@ -76,17 +76,17 @@ func (q Queue[E]) Describe(name string, detail func(i int) (backend.Holder, bool
 		}
 		h.Lease, h.Mode, h.Permits = e.LeaseID(), q.Claims[i].Mode, q.Claims[i].Permits
 		if i >= q.Out {
+			waiting = append(waiting, q.Claims[i])
 			info.Waiters = append(info.Waiters, backend.Waiter{
 				Lease: h.Lease, Session: h.Session, Owner: h.Owner, Note: h.Note, Mode: h.Mode, Permits: h.Permits, Since: h.Since,
 			})
 			continue
 		}
-		if h.Mode == backend.Exclusive {
-			info.Limit = 1
-		}
+		held = append(held, q.Claims[i])
 		info.Token = max(info.Token, h.Token)
 		info.Holders = append(info.Holders, h)
 	}
+	info.Limit = backend.InfoLimit(held, waiting) // of what is described: an entry that is gone has no limit
 	return info
 }
 

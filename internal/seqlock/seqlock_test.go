@@ -97,6 +97,46 @@ func TestBreak(t *testing.T) {
 	}
 }
 
+// entry is an entry of a queue: its lease is its name.
+type entry struct {
+	name  string
+	claim backend.Claim
+}
+
+func (e entry) LeaseID() backend.LeaseID { return backend.LeaseID(e.name) }
+func (e entry) Claim() backend.Claim     { return e.claim }
+
+// TestDescribe: the limit is that of the entries which are described, and those that are gone have none.
+func TestDescribe(t *testing.T) {
+	t.Parallel()
+	alone, one := backend.Claim{Permits: 1}, backend.Claim{Mode: backend.Shared, Limit: 3, Permits: 1}
+	for name, test := range map[string]struct {
+		all     []entry
+		gone    string
+		limit   int
+		holders int
+		waiters int
+		token   fence.Token
+	}{
+		"free":                             {},
+		"exclusive":                        {all: []entry{{"a", alone}, {"b", one}}, limit: 1, holders: 1, waiters: 1, token: 1},
+		"permits":                          {all: []entry{{"a", one}, {"b", one}, {"c", alone}}, limit: 3, holders: 2, waiters: 1, token: 2},
+		"the exclusive one is gone":        {all: []entry{{"a", alone}, {"b", one}}, gone: "a", limit: 3, waiters: 1},
+		"the one that had a limit is gone": {all: []entry{{"a", one}}, gone: "a"},
+		"the waiter with a limit is gone":  {all: []entry{{"a", alone}, {"b", one}}, gone: "b", limit: 1, holders: 1, token: 1},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			info := seqlock.QueueOf(test.all).Describe("n", func(i int) (backend.Holder, bool) {
+				return backend.Holder{Token: fence.Token(i + 1)}, test.all[i].name != test.gone
+			})
+			if info.Name != "n" || info.Limit != test.limit || len(info.Holders) != test.holders || len(info.Waiters) != test.waiters || info.Token != test.token {
+				t.Errorf("%+v", info)
+			}
+		})
+	}
+}
+
 func notice(i, size int) seqlock.Notice {
 	return seqlock.Notice{Lease: backend.LeaseID(strconv.Itoa(i)), Reason: strings.Repeat("r", size)}
 }
