@@ -1,6 +1,7 @@
 package backend
 
 import (
+	"cmp"
 	"fmt"
 	"strconv"
 	"strings"
@@ -226,6 +227,9 @@ func (r ListRequest) Validate() error {
 	}
 	return nil
 }
+
+// Size returns how many locks the page has room for: Limit, or MaxListLimit if that is 0.
+func (r ListRequest) Size() int { return cmp.Or(r.Limit, MaxListLimit) }
 
 // Validate checks the request against the bounds: *InvalidError.
 func (r BreakRequest) Validate() error {

@@ -224,6 +224,16 @@ func TestOtherRequestsValidate(t *testing.T) {
 	}
 }
 
+// TestListSize: a list without a limit has the greatest one.
+func TestListSize(t *testing.T) {
+	t.Parallel()
+	for limit, want := range map[int]int{0: backend.MaxListLimit, 1: 1, backend.MaxListLimit: backend.MaxListLimit} {
+		if got := (backend.ListRequest{Limit: limit}).Size(); got != want {
+			t.Errorf("limit %d: %d, want %d", limit, got, want)
+		}
+	}
+}
+
 // FuzzValidateName compares ValidateName with the rule written in another way, and checks that its
 // error can be shown: one short line of valid text.
 func FuzzValidateName(f *testing.F) {

@@ -127,11 +127,7 @@ func (b *Backend) List(ctx context.Context, req backend.ListRequest) (backend.Li
 		return backend.ListPage{}, err
 	}
 	defer leave()
-	limit := req.Limit
-	if limit == 0 {
-		limit = backend.MaxListLimit
-	}
-	found, more, err := b.list(ctx, req.Prefix, req.After, limit)
+	found, more, err := b.list(ctx, req.Prefix, req.After, req.Size())
 	if err != nil {
 		return backend.ListPage{}, err
 	}

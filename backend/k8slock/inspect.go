@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/holdfast-io/holdfast/backend"
+	"github.com/holdfast-io/holdfast/internal/lockstate"
 )
 
 // describe returns the state of a lock.
@@ -135,22 +136,9 @@ func (b *Backend) page(ctx context.Context, req *backend.ListRequest, objects []
 		}
 	}
 	slices.SortFunc(locks, func(a, b lock) int { return cmp.Compare(a.name, b.name) })
-	most := cmp.Or(req.Limit, backend.MaxListLimit)
-	var page backend.ListPage
-	for _, l := range locks {
-		info, err := b.view(ctx, l.name, l.object, func(id backend.SessionID) (bool, error) { return live[id], nil })
-		switch {
-		case err != nil:
-			return backend.ListPage{}, err
-		case len(info.Holders)+len(info.Waiters) == 0:
-			continue
-		case len(page.Locks) == most:
-			page.Next = page.Locks[most-1].Name
-			return page, nil
-		}
-		page.Locks = append(page.Locks, info)
-	}
-	return page, nil
+	return lockstate.Page(req.Size(), locks, func(l lock) (backend.LockInfo, error) {
+		return b.view(ctx, l.name, l.object, func(id backend.SessionID) (bool, error) { return live[id], nil })
+	})
 }
 
 // Watch returns ErrUnsupported: a watch of Kubernetes may skip versions when it starts again.

@@ -33,11 +33,7 @@ func (b *Backend) List(ctx context.Context, req backend.ListRequest) (backend.Li
 	if err := req.Validate(); err != nil {
 		return backend.ListPage{}, err
 	}
-	limit := req.Limit
-	if limit == 0 {
-		limit = backend.MaxListLimit
-	}
-	answer, _, err := b.engine.do(ctx, false, "list", req.Prefix, req.After, itoa(limit))
+	answer, _, err := b.engine.do(ctx, false, "list", req.Prefix, req.After, itoa(req.Size()))
 	if err != nil {
 		return backend.ListPage{}, readOnly(toKind(op, err))
 	}

@@ -1,12 +1,14 @@
 package redlock
 
 import (
+	"cmp"
 	"context"
 	"slices"
 	"strconv"
 
 	"github.com/holdfast-io/holdfast/backend"
 	"github.com/holdfast-io/holdfast/fence"
+	"github.com/holdfast-io/holdfast/internal/lockstate"
 )
 
 // Inspect returns the holders of the lock: the leases that have a quorum of the votes, or may
@@ -110,11 +112,7 @@ func (b *Backend) List(ctx context.Context, req backend.ListRequest) (backend.Li
 }
 
 func (b *Backend) list(ctx context.Context, req backend.ListRequest) (backend.ListPage, error) {
-	limit := req.Limit
-	if limit == 0 {
-		limit = backend.MaxListLimit
-	}
-	p := b.ask(many("list", req.Prefix, req.After, strconv.Itoa(limit)))
+	p := b.ask(many("list", req.Prefix, req.After, strconv.Itoa(req.Size())))
 	states := make(map[string]*state)
 	horizon := "" // a node has not listed what comes after it
 	err := p.collect(ctx, func(x answer) need {
@@ -147,10 +145,10 @@ func (b *Backend) list(ctx context.Context, req backend.ListRequest) (backend.Li
 	case p.good < b.majority:
 		return backend.ListPage{}, p.failure()
 	}
-	return b.page(states, limit, horizon, p.silent()), nil
+	return b.page(states, req.Size(), horizon, p.silent())
 }
 
-func (b *Backend) page(states map[string]*state, limit int, horizon string, silent int) backend.ListPage {
+func (b *Backend) page(states map[string]*state, size int, horizon string, silent int) (backend.ListPage, error) {
 	var names []string
 	for name := range states {
 		if horizon == "" || name <= horizon {
@@ -158,19 +156,11 @@ func (b *Backend) page(states map[string]*state, limit int, horizon string, sile
 		}
 	}
 	slices.Sort(names)
-	page := backend.ListPage{Next: horizon}
-	for _, name := range names {
-		info := b.describe(name, states[name], silent)
-		if len(info.Holders) == 0 {
-			continue
-		}
-		if len(page.Locks) == limit {
-			page.Next = page.Locks[limit-1].Name
-			break
-		}
-		page.Locks = append(page.Locks, info)
-	}
-	return page
+	page, err := lockstate.Page(size, names, func(name string) (backend.LockInfo, error) {
+		return b.describe(name, states[name], silent), nil
+	})
+	page.Next = cmp.Or(page.Next, horizon)
+	return page, err
 }
 
 // Watch returns ErrUnsupported: no node knows what was granted, only what it voted for.

@@ -168,6 +168,6 @@ func (t *txn) list(req backend.ListRequest) backend.ListPage {
 	t.flush() // the following query reads the table
 	// The names with the prefix stand together: no byte of a name is 0xff.
 	names := t.texts(`SELECT DISTINCT name FROM leases WHERE name > ? AND name >= ? AND name < ? ORDER BY name LIMIT ?`,
-		req.After, req.Prefix, req.Prefix+"\xff", lockstate.PageSize(req)+1)
+		req.After, req.Prefix, req.Prefix+"\xff", req.Size()+1)
 	return lockstate.List(t.rules(), req, names, t.lock)
 }

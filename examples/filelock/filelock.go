@@ -3,7 +3,6 @@
 package filelock
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -309,7 +308,7 @@ func (b *Backend) List(ctx context.Context, req backend.ListRequest) (backend.Li
 		return backend.ListPage{}, err
 	}
 	var page backend.ListPage
-	if most := cmp.Or(req.Limit, backend.MaxListLimit); len(names) > most {
+	if most := req.Size(); len(names) > most {
 		names = names[:most]
 		page.Next = names[most-1]
 	}

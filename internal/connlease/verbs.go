@@ -8,7 +8,6 @@ import (
 	"time"
 
 	"github.com/holdfast-io/holdfast/backend"
-	"github.com/holdfast-io/holdfast/internal/lockstate"
 	"github.com/holdfast-io/holdfast/internal/storeerr"
 )
 
@@ -313,7 +312,7 @@ func (b *Leases) List(ctx context.Context, req backend.ListRequest) (backend.Lis
 		return backend.ListPage{}, err
 	}
 	defer leave()
-	limit := lockstate.PageSize(req)
+	limit := req.Size()
 	var page backend.ListPage
 	names, err := b.store.Names(ctx, req, limit+1)
 	if err != nil {

@@ -399,7 +399,7 @@ func Info[L, X any](s Store[L, X], lock *Lock[L, X]) backend.LockInfo {
 // which there is one more than the page has room for if the page is not the last.
 func List[L, X any](s Store[L, X], req backend.ListRequest, names []string, lock func(name string) *Lock[L, X]) backend.ListPage {
 	var page backend.ListPage
-	if limit := PageSize(req); len(names) > limit {
+	if limit := req.Size(); len(names) > limit {
 		names = names[:limit]
 		page.Next = names[limit-1]
 	}
@@ -411,8 +411,25 @@ func List[L, X any](s Store[L, X], req backend.ListRequest, names []string, lock
 	return page
 }
 
-// PageSize returns how many locks a page has room for.
-func PageSize(req backend.ListRequest) int { return cmp.Or(req.Limit, backend.MaxListLimit) }
+// Page describes the first size locks, of those in order, that have holders or waiters. info describes one. Next is set
+// if there is another. The error is the first of info.
+func Page[T any](size int, locks []T, info func(T) (backend.LockInfo, error)) (backend.ListPage, error) {
+	var page backend.ListPage
+	for _, l := range locks {
+		i, err := info(l)
+		switch {
+		case err != nil:
+			return backend.ListPage{}, err
+		case len(i.Holders)+len(i.Waiters) == 0:
+			continue
+		case len(page.Locks) == size:
+			page.Next = page.Locks[size-1].Name
+			return page, nil
+		}
+		page.Locks = append(page.Locks, i)
+	}
+	return page, nil
+}
 
 // Holders describes leases that are held.
 func Holders[L, X any](s Store[L, X], leases []*Lease[L, X]) []backend.Holder {

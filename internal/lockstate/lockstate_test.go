@@ -297,3 +297,50 @@ func TestList(t *testing.T) {
 		}
 	}
 }
+
+// TestPage: free locks take no room, and a page that is full has a next one only if a lock follows that is not free.
+func TestPage(t *testing.T) {
+	t.Parallel()
+	failed := errors.New("no answer")
+	for name, x := range map[string]struct {
+		size int
+		all  string // a lock each: upper case is held, lower case is free, ? has waiters alone, ! has no answer
+		want string
+		next string
+	}{
+		"none":                        {2, "", "", ""},
+		"all are free":                {2, "abc", "", ""},
+		"as many as there is room":    {2, "AbB", "AB", ""},
+		"one more":                    {2, "AbBcC", "AB", "B"},
+		"free ones behind a full one": {2, "ABcde", "AB", ""},
+		"waiters alone":               {1, "a?B", "?", "?"},
+		"no answer":                   {2, "A!B", "", "failed"},
+		"no answer behind the page":   {1, "AB!", "A", "A"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			page, err := lockstate.Page(x.size, []byte(x.all), func(c byte) (backend.LockInfo, error) {
+				info := backend.LockInfo{Name: string(c)}
+				switch {
+				case c == '!':
+					return info, failed
+				case c == '?':
+					info.Waiters = make([]backend.Waiter, 1)
+				case c < 'a':
+					info.Holders = make([]backend.Holder, 1)
+				}
+				return info, nil
+			})
+			got, next := "", page.Next
+			for _, info := range page.Locks {
+				got += info.Name
+			}
+			if errors.Is(err, failed) {
+				next = "failed"
+			}
+			if got != x.want || next != x.next {
+				t.Errorf("%q, next %q; want %q, %q", got, next, x.want, x.next)
+			}
+		})
+	}
+}

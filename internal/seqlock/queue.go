@@ -1,12 +1,12 @@
 package seqlock
 
 import (
-	"cmp"
 	"context"
 	"slices"
 	"strings"
 
 	"github.com/holdfast-io/holdfast/backend"
+	"github.com/holdfast-io/holdfast/internal/lockstate"
 )
 
 // Entry is what a store keeps of a lease that is held or waits.
@@ -102,20 +102,5 @@ func Page(
 		}
 	}
 	slices.Sort(names)
-	most := cmp.Or(req.Limit, backend.MaxListLimit)
-	var page backend.ListPage
-	for _, name := range slices.Compact(names) {
-		info, err := inspect(ctx, name)
-		switch {
-		case err != nil:
-			return backend.ListPage{}, err
-		case len(info.Holders)+len(info.Waiters) == 0:
-			continue
-		case len(page.Locks) == most:
-			page.Next = page.Locks[most-1].Name
-			return page, nil
-		}
-		page.Locks = append(page.Locks, info)
-	}
-	return page, nil
+	return lockstate.Page(req.Size(), slices.Compact(names), func(name string) (backend.LockInfo, error) { return inspect(ctx, name) })
 }

@@ -100,7 +100,7 @@ func (b *Leases) List(ctx context.Context, req backend.ListRequest) (backend.Lis
 		return backend.ListPage{}, err
 	}
 	ask := req
-	ask.Limit = lockstate.PageSize(req) + 1
+	ask.Limit = req.Size() + 1
 	var names []string
 	err := b.direct(ctx, "list", func(ctx context.Context) error {
 		var err error
