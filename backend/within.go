@@ -18,6 +18,20 @@ func Within(ctx, life context.Context) (context.Context, func()) {
 	return ctx, func() { stop(); cancel(nil) }
 }
 
+// Begin begins a call of a backend whose life ends when it is closed, with ErrClosed as its cause. The context and the
+// function that it returns are those of Within. Errors: life's cause, also where ctx has ended too; ctx's cause.
+func Begin(ctx, life context.Context) (context.Context, func(), error) {
+	within, leave := Within(ctx, life)
+	if within.Err() == nil {
+		return within, leave, nil
+	}
+	leave()
+	if life.Err() != nil {
+		return nil, nil, context.Cause(life)
+	}
+	return nil, nil, context.Cause(ctx)
+}
+
 // IsCause reports whether err, of a call with ctx, is no answer of the store but what ctx has ended with. The
 // cause may look like an answer: the context of a lock ends with ErrLost, and that of an errgroup with the
 // ErrHeld of another lock.

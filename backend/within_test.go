@@ -37,3 +37,49 @@ func TestWithin(t *testing.T) {
 		leave()
 	}
 }
+
+// Begin refuses a call whose context has ended and one of a backend that is closed. Where both have happened, the call
+// gets ErrClosed, which is final.
+func TestBegin(t *testing.T) {
+	t.Parallel()
+	left := errors.New("the caller left")
+	for name, x := range map[string]struct {
+		leaves, closes bool
+		want           error
+	}{
+		"neither":         {},
+		"the caller left": {leaves: true, want: left},
+		"it is closed":    {closes: true, want: backend.ErrClosed},
+		"both":            {leaves: true, closes: true, want: backend.ErrClosed},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			ctx, leave := context.WithCancelCause(t.Context())
+			life, end := context.WithCancelCause(t.Context())
+			defer leave(nil)
+			defer end(nil)
+			if x.leaves {
+				leave(left)
+			}
+			if x.closes {
+				end(backend.ErrClosed)
+			}
+			within, done, err := backend.Begin(ctx, life)
+			if x.want != nil {
+				if !errors.Is(err, x.want) || within != nil || done != nil {
+					t.Errorf("%v, %v; want %v alone", within, err, x.want)
+				}
+				return
+			}
+			if err != nil || within.Err() != nil {
+				t.Fatalf("%v, %v", err, within.Err())
+			}
+			end(backend.ErrClosed)
+			<-within.Done()
+			if cause := context.Cause(within); !errors.Is(cause, backend.ErrClosed) {
+				t.Errorf("it ended with %v", cause)
+			}
+			done()
+		})
+	}
+}

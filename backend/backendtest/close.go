@@ -1,6 +1,7 @@
 package backendtest
 
 import (
+	"context"
 	"errors"
 	"time"
 
@@ -87,6 +88,10 @@ func closeRefuses(e *env) {
 	closed("Release", a.release(l.AcquireRequest))
 	_, err = a.b.Inspect(ctx, name)
 	closed("Inspect", err)
+	ended, end := context.WithCancel(ctx)
+	end()
+	_, err = a.b.Inspect(ended, name)
+	closed("Inspect with a context that has ended", err)
 	_, err = a.b.List(ctx, backend.ListRequest{Prefix: name})
 	closed("List", err)
 	_, err = a.b.Break(ctx, backend.BreakRequest{Name: name})

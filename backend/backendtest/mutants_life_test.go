@@ -181,6 +181,14 @@ func lifeMutants() []mutant {
 		{"stays open", []string{"C13"}, func() *hooks {
 			return &hooks{close: func(backend.Backend) error { return nil }}
 		}},
+		{"looks at the context before it looks whether it is closed", []string{"C13"}, func() *hooks {
+			return &hooks{inspect: func(ctx context.Context, b backend.Backend, name string) (backend.LockInfo, error) {
+				if ctx.Err() != nil {
+					return backend.LockInfo{}, context.Cause(ctx)
+				}
+				return b.Inspect(ctx, name)
+			}}
+		}},
 	}
 }
 

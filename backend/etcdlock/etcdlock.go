@@ -189,16 +189,16 @@ func (b *Backend) Close() error {
 // enter starts a call. The context that it returns ends with ctx and with Close. The caller must
 // call leave.
 func (b *Backend) enter(ctx context.Context) (context.Context, func(), error) {
-	if ctx.Err() != nil {
-		return nil, nil, context.Cause(ctx)
-	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if b.closed {
+	if b.closed { // base ends a little later
 		return nil, nil, backend.ErrClosed
 	}
+	ctx, leave, err := backend.Begin(ctx, b.base)
+	if err != nil {
+		return nil, nil, err
+	}
 	b.calls.Add(1)
-	ctx, leave := backend.Within(ctx, b.base)
 	return ctx, func() { leave(); b.calls.Done() }, nil
 }
 

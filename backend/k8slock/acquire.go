@@ -18,11 +18,11 @@ func (b *Backend) Acquire(ctx context.Context, req backend.AcquireRequest) (back
 	if err := req.Validate(b.caps); err != nil {
 		return backend.Grant{}, err
 	}
-	ctx, cancel := b.within(ctx)
-	defer cancel()
-	if ctx.Err() != nil {
-		return backend.Grant{}, context.Cause(ctx)
+	ctx, cancel, err := backend.Begin(ctx, b.base)
+	if err != nil {
+		return backend.Grant{}, err
 	}
+	defer cancel()
 	s, err := b.session(req.Session)
 	if err != nil {
 		return backend.Grant{}, err

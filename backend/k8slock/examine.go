@@ -5,6 +5,7 @@ import (
 	"net/http"
 	"strings"
 
+	"github.com/holdfast-io/holdfast/backend"
 	"github.com/holdfast-io/holdfast/internal/storeerr"
 )
 
@@ -14,7 +15,7 @@ func verbs() []string { return []string{"get", "list", "watch", "create", "updat
 // Examine asks the API server whether the user may do what Holdfast does with the Leases of the
 // namespace. It implements backend.Examiner.
 func (b *Backend) Examine(ctx context.Context) ([]string, error) {
-	ctx, done := b.within(ctx)
+	ctx, done := backend.Within(ctx, b.base)
 	defer done()
 	var out []string
 	for _, verb := range verbs() {

@@ -49,11 +49,11 @@ func (b *Backend) Inspect(ctx context.Context, lock string) (backend.LockInfo, e
 	if err := backend.ValidateName(lock); err != nil {
 		return backend.LockInfo{}, err
 	}
-	ctx, cancel := b.within(ctx)
-	defer cancel()
-	if ctx.Err() != nil {
-		return backend.LockInfo{}, context.Cause(ctx)
+	ctx, cancel, err := backend.Begin(ctx, b.base)
+	if err != nil {
+		return backend.LockInfo{}, err
 	}
+	defer cancel()
 	free, err := b.slot(ctx, nil)
 	defer free()
 	if err != nil {
@@ -101,11 +101,11 @@ func (b *Backend) List(ctx context.Context, req backend.ListRequest) (backend.Li
 	if err := req.Validate(); err != nil {
 		return backend.ListPage{}, err
 	}
-	ctx, cancel := b.within(ctx)
-	defer cancel()
-	if ctx.Err() != nil {
-		return backend.ListPage{}, context.Cause(ctx)
+	ctx, cancel, err := backend.Begin(ctx, b.base)
+	if err != nil {
+		return backend.ListPage{}, err
 	}
+	defer cancel()
 	free, err := b.slot(ctx, nil)
 	defer free()
 	if err != nil {
@@ -146,10 +146,10 @@ func (b *Backend) Watch(ctx context.Context, req backend.WatchRequest, _ func(ba
 	if err := backend.ValidatePrefix(req.Prefix); err != nil {
 		return err
 	}
-	ctx, cancel := b.within(ctx)
-	defer cancel()
-	if ctx.Err() != nil {
-		return context.Cause(ctx)
+	_, cancel, err := backend.Begin(ctx, b.base)
+	if err != nil {
+		return err
 	}
+	cancel()
 	return backend.ErrUnsupported
 }

@@ -203,8 +203,3 @@ func (b *Backend) background(f func()) {
 		b.work.Go(f)
 	}
 }
-
-// within returns ctx, which also ends when the backend is closed.
-func (b *Backend) within(ctx context.Context) (context.Context, func()) {
-	return backend.Within(ctx, b.base)
-}

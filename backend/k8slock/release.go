@@ -15,11 +15,11 @@ func (b *Backend) Release(ctx context.Context, req backend.ReleaseRequest) error
 	if err := req.Validate(); err != nil {
 		return err
 	}
-	ctx, cancel := b.within(ctx)
-	defer cancel()
-	if ctx.Err() != nil {
-		return context.Cause(ctx)
+	ctx, cancel, err := backend.Begin(ctx, b.base)
+	if err != nil {
+		return err
 	}
+	defer cancel()
 	b.leave(req)
 	var outcome error
 	c := &change{apply: func(r *record) bool {
@@ -35,7 +35,7 @@ func (b *Backend) Release(ctx context.Context, req backend.ReleaseRequest) error
 		r.promote(b.rest.clock.now())
 		return false
 	}}
-	err := b.do(ctx, req.Name, c)
+	err = b.do(ctx, req.Name, c)
 	if err == nil && !req.Abandon {
 		err = outcome
 	}
@@ -85,11 +85,11 @@ func (b *Backend) Break(ctx context.Context, req backend.BreakRequest) (backend.
 	if err := req.Validate(); err != nil {
 		return backend.BreakResult{}, err
 	}
-	ctx, cancel := b.within(ctx)
-	defer cancel()
-	if ctx.Err() != nil {
-		return backend.BreakResult{}, context.Cause(ctx)
+	ctx, cancel, err := backend.Begin(ctx, b.base)
+	if err != nil {
+		return backend.BreakResult{}, err
 	}
+	defer cancel()
 	var res backend.BreakResult
 	c := &change{creates: true, apply: func(r *record) bool {
 		res = backend.BreakResult{}
@@ -105,7 +105,7 @@ func (b *Backend) Break(ctx context.Context, req backend.BreakRequest) (backend.
 		r.promote(b.rest.clock.now())
 		return false
 	}}
-	err := b.do(ctx, req.Name, c)
+	err = b.do(ctx, req.Name, c)
 	if err != nil {
 		return backend.BreakResult{}, b.failWrite(ctx, opBreak, err)
 	}

@@ -46,11 +46,11 @@ func (b *Backend) OpenSession(ctx context.Context, req backend.SessionRequest) e
 	if err := req.Validate(b.caps); err != nil {
 		return err
 	}
-	ctx, cancel := b.within(ctx)
-	defer cancel()
-	if ctx.Err() != nil {
-		return context.Cause(ctx)
+	ctx, cancel, err := backend.Begin(ctx, b.base)
+	if err != nil {
+		return err
 	}
+	defer cancel()
 	if err := b.follow(ctx); err != nil {
 		return b.fail(ctx, opOpen, err, false)
 	}
@@ -261,11 +261,11 @@ func (b *Backend) Renew(ctx context.Context, req backend.RenewRequest) (backend.
 	if err := req.Validate(b.caps); err != nil {
 		return backend.RenewResult{}, err
 	}
-	ctx, cancel := b.within(ctx)
-	defer cancel()
-	if ctx.Err() != nil {
-		return backend.RenewResult{}, context.Cause(ctx)
+	ctx, cancel, err := backend.Begin(ctx, b.base)
+	if err != nil {
+		return backend.RenewResult{}, err
 	}
+	defer cancel()
 	if req.Session == "" {
 		return backend.RenewResult{}, nil
 	}
@@ -321,11 +321,11 @@ func (b *Backend) EndSession(ctx context.Context, id backend.SessionID) error {
 	if err := backend.ValidateSessionID(id); err != nil {
 		return err
 	}
-	ctx, cancel := b.within(ctx)
-	defer cancel()
-	if ctx.Err() != nil {
-		return context.Cause(ctx)
+	ctx, cancel, err := backend.Begin(ctx, b.base)
+	if err != nil {
+		return err
 	}
+	defer cancel()
 	s, err := b.session(id)
 	switch {
 	case isKindOf(err, backend.ErrSessionLost):

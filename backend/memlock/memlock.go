@@ -27,18 +27,21 @@ func (b *Backend) Capabilities() backend.Capabilities {
 	return caps
 }
 
-// enter begins a call. It returns an error if the call's context has ended or b is closed.
+// enter begins a call. It returns an error if b is closed or the call's context has ended.
 // Otherwise the store is locked, and the call must end with Store.leave.
 func (b *Backend) enter(ctx context.Context) error {
-	if ctx.Err() != nil {
-		return context.Cause(ctx)
-	}
 	b.store.enter()
-	if b.closed {
-		b.store.leave()
-		return backend.ErrClosed
+	var err error
+	switch {
+	case b.closed:
+		err = backend.ErrClosed
+	case ctx.Err() != nil:
+		err = context.Cause(ctx)
+	default:
+		return nil
 	}
-	return nil
+	b.store.leave()
+	return err
 }
 
 // OpenSession creates a session or confirms it. Errors: *InvalidError; ErrSessionLost for an

@@ -323,24 +323,9 @@ func (b *Backend) Close() error {
 	return nil
 }
 
-// within returns a copy of ctx that also ends when the Backend is closed.
-func (b *Backend) within(ctx context.Context) (context.Context, func()) {
-	return backend.Within(ctx, b.base)
-}
-
-// begin starts every call: it checks that neither the Backend is closed nor ctx has ended.
+// begin begins a call.
 func (b *Backend) begin(ctx context.Context) (context.Context, func(), error) {
-	ctx, cancel := b.within(ctx)
-	if b.base.Err() != nil {
-		cancel()
-		return nil, nil, backend.ErrClosed
-	}
-	if ctx.Err() != nil {
-		err := context.Cause(ctx)
-		cancel()
-		return nil, nil, err
-	}
-	return ctx, cancel, nil
+	return backend.Begin(ctx, b.base)
 }
 
 func (b *Backend) key(suffix string) string { return b.cfg.Prefix + ":" + suffix }

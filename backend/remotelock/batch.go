@@ -68,13 +68,13 @@ func (b *Backend) share(ctx context.Context, it func() *item) outcome {
 	if f := b.together.alone(); f != nil {
 		return outcome{alone: true, request: f}
 	}
-	if ctx.Err() != nil {
-		return outcome{err: context.Cause(ctx)}
-	}
 	if err := b.enter(); err != nil {
 		return outcome{err: err}
 	}
 	defer b.work.Done()
+	if ctx.Err() != nil {
+		return outcome{err: context.Cause(ctx)}
+	}
 	one := it()
 	if f := b.together.enqueue(one); f != nil {
 		return outcome{alone: true, request: f}

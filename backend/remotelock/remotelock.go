@@ -188,11 +188,11 @@ func (b *Backend) begin(ctx context.Context) (context.Context, func(), error) {
 	if err := b.enter(); err != nil {
 		return nil, nil, err
 	}
-	if ctx.Err() != nil {
+	ctx, leave, err := backend.Begin(ctx, b.life)
+	if err != nil {
 		b.work.Done()
-		return nil, nil, context.Cause(ctx)
+		return nil, nil, err
 	}
-	ctx, leave := backend.Within(ctx, b.life)
 	return ctx, func() { leave(); b.work.Done() }, nil
 }
 

@@ -38,7 +38,7 @@ func newRequest(op string, lasting bool, run func(*txn) error) *request {
 
 // do executes a request, and returns its answer.
 func (b *Backend) do(ctx context.Context, r *request) error {
-	if ctx.Err() != nil {
+	if ctx.Err() != nil && b.life.Err() == nil { // enqueue refuses what comes after Close
 		return context.Cause(ctx)
 	}
 	if err := b.enqueue(r); err != nil {

@@ -89,13 +89,10 @@ const (
 // enter begins every call. The context that it returns also ends with Close. Errors: ErrClosed;
 // ctx's cause; those of Store.Setup.
 func (b *Leases) enter(ctx context.Context, op string) (context.Context, func(), error) {
-	if b.life.Err() != nil {
-		return nil, nil, backend.ErrClosed
+	ctx, leave, err := backend.Begin(ctx, b.life)
+	if err != nil {
+		return nil, nil, err
 	}
-	if ctx.Err() != nil {
-		return nil, nil, context.Cause(ctx)
-	}
-	ctx, leave := backend.Within(ctx, b.life)
 	if err := b.Ready(ctx, op); err != nil {
 		leave()
 		return nil, nil, err

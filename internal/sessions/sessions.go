@@ -89,12 +89,7 @@ func (r *Sessions[P]) Base() context.Context { return r.base }
 // Begin begins a call. The context that it returns ends with ctx and with Close. The caller must call
 // the function when the call has ended. Errors: ErrClosed; ctx's cause.
 func (r *Sessions[P]) Begin(ctx context.Context) (context.Context, func(), error) {
-	ctx, done := backend.Within(ctx, r.base)
-	if ctx.Err() != nil {
-		done()
-		return nil, nil, context.Cause(ctx)
-	}
-	return ctx, done, nil
+	return backend.Begin(ctx, r.base)
 }
 
 // Go runs f in the background. Close waits for it. When the backend is closed, Go does nothing.

@@ -201,11 +201,11 @@ const opLook = "look"
 
 // Ready makes sure that the store can be used.
 func (b *Leases) Ready(ctx context.Context, op string) error {
-	if ctx.Err() != nil {
-		return context.Cause(ctx)
-	}
 	if b.Closed() {
 		return backend.ErrClosed
+	}
+	if ctx.Err() != nil {
+		return context.Cause(ctx)
 	}
 	if !b.seen.Load() {
 		if err := b.migrate(ctx, op); err != nil {
