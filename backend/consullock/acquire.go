@@ -36,26 +36,16 @@ func (b *Backend) Acquire(ctx context.Context, req backend.AcquireRequest) (back
 	}
 	defer s.leases.Part(a.key, a.mine)
 	g, err := a.run(ctx)
+	err = s.leases.Outcome(ctx, b.sessions.Base(), req.Lease, err)
 	switch {
-	case b.sessions.Base().Err() != nil:
-		return backend.Grant{}, backend.ErrClosed
-	case err == nil && s.Left() <= 0: // it ended on the way
-		return backend.Grant{}, backend.ErrSessionLost
-	case err != nil && s.Life.Err() != nil && ctx.Err() == nil:
-		return backend.Grant{}, backend.ErrSessionLost
-	case s.IsLost(req.Lease), a.late:
+	case errors.Is(err, backend.ErrLost) && (a.late || s.IsLost(req.Lease)):
 		s.clear(a.key)
-		return backend.Grant{}, backend.ErrLost
 	case err == nil && s.grant(a.mine):
 		return g, nil
 	case err == nil: // it was released or abandoned
-		return backend.Grant{}, backend.ErrLost
+		err = backend.ErrLost
 	}
-	err = b.fail(ctx, opAcquire, err, true)
-	if away, ok := errors.AsType[*backend.UnavailableError](err); ok && s.leases.MayHave(a.mine) {
-		away.MayHold = true // whatever was refused since
-	}
-	return g, err
+	return backend.Grant{}, s.leases.MayHold(a.mine, b.fail(ctx, opAcquire, err, true))
 }
 
 // grant records that the lease is held, unless it was released, abandoned or reported as lost in the

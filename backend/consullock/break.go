@@ -29,12 +29,7 @@ func (b *Backend) Break(ctx context.Context, req backend.BreakRequest) (backend.
 	}
 	defer done()
 	br := &breaking{b: b, req: &req}
-	res, begun, err := seqlock.Break(ctx, br, &req)
-	err = b.fail(ctx, opBreak, err, begun)
-	if begun {
-		err = backend.PartDone(name, opBreak, err)
-	}
-	return res, err
+	return seqlock.Break(ctx, name, br, &req, b.fail)
 }
 
 type victim = seqlock.Victim[entry]

@@ -19,7 +19,6 @@ const (
 	opRelease = "release"
 	opInspect = "inspect"
 	opList    = "list"
-	opBreak   = "break"
 
 	// closePatience bounds how long the end of a session waits for Consul.
 	closePatience = time.Second

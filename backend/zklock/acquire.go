@@ -37,19 +37,11 @@ func (b *Backend) Acquire(ctx context.Context, req backend.AcquireRequest) (back
 	}
 	defer s.leases.Part(key, a.mine)
 	g, err := a.run(ctx)
-	switch {
-	case err == nil && s.Left() <= 0: // it ended on the way
-		return backend.Grant{}, backend.ErrSessionLost
-	case s.Life.Err() != nil && ctx.Err() == nil:
-		err = backend.ErrSessionLost
-	case s.IsLost(req.Lease) && ctx.Err() == nil:
-		return backend.Grant{}, backend.ErrLost // tell and created delete its entry
+	err = s.leases.Outcome(ctx, b.sessions.Base(), req.Lease, err) // tell and created delete the entry of a lease that is lost
+	if err != nil {
+		return backend.Grant{}, s.leases.MayHold(a.mine, b.fail(ctx, opAcquire, err, true))
 	}
-	err = b.fail(ctx, opAcquire, err, true)
-	if away, ok := errors.AsType[*backend.UnavailableError](err); ok && s.leases.MayHave(a.mine) {
-		away.MayHold = true // whatever was refused since
-	}
-	return g, err
+	return g, nil
 }
 
 // acquisition is one Acquire in progress.

@@ -43,12 +43,7 @@ func (b *Backend) Break(ctx context.Context, req backend.BreakRequest) (backend.
 		return backend.BreakResult{}, b.fail(ctx, opBreak, err, false)
 	}
 	br := &breaking{b: b, l: l, req: &req, lock: b.lockPath(req.Name)}
-	res, begun, err := seqlock.Break(ctx, br, &req)
-	err = b.fail(ctx, opBreak, err, begun)
-	if begun {
-		err = backend.PartDone(name, opBreak, err)
-	}
-	return res, err
+	return seqlock.Break(ctx, name, br, &req, b.fail)
 }
 
 type victim = seqlock.Victim[entry]

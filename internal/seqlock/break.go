@@ -48,10 +48,13 @@ type Evictor[E any] interface {
 // its own returns the token, and a lease granted before that write is a victim.
 //
 // If the victims do not fit into one transaction, they lose the lock in several, the oldest first.
-// Each transaction keeps out the waiters that cannot share the lock with the rest. Break returns
-// true with an error if a transaction has changed something, or may have. It is never retried then: a
-// retry could evict a later holder.
-func Break[E any](ctx context.Context, store Evictor[E], req *backend.BreakRequest) (backend.BreakResult, bool, error) {
+// Each transaction keeps out the waiters that cannot share the lock with the rest. An error goes through fail, the one of
+// the named backend, with changes set if a transaction has changed something, or may have. Break is never
+// retried then, because a retry could evict a later holder: see backend.PartDone.
+func Break[E any](
+	ctx context.Context, name string, store Evictor[E], req *backend.BreakRequest,
+	fail func(ctx context.Context, op string, err error, changes bool) error,
+) (backend.BreakResult, error) {
 	var res backend.BreakResult
 	rest, err := victims(ctx, store, req, math.MaxUint64)
 	if err == nil && len(rest) == 0 {
@@ -80,10 +83,15 @@ func Break[E any](ctx context.Context, store Evictor[E], req *backend.BreakReque
 		}
 		rest = left
 	}
-	if err != nil {
-		res = backend.BreakResult{}
+	if err == nil {
+		return res, nil
 	}
-	return res, begun, err
+	const op = "break"
+	err = fail(ctx, op, err, begun)
+	if begun {
+		err = backend.PartDone(name, op, err)
+	}
+	return backend.BreakResult{}, err
 }
 
 // victims reads the holders that req names and whose tokens are below the given one.

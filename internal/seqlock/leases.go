@@ -1,6 +1,8 @@
 package seqlock
 
 import (
+	"context"
+	"errors"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -140,11 +142,30 @@ func (x *Leases[S]) Drop(k Key, l *Lease[S]) {
 	}
 }
 
-// MayHave reports whether the lease has an entry, or may have one.
-func (x *Leases[S]) MayHave(l *Lease[S]) bool {
+// Outcome returns the error of an acquire whose attempt ended with err. Base is that of the backend. Not even a grant
+// counts when base has ended (ErrClosed), when the session has (ErrSessionLost), also on the way, and when the loss of
+// the lease was reported (ErrLost). The end of ctx alone says nothing about the session.
+func (x *Leases[S]) Outcome(ctx, base context.Context, id backend.LeaseID, err error) error {
+	switch s := x.session; {
+	case base.Err() != nil:
+		return backend.ErrClosed
+	case err == nil && s.Left() <= 0, s.Life.Err() != nil && ctx.Err() == nil:
+		return backend.ErrSessionLost
+	case s.IsLost(id):
+		return backend.ErrLost
+	}
+	return err
+}
+
+// MayHold returns err, the error of an acquire. An *UnavailableError says that the lease may be held if it has an entry,
+// or may have one, whatever was refused since.
+func (x *Leases[S]) MayHold(l *Lease[S], err error) error {
 	x.Lock()
 	defer x.Unlock()
-	return l.Entry != "" || l.Unsure
+	if away, ok := errors.AsType[*backend.UnavailableError](err); ok && (l.Entry != "" || l.Unsure) {
+		away.MayHold = true
+	}
+	return err
 }
 
 // Knows reports whether anything is known of the lease.

@@ -3,14 +3,18 @@ package seqlock_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"slices"
 	"strconv"
 	"strings"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"github.com/holdfast-io/holdfast/backend"
 	"github.com/holdfast-io/holdfast/fence"
 	"github.com/holdfast-io/holdfast/internal/seqlock"
+	"github.com/holdfast-io/holdfast/internal/sessions"
 )
 
 var errDown = errors.New("down")
@@ -79,9 +83,14 @@ func TestBreak(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			res, begun, err := seqlock.Break(t.Context(), &test.store, &backend.BreakRequest{})
-			if begun != test.begun || (err != nil) != test.fails {
-				t.Fatalf("begun %t, %v", begun, err)
+			changes := false
+			res, err := seqlock.Break(t.Context(), "store", &test.store, &backend.BreakRequest{}, func(_ context.Context, _ string, err error, c bool) error {
+				changes = c
+				return err
+			})
+			away, ok := errors.AsType[*backend.UnavailableError](err)
+			if partly := test.fails && test.begun; (err != nil) != test.fails || changes != partly || ok != partly || ok && !away.MayHold {
+				t.Fatalf("changes %t, %v", changes, err)
 			}
 			if err != nil {
 				return
@@ -132,6 +141,106 @@ func TestDescribe(t *testing.T) {
 			})
 			if info.Name != "n" || info.Limit != test.limit || len(info.Holders) != test.holders || len(info.Waiters) != test.waiters || info.Token != test.token {
 				t.Errorf("%+v", info)
+			}
+		})
+	}
+}
+
+// peer is a session that is nothing in the store.
+type peer struct{ *sessions.Session }
+
+func (p peer) Open(context.Context) error  { return p.Extend() }
+func (p peer) Run()                        { <-p.Life.Done() }
+func (p peer) Renew(context.Context) error { return p.Extend() }
+func (p peer) End(context.Context) error   { return nil }
+func (p peer) Bury() bool                  { return true }
+
+// TestOutcome: an acquire, even one that was granted, ends with the backend, with its session and with the loss of its lease,
+// in this order. The end of its context changes that for a session alone: its own error says more then.
+func TestOutcome(t *testing.T) {
+	t.Parallel()
+	const lease = "leaseleaseleaselease"
+	for name, test := range map[string]struct {
+		closed, ended, late, lost, left bool // late: the session is past its deadline; left: ctx has ended
+		err, want                       error
+	}{
+		"granted":                                     {},
+		"failed":                                      {err: errDown, want: errDown},
+		"granted, and closed":                         {closed: true, want: backend.ErrClosed},
+		"closed, with all that closing ends":          {closed: true, ended: true, lost: true, err: errDown, want: backend.ErrClosed},
+		"granted, and the session has ended":          {ended: true, want: backend.ErrSessionLost},
+		"granted, and the session is over on the way": {late: true, want: backend.ErrSessionLost},
+		"failed, past the deadline":                   {late: true, err: errDown, want: errDown},
+		"failed, and the session has ended":           {ended: true, lost: true, err: errDown, want: backend.ErrSessionLost},
+		"its caller left, and the session has ended":  {ended: true, left: true, err: errDown, want: errDown},
+		"granted, and lost":                           {lost: true, want: backend.ErrLost},
+		"failed, and lost":                            {lost: true, err: errDown, want: backend.ErrLost},
+		"granted, lost, and its caller left":          {lost: true, left: true, want: backend.ErrLost},
+		"failed, lost, and its caller left":           {lost: true, left: true, err: errDown, want: backend.ErrLost},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				all := sessions.New(sessions.Config[peer]{
+					Caps: backend.Capabilities{Sessions: true, MaxTTL: time.Hour},
+					New:  func(s *sessions.Session) peer { return peer{s} },
+					Fail: func(_ context.Context, _ string, err error, _ bool) error { return err },
+				})
+				defer all.Close()
+				id := backend.NewSessionID()
+				if err := all.Open(t.Context(), backend.SessionRequest{ID: id, TTL: time.Minute}); err != nil {
+					t.Fatal(err)
+				}
+				s, err := all.Get(id)
+				if err != nil {
+					t.Fatal(err)
+				}
+				leases := seqlock.NewLeases[struct{}](s.Session, nil)
+				ctx, leave := context.WithCancel(t.Context())
+				defer leave()
+				if test.lost {
+					leases.Report(backend.Loss{Lease: lease}, nil)
+				}
+				if test.late {
+					time.Sleep(time.Minute)
+				}
+				if test.ended {
+					s.Expire(backend.CauseExpired)
+				}
+				if test.left {
+					leave()
+				}
+				if test.closed {
+					all.Close()
+				}
+				if err := leases.Outcome(ctx, all.Base(), lease, test.err); !errors.Is(err, test.want) {
+					t.Errorf("%v, want %v", err, test.want)
+				}
+			})
+		})
+	}
+}
+
+// TestMayHold: what was refused to a lease that has an entry, or may have one, leaves the lease in doubt.
+func TestMayHold(t *testing.T) {
+	t.Parallel()
+	leases := seqlock.NewLeases[struct{}](nil, nil)
+	for name, test := range map[string]struct {
+		lease *seqlock.Lease[struct{}]
+		want  bool
+	}{
+		"no entry":       {new(seqlock.Lease[struct{}]), false},
+		"an entry":       {&seqlock.Lease[struct{}]{Entry: "entry"}, true},
+		"maybe an entry": {&seqlock.Lease[struct{}]{Unsure: true}, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			away := &backend.UnavailableError{Err: errDown}
+			if err := leases.MayHold(test.lease, fmt.Errorf("refused: %w", away)); !errors.Is(err, away) || away.MayHold != test.want {
+				t.Errorf("%v, want that it may be held: %t", err, test.want)
+			}
+			if err := leases.MayHold(test.lease, errDown); !errors.Is(err, errDown) {
+				t.Errorf("%v", err)
 			}
 		})
 	}
