@@ -3,11 +3,11 @@ package elector
 import (
 	"context"
 	"errors"
-	"math/rand/v2"
 	"time"
 
 	"github.com/holdfast-io/holdfast"
 	"github.com/holdfast-io/holdfast/fence"
+	"github.com/holdfast-io/holdfast/internal/retry"
 )
 
 // ErrNoLeader means that no candidate leads at the moment.
@@ -152,13 +152,6 @@ func (e *Elector) watch(ctx context.Context, news chan<- struct{}) error {
 
 // await waits for news, but no longer than about d.
 func await(ctx context.Context, news <-chan struct{}, d time.Duration) error {
-	timer := time.NewTimer(d/2 + rand.N(d))
-	defer timer.Stop()
-	select {
-	case <-news:
-	case <-timer.C:
-	case <-ctx.Done():
-		return context.Cause(ctx)
-	}
-	return nil
+	retry.Until(retry.About(d), ctx.Done(), news)
+	return context.Cause(ctx)
 }

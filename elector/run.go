@@ -4,10 +4,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"math/rand/v2"
 	"time"
 
 	"github.com/holdfast-io/holdfast"
+	"github.com/holdfast-io/holdfast/internal/retry"
 )
 
 // Run campaigns and calls lead each time the elector leads, until ctx ends or lead fails. The
@@ -117,12 +117,6 @@ func (e *Elector) over(ctx context.Context, term *Term, why, err error) error {
 
 // rest waits for about d.
 func rest(ctx context.Context, d time.Duration) error {
-	timer := time.NewTimer(d/2 + rand.N(d))
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-		return nil
-	case <-ctx.Done():
-		return context.Cause(ctx)
-	}
+	retry.Pause(ctx, retry.About(d))
+	return context.Cause(ctx)
 }

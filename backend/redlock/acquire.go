@@ -186,11 +186,11 @@ func (a *acquisition) round(ctx context.Context) verdict {
 	switch {
 	case v.kind == split && a.leads(bal) && a.keeps < maxKeeps:
 		a.keeps++
-		v.again = jitter(min(time.Since(began), maxPause))
+		v.again = retry.About(min(time.Since(began), maxPause))
 		return v
 	case v.kind == split || v.kind == inDoubt:
 		a.pause = min(2*max(a.pause, time.Since(began)/2), maxPause)
-		v.again = jitter(a.pause)
+		v.again = retry.About(a.pause)
 	}
 	a.giveBack(bal, false)
 	return v

@@ -45,7 +45,7 @@ func (e *listener) run() {
 		if time.Since(began) > lastProbe {
 			pause = firstProbe
 		}
-		if !retry.Pause(e.b.base, jitter(pause)) {
+		if !retry.Pause(e.b.base, retry.About(pause)) {
 			return
 		}
 	}

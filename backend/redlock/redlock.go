@@ -5,7 +5,6 @@ import (
 	"context"
 	"errors"
 	"log/slog"
-	"math/rand/v2"
 	"strconv"
 	"strings"
 	"sync"
@@ -350,10 +349,4 @@ func (b *Backend) quorum(c backend.Claim) int {
 		return b.majority
 	}
 	return max(b.majority, len(b.nodes)*c.Limit/(c.Limit+1)+1)
-}
-
-// jitter returns d, more or less.
-func jitter(d time.Duration) time.Duration {
-	const least = 100 * time.Microsecond
-	return d/2 + rand.N(max(d, least))
 }

@@ -244,7 +244,7 @@ func (b *Backend) breakLock(ctx context.Context, req *backend.BreakRequest) (bac
 		// Each acquire raises the counter to its clock, in microseconds. The margin soon
 		// exceeds the duration of a round trip.
 		token = r.greatest + leastMargin<<n
-		if !retry.Pause(ctx, jitter(time.Millisecond)) {
+		if !retry.Pause(ctx, retry.About(time.Millisecond)) {
 			return backend.BreakResult{}, context.Cause(ctx)
 		}
 	}

@@ -20,7 +20,7 @@ func (a *acquisition) conclude(ctx context.Context, bal *ballot) verdict {
 		a.leaves(bal)
 		a.giveBack(bal, true)
 		if ctx.Err() == nil && !errors.Is(err, backend.ErrClosed) {
-			return verdict{kind: split, err: err, again: jitter(a.pause)}
+			return verdict{kind: split, err: err, again: retry.About(a.pause)}
 		}
 		return verdict{kind: failed, err: err}
 	}
@@ -100,7 +100,7 @@ func (a *acquisition) settle(ctx context.Context, bal *ballot) (fence.Token, err
 		}
 		token = max(greatest+1, fence.Token(a.b.clock())) //nolint:gosec // not negative
 		agreed = nil
-		if !retry.Pause(ctx, jitter(time.Millisecond)) {
+		if !retry.Pause(ctx, retry.About(time.Millisecond)) {
 			return 0, context.Cause(ctx)
 		}
 	}

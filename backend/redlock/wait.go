@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/holdfast-io/holdfast/backend"
+	"github.com/holdfast-io/holdfast/internal/retry"
 )
 
 // A waiter sends nothing while it waits. Of the waiters for one lock in this process only the
@@ -108,15 +109,15 @@ func (a *acquisition) wait(ctx context.Context) (backend.Grant, error) {
 			continue
 		case v.kind == inDoubt:
 			doubt = min(2*doubt, longestDoubt)
-			rest = jitter(doubt)
+			rest = retry.About(doubt)
 		case !listening:
 			b.subscribe(l)
 			rest = min(v.again, confirm)
 		default:
-			rest = max(v.again, idle) + jitter(idle/4)
+			rest = max(v.again, idle) + retry.About(idle/4)
 		}
 		if !w.first() { // its lease is not held after all
-			if err := a.rest(ctx, w, jitter(idle), &waited); err != nil {
+			if err := a.rest(ctx, w, retry.About(idle), &waited); err != nil {
 				return backend.Grant{}, err
 			}
 			if waited, err = a.queue(ctx, w); err != nil {

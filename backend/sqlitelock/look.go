@@ -9,6 +9,7 @@ import (
 
 	"github.com/holdfast-io/holdfast/backend"
 	"github.com/holdfast-io/holdfast/internal/lockstate"
+	"github.com/holdfast-io/holdfast/internal/retry"
 	"github.com/holdfast-io/holdfast/internal/waiters"
 )
 
@@ -226,26 +227,20 @@ func (b *Backend) notify(addr string, l *notification) {
 // quick. So it resends for about a second, and then leaves them to the timers of the other
 // side, which may be stopped.
 func (b *Backend) resend() {
-	const first, last, tries = time.Millisecond, 200 * time.Millisecond, 12
+	const first, last, tries = time.Millisecond, 200 * time.Millisecond, 14
 	for {
 		select {
 		case <-b.undelivered:
 		case <-b.life.Done():
 			return
 		}
-		pause := first
-		for range tries {
-			timer := time.NewTimer(pause)
-			select {
-			case <-timer.C:
-			case <-b.life.Done():
-				timer.Stop()
+		for n := range tries {
+			if !retry.Pause(b.life, retry.Delay(n, first, last)) {
 				return
 			}
 			if b.resendOnce() {
 				break
 			}
-			pause = min(2*pause, last)
 		}
 		b.mu.Lock()
 		if n := len(b.unsent); n > 0 {

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/holdfast-io/holdfast/backend"
+	"github.com/holdfast-io/holdfast/internal/retry"
 	"github.com/holdfast-io/holdfast/internal/storeerr"
 )
 
@@ -410,11 +411,7 @@ func Poll(ctx context.Context, look func(late bool) (done bool, err error)) erro
 		if err != nil || done {
 			return err
 		}
-		timer := time.NewTimer(pause)
-		select {
-		case <-timer.C:
-		case <-ctx.Done():
-			timer.Stop()
+		if !retry.Pause(ctx, pause) {
 			return storeerr.Cause(ctx, ctx.Err())
 		}
 	}

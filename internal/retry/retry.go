@@ -16,10 +16,17 @@ func Delay(n int, first, most time.Duration) time.Duration {
 	return d/2 + rand.N(max(d/2, 1))
 }
 
+// About returns a random time from half of d to one and a half of it, so that clients that began together do not act
+// together. A d below 100 µs counts as 100 µs in the random part: it may be 0.
+func About(d time.Duration) time.Duration {
+	const least = 100 * time.Microsecond
+	return d/2 + rand.N(max(d, least))
+}
+
 // Pause waits for d. It reports false when ctx has ended.
 func Pause(ctx context.Context, d time.Duration) bool { return Until(d, ctx.Done(), nil) }
 
-// Until waits for d. It reports false when one of the channels is closed. A channel may be nil.
+// Until waits for d. It reports false when one of the channels is closed or has something. A channel may be nil.
 func Until(d time.Duration, over, also <-chan struct{}) bool {
 	timer := time.NewTimer(d)
 	defer timer.Stop()

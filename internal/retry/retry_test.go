@@ -24,6 +24,19 @@ func TestDelay(t *testing.T) {
 	}
 }
 
+func TestAbout(t *testing.T) {
+	t.Parallel()
+	for d, bound := range map[time.Duration]time.Duration{
+		time.Second: 3 * time.Second / 2, time.Millisecond: 3 * time.Millisecond / 2, time.Microsecond: 100*time.Microsecond + time.Microsecond/2, 0: 100 * time.Microsecond,
+	} {
+		for range 1000 {
+			if got := retry.About(d); got < d/2 || got >= bound {
+				t.Fatalf("about %s is %s, not %s to %s", d, got, d/2, bound)
+			}
+		}
+	}
+}
+
 func TestPause(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -44,6 +57,11 @@ func TestPause(t *testing.T) {
 		close(over)
 		if retry.Until(0, over, nil) || retry.Until(time.Hour, nil, over) || !retry.Until(0, nil, nil) {
 			t.Error("Until does not report what was closed")
+		}
+		some := make(chan struct{}, 1)
+		some <- struct{}{}
+		if retry.Until(time.Hour, nil, some) || !retry.Until(0, nil, some) {
+			t.Error("Until does not report, once, what a channel has")
 		}
 	})
 }

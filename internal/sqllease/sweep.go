@@ -2,8 +2,9 @@ package sqllease
 
 import (
 	"context"
-	"math/rand/v2"
 	"time"
+
+	"github.com/holdfast-io/holdfast/internal/retry"
 )
 
 const (
@@ -29,7 +30,7 @@ func (b *Leases) sweepNowAndThen() {
 		if b.keepsStill() {
 			continue
 		}
-		every := sweepEvery/2 + rand.N(sweepEvery)
+		every := retry.About(sweepEvery)
 		pause := every
 		if b.watched() { // perhaps forever
 			pause = watchEvery
