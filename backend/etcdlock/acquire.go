@@ -68,7 +68,7 @@ func (b *Backend) Acquire(ctx context.Context, req backend.AcquireRequest) (back
 	}
 	over := final(err) && !backend.IsCause(ctx, err)
 	if !over {
-		b.inDoubt.add(req.Lease)
+		b.inDoubt.Add(req.Lease)
 	}
 	// A lease that gets ErrHeld may still be in the queue, from an earlier call.
 	b.slots.leave(a.p, err != nil && over, errors.Is(err, backend.ErrHeld))

@@ -13,6 +13,7 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/holdfast-io/holdfast/backend"
+	"github.com/holdfast-io/holdfast/internal/finals"
 	"github.com/holdfast-io/holdfast/internal/storeurl"
 )
 
@@ -102,9 +103,9 @@ type Backend struct {
 	calls        sync.WaitGroup // calls and goroutines under way
 	sessions     map[backend.SessionID]*session
 	ending       map[backend.SessionID]clientv3.LeaseID // sessions whose EndSession has not finished
-	dead         *idSet[backend.SessionID]              // sessions that were seen dead
-	inDoubt      *idSet[backend.LeaseID]                // leases whose acquire may still be on its way
-	movesInDoubt *idSet[backend.LeaseID]                // timed leases that a move may still be on its way for
+	dead         *finals.Set[backend.SessionID]         // sessions that were seen dead
+	inDoubt      *finals.Set[backend.LeaseID]           // leases whose acquire may still be on its way
+	movesInDoubt *finals.Set[backend.LeaseID]           // timed leases that a move may still be on its way for
 }
 
 var _ backend.Backend = (*Backend)(nil)
@@ -129,9 +130,9 @@ func New(client *clientv3.Client, cfg Config) (*Backend, error) {
 		caps:         cfg.capabilities(),
 		sessions:     make(map[backend.SessionID]*session),
 		ending:       make(map[backend.SessionID]clientv3.LeaseID),
-		dead:         newIDSet[backend.SessionID](),
-		inDoubt:      newIDSet[backend.LeaseID](),
-		movesInDoubt: newIDSet[backend.LeaseID](),
+		dead:         finals.NewSet[backend.SessionID](memoryTTL),
+		inDoubt:      finals.NewSet[backend.LeaseID](memoryTTL),
+		movesInDoubt: finals.NewSet[backend.LeaseID](memoryTTL),
 	}
 	b.base, b.cancel = context.WithCancelCause(context.Background())
 	b.commits = &committer{b: b, riders: make(map[string][]*change), patience: rideTime}

@@ -61,43 +61,6 @@ func (b *Backend) forgetMemory(id clientv3.LeaseID) {
 	}
 }
 
-// idSet remembers IDs for about memoryTTL.
-type idSet[K comparable] struct {
-	mu         sync.Mutex
-	young, old map[K]struct{}
-	since      time.Time
-}
-
-func newIDSet[K comparable]() *idSet[K] {
-	return &idSet[K]{young: make(map[K]struct{}), since: time.Now()}
-}
-
-func (s *idSet[K]) add(id K) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if time.Since(s.since) > memoryTTL {
-		s.young, s.old, s.since = make(map[K]struct{}), s.young, time.Now()
-	}
-	s.young[id] = struct{}{}
-}
-
-func (s *idSet[K]) drop(id K) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	delete(s.young, id)
-	delete(s.old, id)
-}
-
-func (s *idSet[K]) has(id K) bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	_, ok := s.young[id]
-	if !ok {
-		_, ok = s.old[id]
-	}
-	return ok
-}
-
 // revoker revokes etcd leases that are no longer needed, in the background. A lease that it cannot
 // revoke expires.
 type revoker struct {

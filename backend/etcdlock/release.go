@@ -26,7 +26,7 @@ func (b *Backend) Release(ctx context.Context, req backend.ReleaseRequest) error
 	}
 	defer leave()
 	id := leaseKey{req.Name, req.Lease}
-	bury := req.Abandon || b.inDoubt.has(req.Lease)
+	bury := req.Abandon || b.inDoubt.Has(req.Lease)
 	found, err := b.release(ctx, id, bury)
 	if bury && noSpace(err) {
 		// The tombstone cannot be written, so the caller must retry; but other clients can have the

@@ -63,7 +63,7 @@ func (b *Backend) OpenSession(ctx context.Context, req backend.SessionRequest) e
 	switch {
 	case err == nil:
 		return b.confirm(ctx, s, req)
-	case !isLost(err) || b.dead.has(req.ID):
+	case !isLost(err) || b.dead.Has(req.ID):
 		return err
 	}
 	return b.create(ctx, req)
@@ -127,7 +127,7 @@ func (b *Backend) create(ctx context.Context, req backend.SessionRequest) error 
 	b.revoker.revoke(lease)
 	kvs := resp.Responses[0].GetResponseRange().Kvs
 	if len(kvs) == 0 {
-		b.dead.add(req.ID)
+		b.dead.Add(req.ID)
 		return backend.ErrSessionLost
 	}
 	s := b.adoptKV(req.ID, kvs[0], resp.Header.Revision)
@@ -143,7 +143,7 @@ func (b *Backend) session(ctx context.Context, id backend.SessionID) (*session, 
 	if ok {
 		return s, nil
 	}
-	if b.dead.has(id) {
+	if b.dead.Has(id) {
 		return nil, backend.ErrSessionLost
 	}
 	resp, err := b.get(ctx, "look up a session", b.keys.session(id))
@@ -193,7 +193,7 @@ func (b *Backend) end(s *session, tell bool) {
 	delete(b.sessions, s.id)
 	lost := s.lost
 	b.mu.Unlock()
-	b.dead.add(s.id)
+	b.dead.Add(s.id)
 	b.slots.ended(s)
 	if tell && lost != nil {
 		lost(backend.Loss{Session: s.id, Cause: backend.CauseSession})
@@ -249,7 +249,7 @@ func (b *Backend) EndSession(ctx context.Context, id backend.SessionID) error {
 	b.mu.Lock()
 	delete(b.ending, id)
 	b.mu.Unlock()
-	b.dead.add(id)
+	b.dead.Add(id)
 	return nil
 }
 

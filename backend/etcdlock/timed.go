@@ -121,7 +121,7 @@ func (b *Backend) kept(e *entry, ttl time.Duration, has int64) backend.Renewal {
 // also moves where an earlier move, to an etcd lease that was made before, may still arrive: once
 // the entry is written again, that move no longer finds it as it was.
 func (b *Backend) moves(e *entry, ttl time.Duration) bool {
-	return e.Pooled || seconds(ttlOf(e)) != seconds(ttl) || e.Term < b.term.Load() || b.movesInDoubt.has(e.id())
+	return e.Pooled || seconds(ttlOf(e)) != seconds(ttl) || e.Term < b.term.Load() || b.movesInDoubt.Has(e.id())
 }
 
 func ttlOf(e *entry) time.Duration { return time.Duration(e.TTL) * time.Millisecond }
@@ -207,7 +207,7 @@ func (b *Backend) moveTimed(ctx context.Context, e *entry, ttl time.Duration, sh
 		els:  []clientv3.Op{clientv3.OpGet(e.key)},
 	})
 	if mayHold(err) {
-		b.movesInDoubt.add(e.id())
+		b.movesInDoubt.Add(e.id())
 	}
 	switch {
 	case leaseGone(err):
@@ -215,13 +215,13 @@ func (b *Backend) moveTimed(ctx context.Context, e *entry, ttl time.Duration, sh
 	case err != nil:
 		return backend.Renewal{Err: err}, nil // the etcd lease is left to expire: the entry may be on it
 	case !resp.Succeeded:
-		b.movesInDoubt.drop(e.id())
+		b.movesInDoubt.Drop(e.id())
 		if !share {
 			b.revoker.revoke(lease)
 		}
 		return b.overtaken(resp, e)
 	}
-	b.movesInDoubt.drop(e.id())
+	b.movesInDoubt.Drop(e.id())
 	if e.alone() {
 		b.revoker.revoke(e.lease)
 	}

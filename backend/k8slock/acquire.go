@@ -39,7 +39,7 @@ func (b *Backend) Acquire(ctx context.Context, req backend.AcquireRequest) (back
 		err = s.confirm(ctx)
 	}
 	switch {
-	case err == nil && !s.mayHave(a.key):
+	case err == nil && s.abandoned.Has(a.key):
 		return backend.Grant{}, backend.ErrLost
 	case err == nil:
 		return g, nil
@@ -47,7 +47,7 @@ func (b *Backend) Acquire(ctx context.Context, req backend.AcquireRequest) (back
 		return backend.Grant{}, backend.ErrClosed
 	case s.life.Err() != nil && ctx.Err() == nil:
 		return backend.Grant{}, backend.ErrSessionLost
-	case !s.mayHave(a.key) && ctx.Err() == nil:
+	case s.abandoned.Has(a.key) && ctx.Err() == nil:
 		return backend.Grant{}, backend.ErrLost
 	case inner.Err() != nil && ctx.Err() == nil:
 		return backend.Grant{}, backend.ErrLost // it was released while it waited
@@ -77,7 +77,7 @@ func (s *session) confirm(ctx context.Context) error {
 func (s *session) ask(ctx context.Context, k leaseKey) (context.Context, func(), error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if _, ok := s.abandoned[k]; ok {
+	if s.abandoned.Has(k) {
 		return nil, nil, backend.ErrLost
 	}
 	ctx, cancel := context.WithCancel(ctx)
@@ -97,14 +97,6 @@ func (s *session) ask(ctx context.Context, k leaseKey) (context.Context, func(),
 
 // asker is an Acquire in progress.
 type asker struct{ stop context.CancelFunc }
-
-// mayHave reports whether the lease was not abandoned in the meantime.
-func (s *session) mayHave(k leaseKey) bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	_, ok := s.abandoned[k]
-	return !ok
-}
 
 // acquisition is one Acquire in progress.
 type acquisition struct {

@@ -15,6 +15,7 @@ import (
 
 	"github.com/holdfast-io/holdfast/backend"
 	"github.com/holdfast-io/holdfast/internal/conns"
+	"github.com/holdfast-io/holdfast/internal/finals"
 )
 
 const name = "kubernetes"
@@ -76,8 +77,8 @@ type Backend struct {
 	mu       sync.Mutex // guards the fields below
 	closed   bool
 	sessions map[backend.SessionID]*session
-	ended    map[backend.SessionID]time.Time // sessions that no longer exist, and since when that is known
-	writers  map[string]*writer              // changes of locks under way, by the lock's name
+	ended    *finals.Set[backend.SessionID] // sessions that are known to exist no longer
+	writers  map[string]*writer             // changes of locks under way, by the lock's name
 	work     sync.WaitGroup
 	closing  sync.Once
 }
@@ -150,7 +151,7 @@ func New(client *http.Client, server string, cfg Config) (*Backend, error) {
 	own.CheckRedirect = conns.Stay
 	b := &Backend{
 		cfg: cfg, value: rand.Text(), idle: defaultIdle, safety: defaultSafety, recheck: make(chan struct{}, 1), sessions: make(map[backend.SessionID]*session),
-		ended: make(map[backend.SessionID]time.Time), writers: make(map[string]*writer), slots: make(chan struct{}, recordsAtOnce),
+		ended: finals.NewSet[backend.SessionID](rememberedEnds), writers: make(map[string]*writer), slots: make(chan struct{}, recordsAtOnce),
 		rest: restAPI{
 			client: &own, clock: &clock{},
 			leases: strings.TrimSuffix(u.String(), "/") + "/apis/coordination.k8s.io/v1/namespaces/" + cfg.Namespace + "/leases",

@@ -39,7 +39,6 @@ func (b *Backend) reap() {
 // endOver ends sessions and foreign holders that have expired, deletes idle locks, and returns the
 // time until the next of these is due.
 func (b *Backend) endOver() time.Duration {
-	b.forgetEnded()
 	d := b.expired()
 	if len(d.unused) > 0 {
 		b.background(func() { b.sweep(d.unused) })
@@ -51,18 +50,6 @@ func (b *Backend) endOver() time.Duration {
 		b.background(func() { b.tidy(lock, 0) })
 	}
 	return max(d.next, 10*time.Millisecond)
-}
-
-// forgetEnded forgets sessions that ended long ago.
-func (b *Backend) forgetEnded() {
-	const memory = time.Hour
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	for id, at := range b.ended {
-		if time.Since(at) > memory {
-			delete(b.ended, id)
-		}
-	}
 }
 
 // expiries are what endOver has to end.
@@ -171,11 +158,11 @@ func (b *Backend) bury(s *seen) {
 // gone records that a session no longer exists: its leases belong to no client from now on.
 func (b *Backend) gone(id backend.SessionID) {
 	b.mu.Lock()
-	if _, ok := b.ended[id]; ok {
+	if b.ended.Has(id) {
 		b.mu.Unlock()
 		return
 	}
-	b.ended[id] = time.Now()
+	b.ended.Add(id)
 	s := b.sessions[id]
 	delete(b.sessions, id)
 	b.mu.Unlock()
@@ -262,12 +249,5 @@ func (b *Backend) untidy(lock string) bool {
 	if strange || seen.record.stalled() {
 		return true
 	}
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	for _, e := range seen.record.Queue {
-		if _, ok := b.ended[e.Session]; ok {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(seen.record.Queue, func(e entry) bool { return b.ended.Has(e.Session) })
 }

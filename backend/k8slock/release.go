@@ -2,7 +2,6 @@ package k8slock
 
 import (
 	"context"
-	"time"
 
 	"github.com/holdfast-io/holdfast/backend"
 )
@@ -55,28 +54,13 @@ func (b *Backend) leave(req backend.ReleaseRequest) {
 	for _, s := range all {
 		s.mu.Lock()
 		if req.Abandon && s.id == req.Session {
-			s.abandon(k)
+			s.abandoned.Add(k)
 		}
 		for _, x := range s.asking[k] {
 			x.stop()
 		}
 		s.mu.Unlock()
 	}
-}
-
-// abandon remembers that a lease must not come to life, for as long as a request for it can be on
-// its way. s.mu is held.
-func (s *session) abandon(k leaseKey) {
-	const memory, many = 10 * time.Minute, 1000
-	if len(s.abandoned) >= many && time.Since(s.swept) > time.Minute {
-		s.swept = time.Now()
-		for old, at := range s.abandoned {
-			if time.Since(at) > memory {
-				delete(s.abandoned, old)
-			}
-		}
-	}
-	s.abandoned[k] = time.Now()
 }
 
 // Break takes the lock from its holders, even from one of client-go's leader election. Errors:

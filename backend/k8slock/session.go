@@ -9,7 +9,12 @@ import (
 	"time"
 
 	"github.com/holdfast-io/holdfast/backend"
+	"github.com/holdfast-io/holdfast/internal/finals"
 )
+
+// remembered is for how long a request for a lease that was abandoned can be on its way, and rememberedEnds for how long
+// the cache can show a session that has ended.
+const remembered, rememberedEnds = 10 * time.Minute, time.Hour
 
 // session is one that was opened here.
 type session struct {
@@ -19,15 +24,14 @@ type session struct {
 	life context.Context         //nolint:containedctx // it is the session's
 	die  context.CancelCauseFunc // ends life
 
-	turn      chan struct{}          // capacity 1: one request about it at a time
-	mu        sync.Mutex             // guards the fields below
-	ttl       time.Duration          //
-	until     time.Time              // it lives at least until then, by the local clock
-	losses    []backend.Loss         // that Renew has not reported yet
-	abandoned map[leaseKey]time.Time // leases that must not come to life, and since when
-	asking    map[leaseKey][]*asker  // acquires in progress
-	swept     time.Time              // when abandoned was last cleaned up
-	pulse     uint64                 // the version of the newest renewal
+	turn      chan struct{}         // capacity 1: one request about it at a time
+	mu        sync.Mutex            // guards the fields below
+	ttl       time.Duration         //
+	until     time.Time             // it lives at least until then, by the local clock
+	losses    []backend.Loss        // that Renew has not reported yet
+	abandoned *finals.Set[leaseKey] // leases that must not come to life
+	asking    map[leaseKey][]*asker // acquires in progress
+	pulse     uint64                // the version of the newest renewal
 
 	// Of OpenSession, guarded by Backend.mu.
 	calls  int  // in progress
@@ -80,14 +84,14 @@ func (b *Backend) newSession(req backend.SessionRequest) (*session, error) {
 	if b.closed {
 		return nil, backend.ErrClosed
 	}
-	if _, ok := b.ended[req.ID]; ok {
+	if b.ended.Has(req.ID) {
 		return nil, backend.ErrSessionLost
 	}
 	s, ok := b.sessions[req.ID]
 	if !ok {
 		s = &session{
 			b: b, id: req.ID, lost: req.Lost, ttl: req.TTL, turn: make(chan struct{}, 1),
-			abandoned: make(map[leaseKey]time.Time), asking: make(map[leaseKey][]*asker),
+			abandoned: finals.NewSet[leaseKey](remembered), asking: make(map[leaseKey][]*asker),
 		}
 		if s.lost == nil {
 			s.lost = func(backend.Loss) {}

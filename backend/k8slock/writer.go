@@ -413,18 +413,10 @@ func (b *Backend) verify(ctx context.Context, r *record) (bool, error) {
 	for id := range ids {
 		if s := b.cache.stale(sessionName(id), now, b.cfg.Skew); s != nil {
 			b.bury(s)
-			live = live && !b.hasEnded(id)
+			live = live && !b.ended.Has(id)
 		}
 	}
 	return !live, nil
-}
-
-// hasEnded reports whether the session is known to have ended.
-func (b *Backend) hasEnded(id backend.SessionID) bool {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	_, ended := b.ended[id]
-	return ended
 }
 
 // allLive asks for the sessions, and reports whether all exist.
@@ -452,7 +444,7 @@ func (b *Backend) allLive(ctx context.Context, ids map[backend.SessionID]bool) (
 // lives reports whether a session exists. It asks the API server if that is not known, and always
 // if sure is set.
 func (b *Backend) lives(ctx context.Context, id backend.SessionID, sure bool) (bool, error) {
-	if b.hasEnded(id) {
+	if b.ended.Has(id) {
 		return false, nil
 	}
 	object := sessionName(id)

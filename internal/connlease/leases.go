@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/holdfast-io/holdfast/backend"
+	"github.com/holdfast-io/holdfast/internal/finals"
 	"github.com/holdfast-io/holdfast/internal/storeerr"
 )
 
@@ -41,20 +42,20 @@ type Leases struct {
 	mu       sync.Mutex // guards what follows
 	closed   bool
 	sessions map[backend.SessionID]*session
-	dead     map[backend.SessionID]time.Time // ended sessions, and when they ended
+	dead     *finals.Set[backend.SessionID] // that have ended
 
 	closing sync.Once
 }
 
-// Remembered is how long what ended, or was abandoned, is kept from coming back: longer than a
+// remembered is how long what ended, or was abandoned, is kept from coming back: longer than a
 // late request can be in transit.
-const Remembered = 10 * time.Minute
+const remembered = 10 * time.Minute
 
 // New returns Leases. It sends nothing. The caller must close them.
 func New(cfg Config) *Leases {
 	b := &Leases{
 		cfg: cfg, store: bounded{cfg.Store}, gate: make(chan struct{}, 1),
-		sessions: make(map[backend.SessionID]*session), dead: make(map[backend.SessionID]time.Time),
+		sessions: make(map[backend.SessionID]*session), dead: finals.NewSet[backend.SessionID](remembered),
 	}
 	b.life, b.end = context.WithCancelCause(context.Background())
 	return b
@@ -195,12 +196,7 @@ func (b *Leases) admit(req backend.SessionRequest) (*session, bool, error) {
 	if b.closed {
 		return nil, false, backend.ErrClosed
 	}
-	for id, at := range b.dead {
-		if time.Since(at) > Remembered {
-			delete(b.dead, id)
-		}
-	}
-	if _, dead := b.dead[req.ID]; dead {
+	if b.dead.Has(req.ID) {
 		return nil, false, backend.ErrSessionLost
 	}
 	if s, ok := b.sessions[req.ID]; ok {
@@ -246,7 +242,7 @@ func (b *Leases) EndSession(ctx context.Context, id backend.SessionID) error {
 	}
 	b.mu.Lock()
 	s := b.sessions[id]
-	b.dead[id] = time.Now()
+	b.dead.Add(id)
 	b.mu.Unlock()
 	if s == nil {
 		return nil

@@ -9,6 +9,7 @@ import (
 
 	"github.com/holdfast-io/holdfast/backend"
 	"github.com/holdfast-io/holdfast/fence"
+	"github.com/holdfast-io/holdfast/internal/finals"
 	"github.com/holdfast-io/holdfast/internal/storeerr"
 )
 
@@ -31,7 +32,7 @@ type session struct {
 	ended     bool
 	leases    map[Key]*lease
 	spots     map[string]*spot
-	abandoned map[Key]time.Time
+	abandoned *finals.Set[Key]
 	told      []toldLoss
 
 	// What to send next.
@@ -92,7 +93,7 @@ type lease struct {
 func newSession(b *Leases, req backend.SessionRequest) *session {
 	return &session{
 		b: b, id: req.ID, ttl: req.TTL, lost: req.Lost, opened: make(chan struct{}), over: make(chan struct{}), todo: make(chan struct{}, 1),
-		leases: make(map[Key]*lease), spots: make(map[string]*spot), abandoned: make(map[Key]time.Time), due: make(map[string]bool),
+		leases: make(map[Key]*lease), spots: make(map[string]*spot), abandoned: finals.NewSet[Key](remembered), due: make(map[string]bool),
 	}
 }
 
@@ -256,7 +257,7 @@ func (s *session) die(err error) {
 	s.mu.Unlock()
 	s.b.mu.Lock()
 	delete(s.b.sessions, s.id)
-	s.b.dead[s.id] = time.Now()
+	s.b.dead.Add(s.id)
 	s.b.mu.Unlock()
 	close(s.over)
 	if s.lost != nil && !silent && s.b.cfg.Caps.LossPush {

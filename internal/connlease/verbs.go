@@ -88,7 +88,7 @@ func (s *session) join(req backend.AcquireRequest) (*lease, error) {
 	if s.ended {
 		return nil, backend.ErrSessionLost
 	}
-	if _, dead := s.abandoned[k]; dead {
+	if s.abandoned.Has(k) {
 		return nil, backend.ErrLost
 	}
 	if l, ok := s.leases[k]; ok {
@@ -246,7 +246,7 @@ func (s *session) leave(k Key, abandon bool) <-chan struct{} {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if abandon {
-		s.abandon(k)
+		s.abandoned.Add(k) // it must never be granted
 	}
 	l, ok := s.leases[k]
 	if !ok {
@@ -266,20 +266,6 @@ func (s *session) leave(k Key, abandon bool) <-chan struct{} {
 		s.drop(l, backend.ErrLost)
 	}
 	return l.freed
-}
-
-// abandon remembers that a lease must never be granted. The caller holds mu.
-func (s *session) abandon(k Key) {
-	const many = 1000
-	now := time.Now()
-	if len(s.abandoned) >= many {
-		for k, at := range s.abandoned {
-			if now.Sub(at) > Remembered {
-				delete(s.abandoned, k)
-			}
-		}
-	}
-	s.abandoned[k] = now
 }
 
 // Inspect returns the holders of the lock and, where the store knows them, the waiters. Errors:

@@ -1,6 +1,8 @@
-// Package finals remembers the leases whose loss was reported. Lost is final: a backend that granted
-// such a lease again would have to report its next loss as well, and the report could be taken for
-// a repetition of the first.
+// Package finals remembers, for a while, what must not come back.
+//
+// Leases are those whose loss was reported. Lost is final: a backend that granted such a lease again would have to
+// report its next loss as well, and the report could be taken for a repetition of the first. A Set has keys of any
+// kind, such as sessions that have ended, and leases that were abandoned.
 package finals
 
 import (
@@ -10,20 +12,76 @@ import (
 	"github.com/holdfast-io/holdfast/backend"
 )
 
-// remembered is how long a loss is remembered at least; it is forgotten after twice that time. A caller
-// that did not get the answer to an Acquire asks again, or gives up, much earlier. A session may live for a
-// year and lose a lease each second.
+// remembered is how long a loss is remembered at least. A caller that did not get the answer to an Acquire
+// asks again, or gives up, much earlier. A session may live for a year and lose a lease each second.
 const remembered = time.Hour
+
+// generations are entries, each of which is kept for at least a given time. Those that are older than twice that are
+// forgotten with the next one. So each entry costs the same, however many there are.
+type generations[K comparable, V any] struct {
+	young, old map[K]V
+	begun      time.Time // when young was empty
+}
+
+// age makes room for an entry, and forgets what was recorded too long ago.
+func (g *generations[K, V]) age(keep time.Duration) {
+	now := time.Now()
+	since := now.Sub(g.begun)
+	if g.young != nil && since < keep {
+		return
+	}
+	g.old = g.young
+	if since >= 2*keep {
+		g.old = nil
+	}
+	g.young, g.begun = make(map[K]V), now
+}
+
+func (g *generations[K, V]) drop(k K) {
+	delete(g.young, k)
+	delete(g.old, k)
+}
+
+// Set remembers keys. Its methods are safe for concurrent use. Use NewSet to make one.
+type Set[K comparable] struct {
+	keep time.Duration
+	mu   sync.Mutex
+	keys generations[K, struct{}]
+}
+
+// NewSet returns an empty Set, which remembers each key for at least that long.
+func NewSet[K comparable](keep time.Duration) *Set[K] { return &Set[K]{keep: keep} }
+
+// Add remembers a key from now on.
+func (s *Set[K]) Add(k K) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.keys.age(s.keep)
+	s.keys.young[k] = struct{}{}
+}
+
+// Drop forgets a key.
+func (s *Set[K]) Drop(k K) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.keys.drop(k)
+}
+
+// Has reports whether the key was added so recently that it is remembered.
+func (s *Set[K]) Has(k K) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	_, young := s.keys.young[k]
+	_, old := s.keys.old[k]
+	return young || old
+}
 
 // Leases are the leases of sessions whose loss was reported. The zero value is empty. Its methods
 // are safe for concurrent use.
 type Leases struct {
-	mu          sync.Mutex
-	lost, older losses
-	begun       time.Time // when lost was empty
+	mu   sync.Mutex
+	lost generations[backend.SessionID, map[backend.LeaseID]struct{}]
 }
-
-type losses map[backend.SessionID]map[backend.LeaseID]struct{}
 
 // Add records losses. The loss of a whole session drops what is known of it.
 func (f *Leases) Add(reported ...backend.Loss) {
@@ -31,37 +89,23 @@ func (f *Leases) Add(reported ...backend.Loss) {
 	defer f.mu.Unlock()
 	for _, x := range reported {
 		if x.Lease == "" {
-			delete(f.lost, x.Session)
-			delete(f.older, x.Session)
+			f.lost.drop(x.Session)
 			continue
 		}
-		f.age(time.Now())
-		if f.lost[x.Session] == nil {
-			f.lost[x.Session] = make(map[backend.LeaseID]struct{})
+		f.lost.age(remembered)
+		if f.lost.young[x.Session] == nil {
+			f.lost.young[x.Session] = make(map[backend.LeaseID]struct{})
 		}
-		f.lost[x.Session][x.Lease] = struct{}{}
+		f.lost.young[x.Session][x.Lease] = struct{}{}
 	}
-}
-
-// age forgets what was recorded too long ago. mu is held.
-func (f *Leases) age(now time.Time) {
-	since := now.Sub(f.begun)
-	if f.lost != nil && since < remembered {
-		return
-	}
-	f.older = f.lost
-	if since >= 2*remembered {
-		f.older = nil
-	}
-	f.lost, f.begun = make(losses), now
 }
 
 // Has reports whether the loss of the lease was reported.
 func (f *Leases) Has(session backend.SessionID, lease backend.LeaseID) bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	_, lost := f.lost[session][lease]
-	_, earlier := f.older[session][lease]
+	_, lost := f.lost.young[session][lease]
+	_, earlier := f.lost.old[session][lease]
 	return lost || earlier
 }
 

@@ -62,3 +62,40 @@ func TestLossesAge(t *testing.T) {
 		}
 	})
 }
+
+// A Set keeps a key for its time from when it was last added, and not for ever.
+func TestSet(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		const minutes = 67 // in the middle of a generation
+		s := finals.NewSet[int](10 * time.Minute)
+		if s.Has(0) {
+			t.Error("an empty set has a key")
+		}
+		for i := range minutes {
+			s.Add(i)
+			s.Add(-1)
+			time.Sleep(time.Minute)
+		}
+		kept := 0
+		for i := range minutes {
+			if s.Has(i) {
+				kept++
+			} else if minutes-i <= 10 {
+				t.Errorf("a key is forgotten after %d minutes", minutes-i)
+			}
+		}
+		if kept > 20 || !s.Has(-1) {
+			t.Errorf("%d keys of twenty minutes are remembered; one that is added again and again: %t", kept, s.Has(-1))
+		}
+		s.Drop(-1)
+		if s.Has(-1) || !s.Has(minutes-1) {
+			t.Error("Drop forgets its key, wherever it is, and no other")
+		}
+		time.Sleep(time.Hour)
+		s.Add(minutes)
+		if s.Has(minutes-1) || !s.Has(minutes) {
+			t.Error("a key is remembered for an hour, or forgotten at once")
+		}
+	})
+}

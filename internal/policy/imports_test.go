@@ -64,7 +64,7 @@ func importRules() []importRule {
 		{"internal/shim", nil},
 		{"internal/launch/...", []string{"internal/shim"}},
 		{"internal/testserver", []string{"internal/certs", "internal/launch", "internal/shim"}},
-		{"internal/connlease", []string{"backend", "fence", "internal/lockstate", "internal/retry", "internal/storeerr"}},
+		{"internal/connlease", []string{"backend", "fence", "internal/finals", "internal/lockstate", "internal/retry", "internal/storeerr"}},
 		{"internal/leasetest", []string{"backend", "backend/backendtest", "fence"}},
 		{"internal/lockstate", []string{"backend", "fence"}},
 		{"internal/seqlock", []string{"backend", "fence", "internal/lockstate", "internal/sessions"}},
