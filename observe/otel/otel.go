@@ -2,6 +2,7 @@ package otel
 
 import (
 	"cmp"
+	"container/list"
 	"context"
 	"errors"
 	"fmt"
@@ -56,7 +57,8 @@ type Telemetry struct {
 	lost    metric.Int64Counter
 
 	mu   sync.Mutex
-	held map[held]spans
+	held map[held]*list.Element // the elements of ages, which are of type spans
+	ages *list.List             // the oldest first
 }
 
 // held identifies a lock that is held.
@@ -67,10 +69,14 @@ type held struct {
 }
 
 // spans are what the span of a lock that is held belongs to.
-type spans struct{ parent, acquire trace.SpanContext }
+type spans struct {
+	of              held
+	parent, acquire trace.SpanContext
+}
 
-// mostHeld is how many locks are remembered until they end. Hooks can be dropped, and then a lock would be
-// remembered for ever.
+// mostHeld is how many locks are remembered until they end. No hook reports the end of a lock that was
+// detached, and hooks can be dropped: beyond mostHeld the oldest lock is forgotten, so that these do not
+// take the place of locks that are held.
 const mostHeld = 100_000
 
 // New returns the spans and metrics of one client. The error is that of the meter.
@@ -81,7 +87,7 @@ func New(o Options) (*Telemetry, error) {
 	if o.Meters == nil {
 		o.Meters = otel.GetMeterProvider()
 	}
-	t := &Telemetry{backend: cmp.Or(o.Backend, "unknown"), name: o.Name, tracer: o.Tracers.Tracer(scope), held: make(map[held]spans)}
+	t := &Telemetry{backend: cmp.Or(o.Backend, "unknown"), name: o.Name, tracer: o.Tracers.Tracer(scope), held: make(map[held]*list.Element), ages: list.New()}
 	meter := o.Meters.Meter(scope)
 	var errs [3]error
 	t.wait, errs[0] = meter.Float64Histogram("holdfast.acquire.wait", metric.WithUnit("s"), metric.WithDescription("from the call to the grant or the failure"))
@@ -130,11 +136,24 @@ func (t *Telemetry) acquired(ctx context.Context, e holdfast.AcquiredEvent) {
 	s := t.span(ctx, "holdfast.acquire", e.Waited, nil, keyLock.String(e.Lock.Name), keyToken.Int64(int64(e.Token)), //nolint:gosec // valid tokens fit
 		mode(e.Shared), result, keyQueue.Bool(e.InQueue))
 	s.End()
+	key := held{string(e.Lock.ID), e.Lock.Name, e.Token}
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if len(t.held) < mostHeld {
-		t.held[held{string(e.Lock.ID), e.Lock.Name, e.Token}] = spans{trace.SpanContextFromContext(ctx), s.SpanContext()}
+	t.forget(key) // it may have been detached, and is held again
+	if len(t.held) == mostHeld {
+		t.forget(t.ages.Front().Value.(spans).of) //nolint:forcetypeassert // only spans are put in
 	}
+	t.held[key] = t.ages.PushBack(spans{key, trace.SpanContextFromContext(ctx), s.SpanContext()})
+}
+
+// forget removes a lock, and returns its spans if it was remembered. Telemetry.mu is held.
+func (t *Telemetry) forget(key held) (spans, bool) {
+	e, known := t.held[key]
+	if !known {
+		return spans{}, false
+	}
+	delete(t.held, key)
+	return t.ages.Remove(e).(spans), true //nolint:forcetypeassert // as above
 }
 
 func (t *Telemetry) failed(ctx context.Context, e holdfast.FailedEvent) {
@@ -167,8 +186,7 @@ func (t *Telemetry) ended(ctx context.Context, lock holdfast.Lease, token fence.
 	t.hold.Record(ctx, took.Seconds(), t.labels(lock.Name, shared, keyCause.String(cause)))
 	key := held{string(lock.ID), lock.Name, token}
 	t.mu.Lock()
-	of, known := t.held[key]
-	delete(t.held, key)
+	of, known := t.forget(key)
 	t.mu.Unlock()
 	var links []trace.Link
 	if known {

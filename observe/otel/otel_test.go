@@ -3,6 +3,8 @@ package otel_test
 import (
 	"context"
 	"errors"
+	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -170,5 +172,72 @@ func TestFailures(t *testing.T) {
 				t.Errorf("%s: %v", m.Name, sum)
 			}
 		}
+	}
+}
+
+// sampled drops every span but these.
+type sampled []string
+
+func (s sampled) ShouldSample(p sdk.SamplingParameters) sdk.SamplingResult {
+	if slices.Contains(s, p.Name) {
+		return sdk.SamplingResult{Decision: sdk.RecordAndSample}
+	}
+	return sdk.SamplingResult{Decision: sdk.Drop}
+}
+
+func (sampled) Description() string { return "by name" }
+
+// No hook reports the end of a lock that was detached. However many there were, the span of a lock that is
+// held later is in that of its caller.
+func TestDetached(t *testing.T) {
+	t.Parallel()
+	const detached = 100_001 // more than are remembered
+	spans := tracetest.NewInMemoryExporter()
+	tracers := sdk.NewTracerProvider(sdk.WithSyncer(spans), sdk.WithSampler(sampled{"caller", "holdfast.hold"}))
+	watch, err := otel.New(otel.Options{Tracers: tracers, Meters: metric.NewMeterProvider()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	hooks := watch.Hooks()
+	report, reported := hooks.Acquired, make(chan struct{}, 1)
+	hooks.Acquired = func(ctx context.Context, e holdfast.AcquiredEvent) {
+		report(ctx, e)
+		reported <- struct{}{}
+	}
+	b := memlock.NewStore().Open()
+	defer func() { _ = b.Close() }()
+	c, err := holdfast.New(b, holdfast.Config{Hooks: hooks})
+	if err != nil {
+		t.Fatal(err)
+	}
+	acquire := func(ctx context.Context, name string) *holdfast.Lock {
+		t.Helper()
+		lock, err := c.Acquire(ctx, name, holdfast.TTL(time.Hour), holdfast.NoRenew())
+		if err != nil {
+			t.Fatal(err)
+		}
+		<-reported // so that no hook is dropped
+		return lock
+	}
+	for i := range detached {
+		if _, err := acquire(t.Context(), "quota:"+strconv.Itoa(i)).Detach(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	ctx, caller := tracers.Tracer("program").Start(t.Context(), "caller")
+	if err := acquire(ctx, "order:7").Release(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	caller.End()
+	if err := c.Close(t.Context()); err != nil { // it waits for the hooks
+		t.Fatal(err)
+	}
+	for _, s := range spans.GetSpans() {
+		if s.Name == "holdfast.hold" && s.Parent.SpanID() != caller.SpanContext().SpanID() {
+			t.Error("the hold is not in the span of the caller")
+		}
+	}
+	if n := len(spans.GetSpans()); n != 2 {
+		t.Errorf("%d spans, want the caller's and the hold's", n)
 	}
 }
