@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"slices"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -68,6 +69,29 @@ func TestRefused(t *testing.T) {
 	}
 	if err := lock.Release(ctx); err != nil {
 		t.Error(err)
+	}
+}
+
+// A value that the store refuses, such as a token, is not an invalid request for the metrics either.
+func TestRefusedValue(t *testing.T) {
+	t.Parallel()
+	f, _ := newFaults(t)
+	var results []holdfast.Result
+	c := newClient(t, f, holdfast.Config{Hooks: &holdfast.Hooks{Failed: func(_ context.Context, e holdfast.FailedEvent) {
+		results = append(results, e.Result)
+	}}})
+	no := func(context.Context, func() (backend.Grant, error)) (backend.Grant, error) {
+		return backend.Grant{}, &backend.RefusedError{Backend: "memory", Remedy: "give another", Err: &backend.InvalidError{Field: "credentials", Value: "as given", Bound: "allowed"}}
+	}
+	f.acquire.Store(&no)
+	if _, err := c.Acquire(t.Context(), "a"); !errors.Is(err, holdfast.ErrRefused) {
+		t.Error(err)
+	}
+	if err := c.Close(t.Context()); err != nil { // it waits for the hooks
+		t.Error(err)
+	}
+	if !slices.Equal(results, []holdfast.Result{holdfast.ResultUnavailable}) {
+		t.Errorf("the results are %v", results)
 	}
 }
 

@@ -110,6 +110,9 @@ func problemOf(err error, now time.Time) wire.Problem {
 
 // requestProblem reports what is wrong with the request itself.
 func requestProblem(err error) (wire.Problem, bool) {
+	if errors.Is(err, backend.ErrRefused) {
+		return wire.Problem{}, false // what the store refuses is this server's, such as its credentials, not the client's
+	}
 	p := wire.Problem{Type: wire.TypeInvalid, Title: "Invalid request", Status: http.StatusBadRequest, Detail: err.Error()}
 	if bad, ok := errors.AsType[*backend.InvalidError](err); ok {
 		p.Field, p.Value, p.Bound, p.Detail = bad.Field, bad.Value, bad.Bound, bad.Error()

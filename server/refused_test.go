@@ -14,17 +14,27 @@ import (
 	"github.com/holdfast-io/holdfast/server"
 )
 
-// refusing is a store that refuses what needs a right.
-type refusing struct{ backend.Backend }
+// refusing is a store that refuses what needs a right. why is the error below the refusal.
+type refusing struct {
+	backend.Backend
+	why error
+}
 
-func (refusing) Acquire(context.Context, backend.AcquireRequest) (backend.Grant, error) {
-	return backend.Grant{}, &backend.UnavailableError{Backend: "memory", Op: "acquire", Err: storeerr.Lacks("memory", "to write", errAway)}
+func (r refusing) Acquire(context.Context, backend.AcquireRequest) (backend.Grant, error) {
+	return backend.Grant{}, &backend.UnavailableError{Backend: "memory", Op: "acquire", Err: storeerr.Lacks("memory", "to write", r.why)}
 }
 
 // A client of the server learns what the store of the server refuses, and what an operator can do.
 func TestRefusedOverHTTP(t *testing.T) {
 	t.Parallel()
-	a := serve(t, &faulty{Backend: refusing{memlock.NewStore().Open()}}, server.Config{})
+	for _, why := range []error{errAway, &backend.InvalidError{Field: "credentials", Value: "as given", Bound: "allowed to do this"}} {
+		refusedOverHTTP(t, why)
+	}
+}
+
+func refusedOverHTTP(t *testing.T, why error) {
+	t.Helper()
+	a := serve(t, &faulty{Backend: refusing{memlock.NewStore().Open(), why}}, server.Config{})
 	b, err := remotelock.Open(t.Context(), strings.Replace(a.base, "http:", "holdfast:", 1), remotelock.Config{})
 	if err != nil {
 		t.Fatal(err)

@@ -274,6 +274,9 @@ func (a *acquisition) again(within context.Context, err error, n int) bool {
 	switch {
 	case a.heldByOurs(err):
 		return a.Pause(within, min(Backoff(n), 100*time.Millisecond))
+	case IsRefused(err): // before ErrInvalid: what the store refuses may be a value, such as the credentials
+		a.unknown = a.unknown || MayHold(err)
+		return false
 	case errors.Is(err, backend.ErrClosed), errors.Is(err, backend.ErrHeld), errors.Is(err, backend.ErrInvalid), errors.Is(err, backend.ErrUnsupported):
 		return false
 	case errors.Is(err, backend.ErrSessionLost):
@@ -292,9 +295,6 @@ func (a *acquisition) again(within context.Context, err error, n int) bool {
 		a.away = err
 		a.unknown = a.unknown || away != nil && away.MayHold
 		return a.sitOut(within, err) && a.req.Patience != 0
-	case IsRefused(err):
-		a.unknown = a.unknown || MayHold(err)
-		return false
 	case within.Err() != nil:
 		return false
 	case errors.As(err, &away):
@@ -447,7 +447,7 @@ func Outcome(ctx context.Context, err error) string {
 		return "canceled"
 	case errors.Is(err, backend.ErrHeld):
 		return "held"
-	case errors.Is(err, backend.ErrInvalid), errors.Is(err, backend.ErrUnsupported):
+	case !IsRefused(err) && (errors.Is(err, backend.ErrInvalid) || errors.Is(err, backend.ErrUnsupported)):
 		return "invalid"
 	case ctx.Err() != nil:
 		return "canceled"

@@ -165,8 +165,9 @@ A backend keeps the locks. --backend or HOLDFAST_BACKEND is its URL:
   embedded:///path               an etcd in this process
   memory://                      this process alone
 
-Exit status: 0; 75 the lock is held; 74 the backend is unavailable; 70 the lock was lost;
-64 bad usage; 1 any other error. "holdfast run" exits with the status of its command.`,
+Exit status: 0; 75 the lock is held; 74 the backend is unavailable or refuses this client;
+70 the lock was lost; 64 bad usage; 1 any other error. "holdfast run" exits with the status of
+its command.`,
 		Example: `  holdfast run nightly-report -- ./report.sh
   holdfast ls
   holdfast serve`,

@@ -86,7 +86,7 @@ limits: [{to: [app], locks: 1}]
 	if r := as(app, "acquire", "team-a/x", "--ttl", "10m"); r.status != 0 {
 		t.Fatalf("with a grant: %+v", r)
 	}
-	if r := as(app, "acquire", "team-b/x", "--try"); r.status == 0 || !strings.Contains(r.stderr, "no grant allows app") {
+	if r := as(app, "acquire", "team-b/x", "--try"); r.status != 74 || !strings.Contains(r.stderr, "no grant allows app") {
 		t.Errorf("without a grant: %+v", r)
 	}
 	if r := as(app, "acquire", "team-a/y", "--try"); r.status != 74 || !strings.Contains(r.stderr, "may hold: 1") {
@@ -99,7 +99,7 @@ limits: [{to: [app], locks: 1}]
 	if r := as(job, "ls"); r.status != 0 || !strings.Contains(r.out, "team-a/x") {
 		t.Errorf("with a token: %+v", r)
 	}
-	if r := run(t, command(t, job, "ls")); r.status != 64 || !strings.Contains(r.stderr, "credentials") {
+	if r := run(t, command(t, job, "ls")); r.status != 74 || !strings.Contains(r.stderr, "credentials") {
 		t.Errorf("without an identity: %+v", r)
 	}
 	// Everything is replaced. The token in the file is still the old one for a moment.

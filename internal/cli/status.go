@@ -52,6 +52,8 @@ func statusOf(err error) int {
 		return int(exit)
 	case errors.As(err, &own):
 		return own.status
+	case errors.Is(err, holdfast.ErrRefused): // also where what the store refuses is a value, such as the credentials
+		return exitAway
 	case errors.As(err, &bad), errors.Is(err, holdfast.ErrInvalid), errors.Is(err, holdfast.ErrUnsupported):
 		return exitUsage
 	case errors.Is(err, holdfast.ErrLost):

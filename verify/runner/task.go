@@ -132,6 +132,8 @@ func outcome(err error) history.Outcome {
 		return history.Held
 	case errors.Is(err, holdfast.ErrLost):
 		return history.Lost
+	case errors.Is(err, holdfast.ErrRefused): // also where it is ErrInvalid, as for a wrong token
+		return history.Unknown
 	case errors.Is(err, holdfast.ErrInvalid), errors.Is(err, holdfast.ErrUnsupported):
 		return history.Refused
 	default:
