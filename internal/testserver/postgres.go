@@ -42,11 +42,24 @@ func (s *PostgresServer) URLOf(name, addr string) string {
 // RefusePlain makes a role that is not let in without TLS. The server must have it turned on.
 func (s *PostgresServer) RefusePlain(role string) {
 	s.t.Helper()
+	s.addRule("hostnossl all " + role + " all reject")
+	s.Exec("CREATE ROLE "+role+" LOGIN", "SELECT pg_reload_conf()")
+}
+
+// WantPassword makes a role that is not let in without its password.
+func (s *PostgresServer) WantPassword(role, password string) {
+	s.t.Helper()
+	s.addRule("host all " + role + " all scram-sha-256")
+	s.Exec("CREATE ROLE "+role+" LOGIN PASSWORD "+literal(password), "SELECT pg_reload_conf()")
+}
+
+// addRule puts a rule before those about who is let in.
+func (s *PostgresServer) addRule(rule string) {
+	s.t.Helper()
 	path := s.Path("data/pg_hba.conf")
 	rules, err := os.ReadFile(path) //nolint:gosec // of this test
 	check(s.t, err)
-	check(s.t, os.WriteFile(path, append([]byte("hostnossl all "+role+" all reject\n"), rules...), 0o600)) //nolint:gosec // of this test
-	s.Exec("CREATE ROLE "+role+" LOGIN", "SELECT pg_reload_conf()")
+	check(s.t, os.WriteFile(path, append([]byte(rule+"\n"), rules...), 0o600)) //nolint:gosec // of this test
 }
 
 // PostgresDatabase is a database of a server, as the superuser sees it.
