@@ -150,3 +150,38 @@ func TestUnavailableIsLoggedOnce(t *testing.T) {
 		}
 	}
 }
+
+// So it is with renewals.
+func TestUnavailableRenewalIsLoggedOnce(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		f, _ := newFaults(t)
+		log := &logged{}
+		c := newClient(t, f, holdfast.Config{TTL: 30 * time.Second, Logger: slog.New(slog.NewTextHandler(log, nil))})
+		lock, err := c.Acquire(leasetest.Within(t), "a")
+		if err != nil {
+			t.Fatal(err)
+		}
+		for outage := 1; outage <= 2; outage++ {
+			asked := make(chan struct{}, 1000)
+			away := func(context.Context, func() (backend.RenewResult, error)) (backend.RenewResult, error) {
+				asked <- struct{}{}
+				return backend.RenewResult{}, unavailable(false)
+			}
+			f.renew.Store(&away)
+			for range 3 {
+				<-asked
+			}
+			f.renew.Store(nil)
+			before := f.renewals.Load()
+			leasetest.Eventually(t, "it is renewed", func() bool { return f.renewals.Load() > before })
+			synctest.Wait() // for what follows the answer
+			if n := log.lines("level=WARN"); n != outage {
+				t.Errorf("%d warnings after %d outages", n, outage)
+			}
+		}
+		if err := lock.Err(); err != nil {
+			t.Error(err)
+		}
+	})
+}
