@@ -118,7 +118,8 @@ func TestQuarantineEnds(t *testing.T) {
 }
 
 // When Wait has elapsed, the store is asked for the holder of the lock. If it does not answer, the
-// lock is not called held. If the lock was granted just then, the caller has it.
+// lock is not called held. If the lock was granted just then, the caller has it. When the context has ended, the store is
+// not asked, and the error names no holder.
 func TestWaitEndsWithTheTruth(t *testing.T) {
 	t.Parallel()
 	f, store := newFaults(t)
@@ -157,6 +158,17 @@ func TestWaitEndsWithTheTruth(t *testing.T) {
 	err = at(func(_ context.Context, do func() (backend.Grant, error)) (backend.Grant, error) { return do() })
 	if held, ok := errors.AsType[*holdfast.HeldError](err); !ok || len(held.Holders) != 1 || held.Holders[0].Token != lock.Token() {
 		t.Errorf("where it is held: %v", err)
+	}
+	f.acquire.Store(nil)
+	for _, opts := range [][]holdfast.AcquireOption{nil, {holdfast.Wait(time.Hour)}} {
+		f.acquires.Store(0)
+		mine := errors.New("the caller's own")
+		ctx, cancel := context.WithTimeoutCause(t.Context(), 20*time.Millisecond, mine)
+		_, err = c.Acquire(ctx, "a", opts...)
+		cancel()
+		if _, named := errors.AsType[*holdfast.HeldError](err); named || !errors.Is(err, mine) || errors.Is(err, holdfast.ErrHeld) || f.acquires.Load() > 1 {
+			t.Errorf("where the context ended: %v, after %d requests", err, f.acquires.Load())
+		}
 	}
 	err = at(func(_ context.Context, do func() (backend.Grant, error)) (backend.Grant, error) {
 		if err := lock.Release(t.Context()); err != nil {
