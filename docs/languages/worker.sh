@@ -2,7 +2,8 @@
 # Work under a lock. Usage: worker.sh HOLDFAST LOCK RESOURCE WRITES
 set -eu
 base=$1/v1/locks/$2 resource=$3 writes=$4 ttl=${TTL:-30} # seconds; LOCK is percent-encoded
-step=$((ttl / 5)) # a renewal and its retry take four steps at most, from the one before it
+[ "$ttl" -gt 25 ] || { echo "TTL is $ttl, and must be more than 25 (seconds)" >&2; exit 1; }
+step=$((ttl / 5)) # a renewal and its retry take four steps at most, from the one before it; then a write may take 5 s more
 
 # The lease ID is made before it is sent: the same request, sent again, is the same acquisition.
 lease=$(od -An -N16 -tx1 /dev/urandom | tr -d ' \n')

@@ -3,6 +3,7 @@ package cli_test
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"net/http"
@@ -120,7 +121,7 @@ func (g *guarded) await(t *testing.T, what string, ok func([]written) bool) {
 	}
 }
 
-const sampleTTL = 20 * time.Second
+const sampleTTL = 26 * time.Second // the least that worker.sh takes
 
 // A holder of each language is killed with SIGKILL, and the next one gets the lock with a greater token; the next one is
 // stopped past its lease, and writes nothing after a third has written. Renewals keep the lock for longer than its TTL, and a
@@ -133,6 +134,19 @@ func TestFromAnyLanguage(t *testing.T) {
 			t.Parallel()
 			testWorker(t, "http://"+srv.addr, "shelf/"+file, newGuarded(t), append(program, filepath.Join(samples, file)))
 		})
+	}
+}
+
+// With a shorter TTL a write of the shell's worker could outlive the lease: it refuses to begin.
+func TestShellWorkerWantsALongTTL(t *testing.T) {
+	t.Parallel()
+	for _, ttl := range []string{"25", "4", "0", "-30", "30s"} {
+		cmd := exec.CommandContext(t.Context(), "sh", filepath.Join(samples, "worker.sh"), "http://127.0.0.1:1", "a", "http://127.0.0.1:1", "1")
+		cmd.Env = append(os.Environ(), "TTL="+ttl)
+		out, err := cmd.CombinedOutput()
+		if _, exited := errors.AsType[*exec.ExitError](err); !exited || !strings.Contains(string(out), "must be more than 25") {
+			t.Errorf("TTL=%s: %v, %q", ttl, err, out)
+		}
 	}
 }
 
