@@ -11,11 +11,13 @@ import (
 	"flag"
 	"fmt"
 	"io"
+	"math"
 	"net"
 	"net/http"
 	"os"
 	"os/signal"
 	"path/filepath"
+	"strconv"
 	"sync"
 	"sync/atomic"
 	"syscall"
@@ -35,10 +37,11 @@ func main() {
 	url := flag.String("backend", "", "redlock://host,host,host (default: three redis-server of its own)")
 	data := flag.String("data", "", "file of the database, which several processes may share (default: a file of this run)")
 	instances := flag.Int("instances", 3, "how many instances")
+	epoch := flag.Uint("epoch", 0, "epoch of the store of the locks: one more after each move to another store")
 	listen := flag.String("listen", "", "serve /healthz and /metrics on this address until SIGINT or SIGTERM")
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	err := run(ctx, os.Stdout, *url, *data, *instances, *listen)
+	err := run(ctx, os.Stdout, *url, *data, *epoch, *instances, *listen)
 	stop()
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "redlock-services:", err)
@@ -46,7 +49,10 @@ func main() {
 	}
 }
 
-func run(ctx context.Context, out io.Writer, url, data string, n int, listen string) error {
+func run(ctx context.Context, out io.Writer, url, data string, epoch uint, n int, listen string) error {
+	if epoch > math.MaxUint32 {
+		return fmt.Errorf("command line: %w", &holdfast.InvalidError{Field: "-epoch", Value: strconv.FormatUint(uint64(epoch), 10), Bound: "0 to 4294967295"})
+	}
 	dir, err := os.MkdirTemp("", "redlock-services-")
 	if err != nil {
 		return fmt.Errorf("make a folder: %w", err)
@@ -61,7 +67,7 @@ func run(ctx context.Context, out io.Writer, url, data string, n int, listen str
 		url = nodes.url()
 		fmt.Fprintln(out, "three Redis servers:", url)
 	}
-	store, err := services.OpenStore(ctx, cmp.Or(data, filepath.Join(dir, "data.db")))
+	store, err := services.OpenStore(ctx, cmp.Or(data, filepath.Join(dir, "data.db")), uint32(epoch))
 	if err != nil {
 		return err
 	}

@@ -66,7 +66,7 @@ func TestTerminated(t *testing.T) {
 // The command runs as the README has it.
 func TestRun(t *testing.T) {
 	t.Parallel()
-	if err := run(t.Context(), t.Output(), "", "", 3, ""); err != nil {
+	if err := run(t.Context(), t.Output(), "", "", 0, 3, ""); err != nil {
 		t.Error(err)
 	}
 }
@@ -80,7 +80,7 @@ func TestProcesses(t *testing.T) {
 		t.Fatal(err)
 	}
 	data := filepath.Join(t.TempDir(), "data.db")
-	store, err := services.OpenStore(t.Context(), data)
+	store, err := services.OpenStore(t.Context(), data, 0)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -130,7 +130,7 @@ func TestServe(t *testing.T) {
 	}
 	ctx, stop := context.WithCancel(t.Context())
 	ended := make(chan error, 1)
-	go func() { ended <- run(ctx, t.Output(), url, "", 2, listen) }()
+	go func() { ended <- run(ctx, t.Output(), url, "", 0, 2, listen) }()
 	get := func(path string) string {
 		t.Helper()
 		for deadline := time.Now().Add(time.Minute); ; {

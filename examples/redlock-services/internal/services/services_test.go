@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/holdfast-io/holdfast"
+	"github.com/holdfast-io/holdfast/backend"
 	"github.com/holdfast-io/holdfast/backend/memlock"
 	"github.com/holdfast-io/holdfast/backend/redlock"
 	"github.com/holdfast-io/holdfast/examples/redlock-services/internal/services"
@@ -45,11 +46,17 @@ func someNodes(t *testing.T) []*testserver.RedisServer {
 
 func client(t *testing.T, nodes []*testserver.RedisServer, cfg holdfast.Config) *holdfast.Client {
 	t.Helper()
+	return delayed(t, nodes, cfg, nil)
+}
+
+// delayed is client for an instance that is stopped when it is granted a lock, until granted has returned.
+func delayed(t *testing.T, nodes []*testserver.RedisServer, cfg holdfast.Config, granted func()) *holdfast.Client {
+	t.Helper()
 	b, err := redlock.Open(t.Context(), "redlock://"+testserver.RedisAddrs(nodes)+"?quarantine=off&timeout=10s&max_ttl=5m", redlock.Config{})
 	if err != nil {
 		t.Fatal(err)
 	}
-	c, err := holdfast.New(b, cfg)
+	c, err := holdfast.New(&stopped{b, granted}, cfg)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -57,9 +64,29 @@ func client(t *testing.T, nodes []*testserver.RedisServer, cfg holdfast.Config) 
 	return c
 }
 
+// stopped is a backend whose answers to Acquire arrive when granted has returned.
+type stopped struct {
+	backend.Backend
+
+	granted func()
+}
+
+func (b *stopped) Acquire(ctx context.Context, req backend.AcquireRequest) (backend.Grant, error) {
+	g, err := b.Backend.Acquire(ctx, req)
+	if err == nil && b.granted != nil {
+		b.granted()
+	}
+	return g, err
+}
+
 func store(t *testing.T) *services.Store {
 	t.Helper()
-	s, err := services.OpenStore(t.Context(), filepath.Join(t.TempDir(), "data.db"))
+	return storeAt(t, filepath.Join(t.TempDir(), "data.db"), 0)
+}
+
+func storeAt(t *testing.T, path string, epoch uint32) *services.Store {
+	t.Helper()
+	s, err := services.OpenStore(t.Context(), path, epoch)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -240,6 +267,55 @@ func TestIDs(t *testing.T) {
 	}
 }
 
+// invoice writes the record of an ID.
+func invoice(ctx context.Context, tx *sql.Tx, id string) error {
+	_, err := tx.ExecContext(ctx, "INSERT INTO invoices VALUES (?, 'sale')", id)
+	return err
+}
+
+// An instance that has lost the lock before it counts, and does not know, writes nothing.
+func TestIDsOfOneWhoLost(t *testing.T) {
+	t.Parallel()
+	s, nodes := store(t), someNodes(t)
+	second, operator := client(t, nodes, holdfast.Config{TTL: longTTL}), client(t, nodes, holdfast.Config{})
+	first := delayed(t, nodes, holdfast.Config{TTL: longTTL}, func() {
+		if _, err := operator.Break(t.Context(), "ids/NF", "test"); err != nil {
+			t.Error(err)
+		}
+		if id, err := (&services.IDs{Locks: second, Store: s}).Next(t.Context(), "NF", invoice); id != "NF-000001" || err != nil {
+			t.Errorf("the second one: %q, %v", id, err)
+		}
+	})
+	if id, err := (&services.IDs{Locks: first, Store: s}).Next(t.Context(), "NF", invoice); id != "" || !errors.Is(err, fence.ErrStale) {
+		t.Errorf("the first one: %q, %v", id, err)
+	}
+	if got := read[string](t, s.DB(), "SELECT id FROM invoices"); !slices.Equal(got, []string{"NF-000001"}) {
+		t.Errorf("invoices %q", got)
+	}
+}
+
+// When the locks have moved to other servers, where tokens are smaller, writes under them need the next epoch, and those
+// under locks of the old servers are refused.
+func TestEpoch(t *testing.T) {
+	t.Parallel()
+	path := filepath.Join(t.TempDir(), "data.db")
+	next := func(locks *holdfast.Client, epoch uint32) error {
+		t.Helper()
+		_, err := (&services.IDs{Locks: locks, Store: storeAt(t, path, epoch)}).Next(t.Context(), "NF", invoice)
+		return err
+	}
+	before := fleet(t, 1)[0]
+	if err := next(before, 0); err != nil {
+		t.Fatal(err)
+	}
+	if err := next(fleet(t, 1)[0], 1); err != nil {
+		t.Errorf("after the move: %v", err)
+	}
+	if err := next(before, 0); !errors.Is(err, fence.ErrEpoch) {
+		t.Errorf("under a lock of the old servers: %v", err)
+	}
+}
+
 // source has changes, returns them three at a time, and counts concurrent calls.
 type source struct {
 	total     int64
@@ -304,6 +380,27 @@ func TestSync(t *testing.T) {
 		t.Errorf("%d changes in %d runs, at most %d concurrent", changes.Load(), ran.Load(), src.most.Load())
 	}
 	if got := read[int](t, s.DB(), "SELECT changes FROM synced"); len(got) != 20 || slices.Max(got) != 1 {
+		t.Errorf("changes %v", got)
+	}
+}
+
+// An instance that has lost the lock while it read its source, and does not know, brings in nothing.
+func TestSyncOfOneWhoLost(t *testing.T) {
+	t.Parallel()
+	s, instances := store(t), fleet(t, 3)
+	first := services.Sync{Locks: instances[0], Store: s, Name: "crm", Source: &source{total: 5, afterRead: func() {
+		if _, err := instances[2].Break(t.Context(), "sync/crm", "test"); err != nil {
+			t.Error(err)
+		}
+		second := services.Sync{Locks: instances[1], Store: s, Name: "crm", Source: &source{total: 5}}
+		if n, here, err := second.Run(t.Context()); n != 5 || !here || err != nil {
+			t.Errorf("the second one: %d, %t, %v", n, here, err)
+		}
+	}}}
+	if n, _, err := first.Run(t.Context()); n != 0 || !errors.Is(err, fence.ErrStale) {
+		t.Errorf("the first one: %d, %v", n, err)
+	}
+	if got := read[int](t, s.DB(), "SELECT changes FROM synced"); len(got) != 5 || slices.Max(got) != 1 {
 		t.Errorf("changes %v", got)
 	}
 }

@@ -18,13 +18,14 @@ type Store struct {
 	guard *sqlfence.Guard
 }
 
-// OpenStore opens a file, and creates the tables that do not exist. The caller closes it.
-func OpenStore(ctx context.Context, path string) (*Store, error) {
+// OpenStore opens a file, and creates the tables that do not exist. epoch is that of the locks' store: 0, and one more
+// after each move of the locks to another store. The caller closes it.
+func OpenStore(ctx context.Context, path string, epoch uint32) (*Store, error) {
 	db, err := sql.Open("sqlite", "file:"+path+"?_pragma=busy_timeout(30000)&_pragma=journal_mode(wal)&_txlock=immediate")
 	if err != nil {
 		return nil, fmt.Errorf("open the database: %w", err)
 	}
-	guard, err := sqlfence.New(sqlfence.SQLite, sqlfence.Config{})
+	guard, err := sqlfence.New(sqlfence.SQLite, sqlfence.Config{Epoch: epoch})
 	if err == nil {
 		err = guard.Migrate(ctx, db)
 	}
@@ -57,7 +58,7 @@ func (s *Store) Close() error {
 }
 
 // write runs f in a transaction that is refused (fence.ErrStale) where a holder of a greater
-// token has written to the resource.
+// token has written to the resource, or one of a greater epoch (fence.ErrEpoch).
 func (s *Store) write(ctx context.Context, resource string, token fence.Token, f func(*sql.Tx) error) error {
 	return s.guard.Do(ctx, s.db, resource, token, f)
 }
