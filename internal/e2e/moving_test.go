@@ -21,6 +21,7 @@ type move struct {
 	lock             string // its name
 	oldURL, newURL   string
 	epoch0, epoch1   *fence.Guard
+	epoch2           *fence.Guard
 	inside, overlaps atomic.Int64
 	written          atomic.Int64
 }
@@ -102,8 +103,35 @@ func (m *move) beside(all ...program) int64 {
 	return int64(len(all) * sections)
 }
 
+// back is the way back from the second deployment: the first one again, and then the old store in epoch 2. No two sections
+// overlap. From the first write in epoch 2 on, writes of the deployments before it are refused.
+func (m *move) back(second func() program) {
+	t, before := m.t, m.written.Load()
+	n := m.beside(second(), second(), m.both(), m.both())
+	if got := m.written.Load() - before; got != n {
+		t.Errorf("going back to the first deployment, %d writes of %d", got, n)
+	}
+	again := func() program { return m.with(m.oldURL, m.epoch2) }
+	if err := again()(); err != nil {
+		t.Fatalf("the old store in epoch 2: %v", err)
+	}
+	before = m.written.Load()
+	n = m.beside(m.both(), m.both(), again(), again())
+	if got := m.written.Load() - before; got != n/2 {
+		t.Errorf("beside the first deployment, %d writes in epoch 2 of %d", got, n/2)
+	}
+	for name, late := range map[string]program{"second": second(), "first": m.both()} {
+		if err := late(); !errors.Is(err, fence.ErrEpoch) {
+			t.Errorf("a late write of the %s deployment: %v", name, err)
+		}
+	}
+	if n := m.overlaps.Load(); n > 0 {
+		t.Errorf("on the way back, %d overlaps", n)
+	}
+}
+
 // Programs move between stores whose tokens have nothing in common: no two sections overlap, no write of a step is
-// refused, and a late write of the old store is. Without the first deployment, sections overlap.
+// refused, and a late write of the old store is. So it is on the way back. Without the first deployment, sections overlap.
 func TestMoveBetweenStores(t *testing.T) {
 	t.Parallel()
 	redis := "redis://" + testserver.Redis(t).Addr() + "?quarantine=off"
@@ -112,7 +140,7 @@ func TestMoveBetweenStores(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			g := fence.NewGuard()
-			m := &move{t: t, lock: name, oldURL: urls[0], newURL: urls[1], epoch0: g, epoch1: g.Epoch(1)}
+			m := &move{t: t, lock: name, oldURL: urls[0], newURL: urls[1], epoch0: g, epoch1: g.Epoch(1), epoch2: g.Epoch(2)}
 			before, second := func() program { return m.with(m.oldURL, m.epoch0) }, func() program { return m.with(m.newURL, m.epoch1) }
 			n := m.beside(before(), before(), m.both(), m.both())
 			n += m.beside(m.both(), m.both(), second(), second())
@@ -122,6 +150,7 @@ func TestMoveBetweenStores(t *testing.T) {
 			if err := before()(); !errors.Is(err, fence.ErrEpoch) {
 				t.Errorf("a late write of the old store: %v", err)
 			}
+			m.back(second)
 			// One of the two may be done before the other has connected.
 			old, next := before(), second()
 			leasetest.Eventually(t, "sections overlap without the first deployment, or the test shows nothing", func() bool {
