@@ -75,6 +75,43 @@ func Handshake(ctx context.Context, conn *tls.Conn, q Question, again Dial) erro
 	return Plain(ctx, err, q, again)
 }
 
+// Dialed is Handshake for a dialer that also makes the handshake, and that nothing may end before its own
+// time-out. After ErrPlain it continues in the background until then.
+func Dialed(ctx context.Context, dial Dial, q Question, again Dial) (net.Conn, error) {
+	type made struct {
+		conn net.Conn
+		err  error
+	}
+	done := make(chan made, 1)
+	go func() {
+		conn, err := dial(ctx)
+		done <- made{conn, err}
+	}()
+	timer := time.NewTimer(late / 2) // a client library dials more than once before it reports an error
+	defer timer.Stop()
+	select {
+	case m := <-done:
+		return m.conn, Plain(ctx, m.err, q, again)
+	case <-timer.C:
+	}
+	plain := q.answered(ctx, again)
+	select {
+	case m := <-done:
+		return m.conn, m.err
+	default:
+	}
+	if !plain {
+		m := <-done
+		return m.conn, m.err
+	}
+	go func() {
+		if m := <-done; m.err == nil {
+			_ = m.conn.Close()
+		}
+	}()
+	return nil, ErrPlain
+}
+
 // Plain returns the error of a handshake, with ErrPlain if that is the reason.
 func Plain(ctx context.Context, err error, q Question, again Dial) error {
 	if ended(err) && q.answered(ctx, again) {

@@ -124,6 +124,13 @@ func TestHandshake(t *testing.T) {
 			err = speaks.Handshake(within(t), made, question(), speaks.To("tcp", addr))
 			check(t, err, tc.want)
 			_ = conn.Close()
+			// A dialer that makes the handshake itself, and does not end with its context.
+			conn, err = speaks.Dialed(within(t), func(context.Context) (net.Conn, error) {
+				return (&tls.Dialer{Config: client}).DialContext(t.Context(), "tcp", addr)
+			}, question(), speaks.To("tcp", addr))
+			if check(t, err, tc.want); err == nil {
+				_ = conn.Close()
+			}
 		})
 	}
 	t.Run("one that hangs", func(t *testing.T) {

@@ -5,6 +5,9 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"reflect"
+	"runtime"
+	"strings"
 	"time"
 
 	"github.com/redis/go-redis/v9"
@@ -56,13 +59,20 @@ func ownOptions(from *redis.Options, timeout time.Duration, open *conns.Set) *re
 	}
 }
 
-// dialer returns how to connect. A server that speaks TLS only, to a client without it, is found out. The
-// opposite is not: the program's dialer makes the handshake, and may know another way to the server than its
-// address.
+// dialer returns how to connect. That one side speaks TLS and the other does not is found out, except for TLS
+// to a server without it through a dialer of the program, which makes the handshake, and may know another way
+// to the server than its address.
 func dialer(from *redis.Options, open *conns.Set) conns.Dialer {
 	dial := open.Watch(from.Dialer)
-	if from.TLSConfig != nil {
+	if from.TLSConfig != nil && !isDefault(from.Dialer) {
 		return dial
+	}
+	if from.TLSConfig != nil {
+		plain := open.Watch(nil)
+		return func(ctx context.Context, network, addr string) (net.Conn, error) {
+			return speaks.Dialed(ctx, func(ctx context.Context) (net.Conn, error) { return dial(ctx, network, addr) },
+				redisprogram.Question(), func(ctx context.Context) (net.Conn, error) { return plain(ctx, network, addr) })
+		}
 	}
 	return func(ctx context.Context, network, addr string) (net.Conn, error) {
 		conn, err := dial(ctx, network, addr)
@@ -74,6 +84,13 @@ func dialer(from *redis.Options, open *conns.Set) conns.Dialer {
 			return speaks.TLS(context.Background(), err, redisprogram.Question(), again)
 		}), nil
 	}
+}
+
+// isDefault reports whether the dialer is the one that go-redis makes for a client without one: that connects to
+// the address. Only its name says so. A dialer that is not recognized costs nothing but a better error.
+func isDefault(dial conns.Dialer) bool {
+	f := runtime.FuncForPC(reflect.ValueOf(dial).Pointer())
+	return f != nil && strings.HasPrefix(f.Name(), "github.com/redis/go-redis/v9.") && strings.Contains(f.Name(), "NewDialer.func")
 }
 
 // Do sends a command: see redisprogram.Conn.
