@@ -22,7 +22,7 @@ func TestOrders(t *testing.T) {
 		"Fleet": testFleet, "WithoutLock": testWithoutLock, "TwoLocksForOneRow": testTwoLocksForOneRow, "LockIsNotEnough": testLockIsNotEnough,
 		"TokenAfterRead":  func(f *fixture) { testToken(f, false) },
 		"TokenAfterWrite": func(f *fixture) { testToken(f, true) },
-		"Order":           testOrder, "Outside": testOutside, "OrderBusy": testOrderBusy, "Reserve": testReserve, "StockBusy": testStockBusy,
+		"Order":           testOrder, "Outside": testOutside, "Mail": testMail, "OrderBusy": testOrderBusy, "Reserve": testReserve, "StockBusy": testStockBusy,
 		"Epoch":       testEpoch,
 		"BadRequests": testBadRequests, "Start": testStart,
 	})
@@ -138,6 +138,55 @@ func testOutside(f *fixture) {
 	if err := p.Wait(time.Minute); err != nil {
 		t.Errorf("%v: %s", err, p.Log())
 	}
+}
+
+// testMail: an order that is rolled back has no confirmation. While one instance sends one, which takes long, another
+// one does not send it, nor does it later.
+func testMail(f *fixture) {
+	t := f.t
+	f.Exec("INSERT INTO product VALUES (1, 3)", "INSERT INTO orders (id, product, quantity) VALUES (1, 1, 2)",
+		"CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RAISE 'refused by the test'; END $$",
+		"CREATE TRIGGER refuse BEFORE UPDATE ON orders FOR EACH ROW EXECUTE FUNCTION refuse()")
+	url := f.serve(f.client(holdfast.Config{}), nil)
+	expect(t, processOrder(t, url, 1), http.StatusServiceUnavailable)
+	if n := f.Int("SELECT count(*) FROM mail"); n != 0 {
+		t.Fatalf("%d confirmations of an order that was rolled back", n)
+	}
+	f.Exec("DROP TRIGGER refuse ON orders")
+	expect(t, processOrder(t, url, 1), http.StatusOK)
+	other, err := orders.OpenStore(t.Context(), f.URL(), 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer other.Close()
+	sending, goOn, done := make(chan int64), make(chan struct{}), make(chan error, 1)
+	go func() {
+		_, err := f.store.SendMail(t.Context(), func(_ context.Context, order int64) error {
+			sending <- order
+			<-goOn
+			return nil
+		})
+		done <- err
+	}()
+	elsewhere := func(when string) {
+		t.Helper()
+		found, err := other.SendMail(t.Context(), func(_ context.Context, order int64) error {
+			t.Errorf("%s another one sends that of order %d", when, order)
+			return nil
+		})
+		if found || err != nil {
+			t.Errorf("%s another one has found one: %t, %v", when, found, err)
+		}
+	}
+	if order := <-sending; order != 1 {
+		t.Errorf("the confirmation of order %d", order)
+	}
+	elsewhere("while it is sent")
+	close(goOn)
+	if err := <-done; err != nil {
+		t.Fatal(err)
+	}
+	elsewhere("after it was sent")
 }
 
 // testReserve: a named request is done once.
