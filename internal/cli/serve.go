@@ -198,8 +198,14 @@ func (o *serveOptions) check() error {
 	if _, err := strconv.ParseUint(port, 10, 16); err != nil {
 		return usageError("listen", "%q: the port must be 0 to 65535", o.listen)
 	}
+	return o.access.check(!onLoopback(host))
+}
+
+// onLoopback reports whether only this host can reach a listener on host. Of the names only
+// "localhost" counts: any other may be that of an address beyond the loopback.
+func onLoopback(host string) bool {
 	ip, err := netip.ParseAddr(host)
-	return o.access.check(host == "" || err == nil && !ip.IsLoopback()) // the server itself checks the address of a name
+	return host == "localhost" || err == nil && ip.IsLoopback()
 }
 
 // shownAddress returns an address as clients name it.
@@ -217,8 +223,7 @@ func shownAddress(a net.Addr, secure bool) string {
 // this host share one address.
 func limitsFor(listen string) server.Limits {
 	var l server.Limits
-	host, _, err := net.SplitHostPort(listen)
-	if ip, bad := netip.ParseAddr(host); err == nil && (host == "localhost" || bad == nil && ip.IsLoopback()) {
+	if host, _, err := net.SplitHostPort(listen); err == nil && onLoopback(host) {
 		l.ConnectionsPerIP = 10_000
 	}
 	return l
