@@ -44,7 +44,8 @@ type Config struct {
 	// holdfast_tls_certificate_expires_seconds. It must be safe for concurrent use. Default: there is no such
 	// metric. Optional.
 	CertificateExpires func() time.Time
-	// Hosts are the host names (without port) that a Host header may carry. Default: any name,
+	// Hosts are the host names (without port) that a Host header may carry. "*.example.com" stands
+	// for every name with exactly one label before ".example.com". Default: any name,
 	// except that a loopback connection accepts only names of the loopback, so that a web page
 	// cannot reach the server by DNS rebinding. Optional.
 	Hosts []string

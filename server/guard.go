@@ -236,7 +236,7 @@ func (s *Server) checkSite(r *http.Request) error {
 func (s *Server) checkHost(r *http.Request) error {
 	host := hostOnly(r.Host)
 	if len(s.cfg.Hosts) > 0 {
-		if slices.ContainsFunc(s.cfg.Hosts, func(h string) bool { return strings.EqualFold(h, host) }) {
+		if slices.ContainsFunc(s.cfg.Hosts, func(h string) bool { return isHost(h, host) }) {
 			return nil
 		}
 		return errors.New("the Host header names another host")
@@ -245,6 +245,16 @@ func (s *Server) checkHost(r *http.Request) error {
 		return errors.New("the Host header must name the loopback on a loopback connection")
 	}
 	return nil
+}
+
+// isHost reports whether host is the one that name means. The wildcard of "*.example.com" stands for
+// exactly one label, as in certificates (RFC 6125, 6.4.3).
+func isHost(name, host string) bool {
+	if domain, ok := strings.CutPrefix(name, "*."); ok {
+		label, rest, _ := strings.Cut(host, ".")
+		return label != "" && strings.EqualFold(rest, domain)
+	}
+	return strings.EqualFold(name, host)
 }
 
 func hostOnly(hostport string) string {

@@ -178,6 +178,16 @@ func TestHostHeader(t *testing.T) {
 			t.Errorf("with Hosts, Host %s: status %d, want %d", host, got.status, status)
 		}
 	}
+	c := start(t, server.Config{Hosts: []string{"*.locks.example"}})
+	for host, status := range map[string]int{
+		"a.locks.example": 200, "A.Locks.Example:443": 200, "*.locks.example": 200,
+		"locks.example": 403, ".locks.example": 403, "a.b.locks.example": 403, "a.locks.example.evil.example": 403, "a.evil.example": 403,
+		"alocks.example": 403, "127.0.0.1": 403, "localhost": 403,
+	} {
+		if got := c.call("GET", "/healthz", "", "Host", host); got.status != status {
+			t.Errorf("with a wildcard, Host %s: status %d, want %d", host, got.status, status)
+		}
+	}
 }
 
 // A page of another site cannot take or break a lock with a visitor's browser.

@@ -37,7 +37,7 @@ func (o *accessOptions) add(f *pflag.FlagSet) {
 	f.StringVar(&o.cert, "tls-cert", "", "certificate of the server: serve HTTPS (PEM file, read again when it changes)")
 	f.StringVar(&o.key, "tls-key", "", "key of --tls-cert (PEM file)")
 	f.StringVar(&o.clientCA, "tls-client-ca", "", "certificate authority of client certificates, which identify principals (PEM file)")
-	f.StringSliceVar(&o.hosts, "host", nil, "host names that clients may use for this server (default: with --tls-cert those in the certificate)")
+	f.StringSliceVar(&o.hosts, "host", nil, "host names that clients may use for this server, *.DOMAIN for each one label below it (default: with --tls-cert those in the certificate)")
 	f.StringVar(&o.audit, "audit", "", "file for a JSON line about each break, refusal and act on the cluster (default: with --policy standard error, else the log)")
 	f.BoolVar(&o.insecure, "insecure", false, "listen beyond this host without TLS: tokens and lease IDs are sent in the clear")
 	f.BoolVar(&o.anonymous, "anonymous", false, "listen beyond this host without authentication: every client that connects may do everything")
@@ -107,6 +107,11 @@ func (o *accessOptions) identify(cfg *server.Config, log *slog.Logger) (func(), 
 	if len(cfg.Hosts) == 0 {
 		cfg.Hosts = certs.hosts()
 	}
+	if len(cfg.Hosts) == 0 { // the server would accept every name
+		certs.close()
+		end()
+		return nil, usageError("host", "must be given, because the certificate %q names no host", o.cert)
+	}
 	endPolicy := end
 	return func() { certs.close(); endPolicy() }, nil
 }
@@ -165,15 +170,12 @@ func (c *certificates) leaf() *x509.Certificate { return c.current.Load().Certif
 
 func (c *certificates) expires() time.Time { return c.leaf().NotAfter }
 
-// hosts returns the names that the server's certificate is for; none if there are wildcards in it.
+// hosts returns the names that the server's certificate is for, wildcards too.
 func (c *certificates) hosts() []string {
 	leaf := c.leaf()
 	hosts := leaf.DNSNames
 	for _, ip := range leaf.IPAddresses {
 		hosts = append(hosts, ip.String())
-	}
-	if strings.Contains(strings.Join(hosts, " "), "*") {
-		return nil
 	}
 	return hosts
 }

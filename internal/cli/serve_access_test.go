@@ -163,6 +163,25 @@ func TestCertificateExpires(t *testing.T) {
 	await(t, time.Minute, "the next one expires after two days", func() bool { d := left(); return d > 47*time.Hour && d <= 48*time.Hour })
 }
 
+// A certificate that names no host says no names that clients may use.
+func TestCertificateWithoutHosts(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	cert, key := filepath.Join(dir, "cert.pem"), filepath.Join(dir, "key.pem")
+	authority, err := certs.New("test", time.Hour)
+	if err != nil {
+		t.Fatal(err)
+	}
+	p, err := authority.Issue(certs.Server, "locks.example.com")
+	if err := errors.Join(err, os.WriteFile(key, p.Key, 0o600), os.WriteFile(cert, p.Cert, 0o600)); err != nil {
+		t.Fatal(err)
+	}
+	serve := []string{"serve", "--listen", "127.0.0.1:0", "--data-dir", filepath.Join(dir, "data"), "--tls-cert", cert, "--tls-key", key}
+	if r := run(t, command(t, "", serve...)); r.status != 64 || !strings.Contains(r.stderr, "names no host") {
+		t.Errorf("%+v", r)
+	}
+}
+
 // audited expects a line with the texts.
 func audited(t *testing.T, path string, texts ...string) {
 	t.Helper()

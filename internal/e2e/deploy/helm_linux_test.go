@@ -130,7 +130,7 @@ func TestChartRuns(t *testing.T) {
 		}
 	}
 	for _, folder := range []string{"tls", "peers"} {
-		pair, err := authority.Issue(certs.Node, "", "127.0.0.1", "x-holdfast.locks.svc")
+		pair, err := authority.Issue(certs.Node, "", "127.0.0.1", "x-holdfast.locks.svc", "*.x-holdfast-peers.locks.svc")
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -189,24 +189,32 @@ func TestChartRuns(t *testing.T) {
 	roots.AppendCertsFromPEM(authority.PEM())
 	transport := &http.Transport{TLSClientConfig: &tls.Config{RootCAs: roots, MinVersion: tls.VersionTLS12}}
 	defer transport.CloseIdleConnections()
+	probe := container.ReadinessProbe.HTTPGet
+	asks := func(ctx context.Context, i int, host string) (int, error) {
+		req, err := http.NewRequestWithContext(ctx, http.MethodGet, "https://"+clients[i]+probe.Path, nil)
+		if err != nil {
+			return 0, err
+		}
+		req.Host = host
+		res, err := transport.RoundTrip(req)
+		if err != nil {
+			return 0, err
+		}
+		return res.StatusCode, res.Body.Close()
+	}
 	for i, node := range nodes {
-		node.Await(time.Minute, func(ctx context.Context) error {
-			probe := container.ReadinessProbe.HTTPGet
-			req, err := http.NewRequestWithContext(ctx, http.MethodGet, "https://"+clients[i]+probe.Path, nil)
-			if err != nil {
-				return err
-			}
-			req.Host = probe.HTTPHeaders[0].Value
-			res, err := transport.RoundTrip(req)
-			if err != nil {
-				return err
-			}
-			defer res.Body.Close()
-			if res.StatusCode != http.StatusOK {
-				return errors.New(res.Status)
-			}
-			return nil
-		})
+		for host, want := range map[string]int{
+			probe.HTTPHeaders[0].Value:                                 http.StatusOK,
+			fmt.Sprintf("x-holdfast-%d.x-holdfast-peers.locks.svc", i): http.StatusOK,
+			"evil.example": http.StatusForbidden, "x-holdfast.other.svc": http.StatusForbidden,
+		} {
+			node.Await(time.Minute, func(ctx context.Context) error {
+				if got, err := asks(ctx, i, host); err != nil || got != want {
+					return errors.Join(err, fmt.Errorf("host %s: status %d, want %d", host, got, want))
+				}
+				return nil
+			})
+		}
 	}
 	if err := as(t.Context(), "acquire", "n", "--try", "--ttl", "10m"); err != nil {
 		t.Error(err)
