@@ -89,7 +89,7 @@ func TestSettingsHaveVariables(t *testing.T) {
 		if !ok {
 			value = "127.0.0.1:1"
 		}
-		if other, ok := map[string]string{"log-level": "info", "log-format": "json", "quota-mib": "64"}[key]; ok {
+		if other, ok := map[string]string{"log-level": "info", "log-format": "json", "quota-mib": "64", "connections-per-address": "300"}[key]; ok {
 			value = other
 		}
 		if regexp.MustCompile(`^tls-|^cluster$|^insecure$|^backend$`).MatchString(key) {
