@@ -161,15 +161,14 @@ func (s *Server) acquireOwn(ctx context.Context, w http.ResponseWriter, r *reque
 	}
 }
 
-// stillMay decides once more about a request that waited: its right may have been withdrawn in the meantime. Then
-// the lease is released. A token that has expired since the request arrived is no reason, and a store of identities that
-// cannot be asked is none either.
+// stillMay decides once more about a request that waited: its right, its token or its whole principal may have been
+// removed in the meantime. Then the lease is released. A store of identities that does not answer is no reason.
 func (s *Server) stillMay(r *request, a ask, c *claim) error {
 	if !c.grant.Waited {
 		return nil
 	}
 	err := s.authorize(r, Action{Verb: Acquire, Name: a.name})
-	if no, ok := errors.AsType[*refusal](err); !ok || no.status != http.StatusForbidden {
+	if _, refused := errors.AsType[*refusal](err); !refused {
 		return nil
 	}
 	s.giveBack(a, c)
@@ -306,6 +305,9 @@ func (s *Server) lookAgain(ctx context.Context, a ask, held *backend.HeldError) 
 		return nil, held
 	}
 	c, err := s.try(ctx, a)
+	if err == nil {
+		c.grant.Waited = true // this try only found the grant
+	}
 	return c, s.stillUnknown(a, true, err)
 }
 

@@ -13,7 +13,9 @@ import (
 
 // events serves GET /v1/events. The first event is "watching": every later change is reported,
 // and an earlier one may have been missed. It is sent again when the server's own watch of the
-// backend broke. A stream that ends says why, in an event "error" with a problem document.
+// backend broke. A stream that ends says why, in an event "error" with a problem document. It ends
+// within a heartbeat if the client may no longer watch; events of locks that it may no longer read are left
+// out at once.
 func (s *Server) events(w http.ResponseWriter, r *request) {
 	if !s.caps.Watch {
 		s.fail(w, r, fmt.Errorf("events: %w", backend.ErrUnsupported))
@@ -43,6 +45,10 @@ func (s *Server) events(w http.ResponseWriter, r *request) {
 				}
 			}
 		case <-beat.C:
+			if err := s.authorize(r, r.action()); err != nil && !errors.Is(err, backend.ErrUnavailable) {
+				_ = out.event("error", problemOf(err, time.Now()))
+				return
+			}
 			err = out.comment("beat")
 		case <-sub.ended:
 			_ = out.event("error", problemOf(sub.why, time.Now()))

@@ -7,6 +7,7 @@ import (
 	"strings"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/holdfast-io/holdfast/backend"
 	"github.com/holdfast-io/holdfast/backend/memlock"
@@ -114,33 +115,78 @@ func tellNoLeases(t *testing.T, a *api) {
 	}
 }
 
-// A waiter whose right is withdrawn while it waits is refused, and the lock is free again.
+// A waiter whose right, or whose whole principal, is withdrawn while it waits is refused, and the lock is free again.
 func TestRightEndsWhileWaiting(t *testing.T) {
 	t.Parallel()
-	for name, id := range map[string]string{"made by the server": "", "made by the client": "a-lease-of-my-own"} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			var withdrawn atomic.Bool
-			a := start(t, server.Config{Principal: caller, Authorize: func(r *http.Request, _ server.Action) error {
-				if withdrawn.Load() && caller(r) == "alice" {
-					return errors.New("not any more")
+	for status, reason := range map[int]error{
+		403: errors.New("not any more"),
+		401: fmt.Errorf("%w: the token is that of no principal", server.ErrUnauthenticated),
+	} {
+		for name, id := range map[string]string{"made by the server": "", "made by the client": "a-lease-of-my-own"} {
+			t.Run(fmt.Sprintf("%d, %s", status, name), func(t *testing.T) {
+				t.Parallel()
+				var withdrawn atomic.Bool
+				a := start(t, server.Config{Principal: caller, Authorize: func(r *http.Request, _ server.Action) error {
+					if withdrawn.Load() && caller(r) == "alice" {
+						return reason
+					}
+					return nil
+				}})
+				g := want[wire.Grant](a, 200, "POST", lockPath("x"), `{"ttl":"5m"}`, "Authorization", "bob")
+				next := a.send("POST", lockPath("x"), fmt.Sprintf(`{"ttl":"5m","wait":"50s","lease":%q}`, id), "Authorization", "alice")
+				a.waiters("x", 1)
+				withdrawn.Store(true)
+				if got := a.call("DELETE", lockPath("x")+"/leases/"+g.Lease, "", "Authorization", "bob"); got.status != 204 {
+					t.Fatalf("release: %d %s", got.status, got.body)
 				}
-				return nil
-			}})
-			g := want[wire.Grant](a, 200, "POST", lockPath("x"), `{"ttl":"5m"}`, "Authorization", "bob")
-			next := a.send("POST", lockPath("x"), fmt.Sprintf(`{"ttl":"5m","wait":"50s","lease":%q}`, id), "Authorization", "alice")
-			a.waiters("x", 1)
-			withdrawn.Store(true)
-			if got := a.call("DELETE", lockPath("x")+"/leases/"+g.Lease, "", "Authorization", "bob"); got.status != 204 {
-				t.Fatalf("release: %d %s", got.status, got.body)
+				if got := next.get(t); got.status != status {
+					t.Errorf("the waiter got %d %s", got.status, got.body)
+				}
+				if again := want[wire.Grant](a, 200, "POST", lockPath("x"), `{"ttl":"5s","wait":"50s"}`, "Authorization", "bob"); again.Token <= g.Token {
+					t.Errorf("token %d after %d", again.Token, g.Token)
+				}
+			})
+		}
+	}
+}
+
+// The stream of a client that may no longer watch ends with the reason, also when nothing happens to the locks. The
+// stream of another client, and of one whose identity cannot be verified at the moment, continues.
+func TestRightEndsWhileWatching(t *testing.T) {
+	t.Parallel()
+	var withdrawn atomic.Bool
+	a := start(t, server.Config{Heartbeat: 20 * time.Millisecond, Principal: caller, Authorize: func(r *http.Request, _ server.Action) error {
+		switch who := caller(r); {
+		case !withdrawn.Load() || who == "bob":
+			return nil
+		case who == "carol":
+			return &backend.UnavailableError{Backend: "issuer", Op: "read the keys for tokens", Err: errors.New("no answer")}
+		default:
+			return fmt.Errorf("%w: the token is that of no principal", server.ErrUnauthenticated)
+		}
+	}})
+	streams := make(map[string]*sse)
+	for _, who := range []string{"alice", "bob", "carol"} {
+		streams[who] = listen(t, a, "/v1/events", "Authorization", who)
+		streams[who].next(t, "watching")
+	}
+	withdrawn.Store(true)
+	if kind, data := streams["alice"].event(t); kind != "error" || !strings.Contains(data, "no principal") {
+		t.Errorf("alice's stream has %s %s", kind, data)
+	}
+	if kind, data := streams["alice"].event(t); kind != "" {
+		t.Errorf("alice's stream continues with %s %s", kind, data)
+	}
+	for _, who := range []string{"bob", "carol"} {
+		for beats := 0; beats < 3; {
+			line, ok := streams[who].line(t)
+			if !ok || strings.HasPrefix(line, "event: error") {
+				t.Fatalf("%s's stream has ended: %q", who, line)
 			}
-			if got := next.get(t); got.status != 403 {
-				t.Errorf("the waiter got %d %s", got.status, got.body)
+			if strings.HasPrefix(line, ": beat") {
+				beats++
 			}
-			if again := want[wire.Grant](a, 200, "POST", lockPath("x"), `{"ttl":"5s","wait":"50s"}`, "Authorization", "bob"); again.Token <= g.Token {
-				t.Errorf("token %d after %d", again.Token, g.Token)
-			}
-		})
+		}
 	}
 }
 
