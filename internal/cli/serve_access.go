@@ -38,7 +38,7 @@ func (o *accessOptions) add(f *pflag.FlagSet) {
 	f.StringVar(&o.key, "tls-key", "", "key of --tls-cert (PEM file)")
 	f.StringVar(&o.clientCA, "tls-client-ca", "", "certificate authority of client certificates, which identify principals (PEM file)")
 	f.StringSliceVar(&o.hosts, "host", nil, "host names that clients may use for this server, *.DOMAIN for each one label below it (default: with --tls-cert those in the certificate)")
-	f.StringVar(&o.audit, "audit", "", "file for a JSON line about each break, refusal and act on the cluster (default: with --policy standard error, else the log)")
+	f.StringVar(&o.audit, "audit", "", "file for a JSON line about each break, refusal and act on the cluster (default: standard error, also with -q)")
 	f.BoolVar(&o.insecure, "insecure", false, "listen beyond this host without TLS: tokens and lease IDs are sent in the clear")
 	f.BoolVar(&o.anonymous, "anonymous", false, "listen beyond this host without authentication: every client that connects may do everything")
 }
@@ -66,17 +66,16 @@ func (o *accessOptions) check(beyond bool) error {
 // reading of the files.
 func (o *accessOptions) apply(cfg *server.Config, log *slog.Logger, stderr io.Writer) (func(), error) {
 	cfg.Anonymous, cfg.Hosts = o.anonymous, o.hosts
-	end := func() {}
-	switch {
-	case o.audit != "":
+	// Not the log: -q and --log-level would silence it.
+	end, lines := func() {}, stderr
+	if o.audit != "" {
 		file, err := openAudit(o.audit, stderr)
 		if err != nil {
 			return nil, err
 		}
-		cfg.Audit, end = slog.New(slog.NewJSONHandler(file, nil)), file.close
-	case o.policy != "":
-		cfg.Audit = slog.New(slog.NewJSONHandler(stderr, nil))
+		end, lines = file.close, file
 	}
+	cfg.Audit = slog.New(slog.NewJSONHandler(lines, nil))
 	done, err := o.identify(cfg, log)
 	if err != nil {
 		end()

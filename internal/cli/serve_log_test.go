@@ -51,6 +51,33 @@ func TestServeLog(t *testing.T) {
 	}
 }
 
+// No flag about the log silences the audit, also without a policy.
+func TestAuditIsNotSilenced(t *testing.T) {
+	t.Parallel()
+	for _, flag := range []string{"--quiet", "--log-level=error"} {
+		addr, url := fmt.Sprintf("127.0.0.1:%d", testserver.FreePort(t)), sqliteURL(t)
+		p := testserver.Start(t, testserver.Command{Path: binary, Args: []string{"serve", "--listen", addr, "--backend", url, flag}})
+		p.Await(time.Minute, func(ctx context.Context) error {
+			return exec.CommandContext(ctx, binary, "ls", "--backend", "holdfast://"+addr).Run()
+		})
+		if r := run(t, command(t, url, "acquire", "n", "--ttl", "1h")); r.status != 0 {
+			t.Fatalf("%+v", r)
+		}
+		if r := run(t, command(t, "holdfast://"+addr, "break", "n", "--reason", "test", "--yes")); r.status != 0 {
+			t.Errorf("%+v", r)
+		}
+		p.Await(time.Minute, func(context.Context) error {
+			for line := range strings.Lines(p.Log()) {
+				var o map[string]any
+				if json.Unmarshal([]byte(line), &o) == nil && o["msg"] == "audit" && o["act"] == "break" && o["lock"] == "n" && o["reason"] == "test" {
+					return nil
+				}
+			}
+			return fmt.Errorf("with %s there is no line about the break: %s", flag, p.Log())
+		})
+	}
+}
+
 func objects(t *testing.T, text string) []map[string]any {
 	t.Helper()
 	var all []map[string]any
