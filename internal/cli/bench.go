@@ -239,6 +239,7 @@ func (a *app) benchEngines(ctx context.Context, o *benchOptions) ([]*bench.Engin
 	if len(o.engines) > 0 {
 		return nil, nil, usageError("engine", "selects servers that this command starts, and cannot be combined with --backend, which names a running server")
 	}
+	url = withToken(url)
 	if err := a.grants(ctx, url); err != nil {
 		return nil, nil, err
 	}
