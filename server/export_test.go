@@ -56,6 +56,17 @@ func DefaultLimits(c backend.Capabilities) Limits {
 	return l
 }
 
+// Waiting returns the number of requests that wait for locks.
+func (s *Server) Waiting() int {
+	s.queue.mu.Lock()
+	defer s.queue.mu.Unlock()
+	n := 0
+	for _, of := range s.queue.waiting {
+		n += of
+	}
+	return n
+}
+
 // Queued returns the number of renewals that wait for a call.
 func (s *Server) Queued() int {
 	n := 0

@@ -17,6 +17,7 @@ type queue struct {
 	ages     *list.List                         // time.Time, oldest first: of each lease, or of a request whose ID the server makes
 	since    map[leaseKey]*list.Element         // the age of a lease that the client made: several requests may wait for it in turn
 	released map[string]time.Time               // when a lock with waiters was last released here
+	empties  []chan struct{}                    // see emptied
 }
 
 func newLine() *queue {
@@ -102,7 +103,28 @@ func (l *queue) leave(name string, lease backend.LeaseID, age *list.Element) {
 	if l.waiting[name]--; l.waiting[name] == 0 {
 		delete(l.waiting, name)
 		delete(l.released, name)
+		l.notifyEmptyLocked()
 	}
+}
+
+// emptied returns a channel that is closed as soon as no request waits here.
+func (l *queue) emptied() <-chan struct{} {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	empty := make(chan struct{})
+	l.empties = append(l.empties, empty)
+	l.notifyEmptyLocked()
+	return empty
+}
+
+func (l *queue) notifyEmptyLocked() {
+	if len(l.waiting) > 0 {
+		return
+	}
+	for _, empty := range l.empties {
+		close(empty)
+	}
+	l.empties = nil
 }
 
 // oldest returns for how long the waiter has waited that came first. A client that polls for one

@@ -118,9 +118,10 @@ func (s *Server) sessions() int {
 func (s *Server) Handler() http.Handler { return s }
 
 // Serve answers the requests that arrive on ln until ctx ends, and then stops. To stop, it
-// returns 503 at /readyz for Config.DrainDelay, accepts no more connections, answers all waiters
-// (503 with Retry-After; their places in the queue are kept for a while), waits for the requests
-// in progress, and closes the Server. Each of the last two takes at most Config.DrainTimeout. Leases stay. Serve closes ln.
+// returns 503 at /readyz for Config.DrainDelay, answers all waiters (503 with Retry-After; their
+// places in the queue are kept for a while), accepts no more connections, waits for the requests
+// in progress, and closes the Server. Config.DrainTimeout bounds all that comes before the closing, and the
+// closing once more. Leases stay. Serve closes ln.
 //
 // The error is nil after a stop that ctx asked for. Otherwise it says why Serve could not begin
 // or continue. Unless Config.Authorize or Config.Anonymous is set, ln must be on the loopback
@@ -157,6 +158,10 @@ func (s *Server) Serve(ctx context.Context, ln net.Listener) error {
 	drain, cancel := context.WithTimeout(context.WithoutCancel(ctx), s.cfg.DrainTimeout)
 	defer cancel()
 	s.stop()
+	select { // a waiter learns from its answer that the server stops, not from a refused connection
+	case <-s.queue.emptied():
+	case <-drain.Done():
+	}
 	if shut := h.Shutdown(drain); shut != nil {
 		s.cfg.Logger.LogAttrs(ctx, levelWarn, "requests were cut short", attrError(shut))
 		err = errors.Join(err, h.Close())

@@ -275,3 +275,56 @@ func TestDrainDelayEnds(t *testing.T) {
 		t.Errorf("it served for %v more, want %v", after, delay)
 	}
 }
+
+// The listener closes when all waiters have been answered.
+func TestWaitersAreAnsweredFirst(t *testing.T) {
+	t.Parallel()
+	const waiters = 100
+	b := memlock.New()
+	defer b.Close()
+	srv, err := server.New(b, server.Config{DrainTimeout: time.Minute, Limits: server.Limits{ConnectionsPerIP: 2 * waiters}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	tcp, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	left := make(chan int, waiters) // how many waited when the listener was closed
+	ln := closing{tcp, func() { left <- srv.Waiting() }}
+	ctx, stop := context.WithCancel(t.Context())
+	defer stop()
+	ended := make(chan error, 1)
+	go func() { ended <- srv.Serve(ctx, ln) }()
+	a := &api{t: t, base: "http://" + tcp.Addr().String(), srv: srv, http: &http.Client{Transport: &http.Transport{}}}
+	defer a.http.CloseIdleConnections()
+	a.take("x", `{"ttl":"1h"}`)
+	var sent []*later
+	for range waiters {
+		sent = append(sent, a.send("POST", lockPath("x"), `{"wait":"60s"}`))
+	}
+	a.waiters("x", waiters)
+	stop()
+	if err := <-ended; err != nil {
+		t.Errorf("Serve: %v", err)
+	}
+	if n := <-left; n != 0 {
+		t.Errorf("the listener was closed while %d requests waited", n)
+	}
+	for _, l := range sent {
+		if got := l.get(t); got.status != 503 || decode[wire.Problem](t, got).Type != wire.TypeStopping {
+			t.Errorf("a waiter got %d: %s", got.status, got.body)
+		}
+	}
+}
+
+// closing is a listener that reports when it is closed.
+type closing struct {
+	net.Listener
+	closed func()
+}
+
+func (c closing) Close() error {
+	c.closed()
+	return c.Listener.Close()
+}
