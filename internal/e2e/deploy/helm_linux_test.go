@@ -119,6 +119,7 @@ func TestChart(t *testing.T) {
 // that knows its clients; the probe of kubelet finds it ready.
 func TestChartRuns(t *testing.T) {
 	t.Parallel()
+	const token = "a/token?of=a+secret%2F@#:" // characters that mean something in a URL
 	dir, binary := t.TempDir(), holdfast(t)
 	authority, err := certs.New("test", time.Hour)
 	if err != nil {
@@ -138,7 +139,8 @@ func TestChartRuns(t *testing.T) {
 		put(folder, "tls.key", pair.Key)
 		put(folder, "ca.crt", authority.PEM())
 	}
-	put("policy", "policy.yaml", fmt.Appendf(nil, "principals: {admin: {tokens: [%x]}}\ngrants: [{to: [admin], locks: [\"*\"], verbs: [acquire, read, admin]}]", sha256.Sum256([]byte("secret"))))
+	put("policy", "policy.yaml", fmt.Appendf(nil, "principals: {admin: {tokens: [%x]}}\ngrants: [{to: [admin], locks: [\"*\"], verbs: [acquire, read, admin]}]", sha256.Sum256([]byte(token))))
+	put("init", "token", []byte(token))
 
 	var set, job object
 	for _, o := range chart[object](t, secrets()...) {
@@ -152,7 +154,7 @@ func TestChartRuns(t *testing.T) {
 	container := set.Spec.Template.Spec.Containers[0]
 	port := func() string { return "127.0.0.1:" + strconv.Itoa(testserver.FreePort(t)) }
 	clients, peers := make([]string, set.Spec.Replicas), make([]string, set.Spec.Replicas)
-	pairs := []string{"/etc/holdfast", dir, "$(TOKEN)", "secret"}
+	pairs := []string{"/etc/holdfast", dir}
 	for i := range clients {
 		clients[i], peers[i] = port(), port()
 		name := fmt.Sprintf("x-holdfast-%d.x-holdfast-peers.locks.svc", i)
