@@ -200,6 +200,7 @@ func runs(argv []string) func(context.Context) error {
 type compose struct {
 	Services map[string]struct {
 		Image      string
+		Build      struct{ Args map[string]string }
 		Entrypoint []string
 		Command    []string
 		Ports      []string
@@ -253,6 +254,9 @@ func TestCompose(t *testing.T) {
 		s := c.Services[name]
 		if !s.ReadOnly || s.Restart != "unless-stopped" || len(s.Ports) != 1 || !strings.HasPrefix(s.Ports[0], "127.0.0.1:") || !strings.HasSuffix(s.Ports[0], ":7420") {
 			t.Errorf("%s: %+v", name, s)
+		}
+		if s.Build.Args["COMMIT"] != "${COMMIT:-}" {
+			t.Errorf("%s: the image is built with %v", name, s.Build.Args)
 		}
 		for _, v := range s.Volumes {
 			volume, _, _ := strings.Cut(v, ":")
