@@ -58,20 +58,14 @@ func ExampleGuard_Check() { //nolint:testableexamples // it needs a database
 	fmt.Println(errors.Join(err, tx.Commit()))
 }
 
-// CheckPgx takes a transaction of pgx, without database/sql.
+// CheckPgx takes a transaction of pgx, without database/sql. lock.Token() is the token.
 func ExampleCheckPgx() { //nolint:testableexamples // it needs a database
-	var tx sqlfence.PgxTx[sqlfence.PgxTag, sqlfence.PgxRow] // a pgx.Tx of the program
-	var token fence.Token                                   // lock.Token()
-	ctx := context.Background()
-	guard, err := sqlfence.New(sqlfence.Postgres, sqlfence.Config{})
-	if err != nil {
-		fmt.Println(err)
-		return
+	sell := func(ctx context.Context, guard *sqlfence.Guard, tx sqlfence.PgxTx[sqlfence.PgxTag, sqlfence.PgxRow], token fence.Token) error {
+		if err := sqlfence.CheckPgx(ctx, guard, tx, "stock:7", token); err != nil {
+			return errors.Join(err, tx.Rollback(ctx))
+		}
+		_, err := tx.Exec(ctx, "UPDATE stock SET n = n - 1 WHERE id = 7")
+		return errors.Join(err, tx.Commit(ctx))
 	}
-	if err := sqlfence.CheckPgx(ctx, guard, tx, "stock:7", token); err != nil {
-		fmt.Println(err, tx.Rollback(ctx))
-		return
-	}
-	_, err = tx.Exec(ctx, "UPDATE stock SET n = n - 1 WHERE id = 7")
-	fmt.Println(errors.Join(err, tx.Commit(ctx)))
+	_ = sell // in a transaction that the program's pgxpool.Pool begins
 }

@@ -331,10 +331,11 @@ func TestPage(t *testing.T) {
 				}
 				return info, nil
 			})
-			got, next := "", page.Next
+			var names strings.Builder
 			for _, info := range page.Locks {
-				got += info.Name
+				names.WriteString(info.Name)
 			}
+			got, next := names.String(), page.Next
 			if errors.Is(err, failed) {
 				next = "failed"
 			}
