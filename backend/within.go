@@ -21,15 +21,14 @@ func Within(ctx, life context.Context) (context.Context, func()) {
 // Begin begins a call of a backend whose life ends when it is closed, with ErrClosed as its cause. The context and the
 // function that it returns are those of Within. Errors: life's cause, also where ctx has ended too; ctx's cause.
 func Begin(ctx, life context.Context) (context.Context, func(), error) {
-	within, leave := Within(ctx, life)
-	if within.Err() == nil {
-		return within, leave, nil
-	}
-	leave()
 	if life.Err() != nil {
 		return nil, nil, context.Cause(life)
 	}
-	return nil, nil, context.Cause(ctx)
+	if ctx.Err() != nil { // the context of a lock looks at the clock here, and may end before its timer
+		return nil, nil, context.Cause(ctx)
+	}
+	within, leave := Within(ctx, life)
+	return within, leave, nil
 }
 
 // IsCause reports whether err, of a call with ctx, is no answer of the store but what ctx has ended with. The

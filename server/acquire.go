@@ -162,13 +162,15 @@ func (s *Server) acquireOwn(ctx context.Context, w http.ResponseWriter, r *reque
 }
 
 // stillMay decides once more about a request that waited: its right, its token or its whole principal may have been
-// removed in the meantime. Then the lease is released. A store of identities that does not answer is no reason.
+// removed in the meantime. Then the lease is released. That its token has expired since it arrived is no reason, and a
+// store of identities that does not answer is none either.
 func (s *Server) stillMay(r *request, a ask, c *claim) error {
-	if !c.grant.Waited {
+	const soon = time.Second // the answer of a store that was away may take longer
+	if !c.grant.Waited && time.Since(r.arrived) < soon {
 		return nil
 	}
 	err := s.authorize(r, Action{Verb: Acquire, Name: a.name})
-	if _, refused := errors.AsType[*refusal](err); !refused {
+	if _, refused := errors.AsType[*refusal](err); !refused || errors.Is(err, ErrExpired) {
 		return nil
 	}
 	s.giveBack(a, c)

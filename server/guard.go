@@ -22,6 +22,10 @@ import (
 // 401.
 var ErrUnauthenticated = errors.New("authentication is required")
 
+// ErrExpired is the ErrUnauthenticated of a token that was valid until it expired. A request that arrived before and
+// waited is still served.
+var ErrExpired = fmt.Errorf("%w: the token has expired", ErrUnauthenticated)
+
 // ServeHTTP is the only entry: every request passes the guard, whatever its route.
 func (s *Server) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 	arrived := time.Now()

@@ -121,6 +121,7 @@ func TestRightEndsWhileWaiting(t *testing.T) {
 	for status, reason := range map[int]error{
 		403: errors.New("not any more"),
 		401: fmt.Errorf("%w: the token is that of no principal", server.ErrUnauthenticated),
+		200: fmt.Errorf("the token is not valid: %w", server.ErrExpired), // the next request has a newer one
 	} {
 		for name, id := range map[string]string{"made by the server": "", "made by the client": "a-lease-of-my-own"} {
 			t.Run(fmt.Sprintf("%d, %s", status, name), func(t *testing.T) {

@@ -158,6 +158,7 @@ func (s *Server) Serve(ctx context.Context, ln net.Listener) error {
 	drain, cancel := context.WithTimeout(context.WithoutCancel(ctx), s.cfg.DrainTimeout)
 	defer cancel()
 	s.stop()
+	h.SetKeepAlivesEnabled(false) // nobody sends the next request on a connection that is about to be closed
 	select { // a waiter learns from its answer that the server stops, not from a refused connection
 	case <-s.queue.emptied():
 	case <-drain.Done():

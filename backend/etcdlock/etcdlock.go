@@ -190,14 +190,15 @@ func (b *Backend) Close() error {
 // enter starts a call. The context that it returns ends with ctx and with Close. The caller must
 // call leave.
 func (b *Backend) enter(ctx context.Context) (context.Context, func(), error) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	if b.closed { // base ends a little later
-		return nil, nil, backend.ErrClosed
-	}
 	ctx, leave, err := backend.Begin(ctx, b.base)
 	if err != nil {
 		return nil, nil, err
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.closed { // base ends a little later
+		leave()
+		return nil, nil, backend.ErrClosed
 	}
 	b.calls.Add(1)
 	return ctx, func() { leave(); b.calls.Done() }, nil

@@ -30,18 +30,16 @@ func (b *Backend) Capabilities() backend.Capabilities {
 // enter begins a call. It returns an error if b is closed or the call's context has ended.
 // Otherwise the store is locked, and the call must end with Store.leave.
 func (b *Backend) enter(ctx context.Context) error {
+	ended := ctx.Err() != nil // the context may be that of a lock, with a mutex of its own
 	b.store.enter()
-	var err error
-	switch {
-	case b.closed:
-		err = backend.ErrClosed
-	case ctx.Err() != nil:
-		err = context.Cause(ctx)
-	default:
+	if !b.closed && !ended {
 		return nil
 	}
-	b.store.leave()
-	return err
+	defer b.store.leave()
+	if b.closed {
+		return backend.ErrClosed
+	}
+	return context.Cause(ctx)
 }
 
 // OpenSession creates a session or confirms it. Errors: *InvalidError; ErrSessionLost for an

@@ -95,6 +95,12 @@ func (b *Backend) send(ctx context.Context, c call) (*http.Response, error) {
 
 // logLeft logs that the next requests go to another server, and why.
 func (b *Backend) logLeft(ctx context.Context, left, next *endpoint, res *http.Response, err error) {
+	if ctx.Err() != nil {
+		return // the caller has given up, which says nothing about the server
+	}
+	if u, ok := errors.AsType[*url.Error](err); ok {
+		err = u.Err // without the URL, which may have a lease ID
+	}
 	why := slog.Any("error", err)
 	if err == nil {
 		why = slog.String("status", res.Status)

@@ -219,6 +219,8 @@ func TestAbsurdInput(t *testing.T) {
 		{url, []string{"serve", "--listen", "myhost.invalid:0", "--policy", "x", "--insecure"}, "host"},
 		{url, []string{"serve", "--listen", "localhost.invalid:0", "--policy", "x"}, "insecure"},
 		{url, []string{"serve", "--listen", "127.0.0.1.invalid:0", "--policy", "x"}, "insecure"},
+		{url, []string{"serve", "--host", "a,*."}, "wildcard"},
+		{url, []string{"serve", "--host", "a.*.b"}, "wildcard"},
 		{url, []string{"serve", "--listen", "unix:"}, "path"},
 		{url, []string{"serve", "--policy", "x", "--anonymous"}, "anonymous"},
 		{url, []string{"serve", "--tls-cert", "x"}, "tls-key"},

@@ -11,6 +11,7 @@ import (
 	"log/slog"
 	"net"
 	"os"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"time"
@@ -52,6 +53,8 @@ func (o *accessOptions) check(beyond bool) error {
 		return usageError("tls-client-ca", "needs --tls-cert and --tls-key")
 	case o.policy != "" && o.anonymous:
 		return usageError("anonymous", "cannot be combined with --policy, which identifies every client")
+	case slices.ContainsFunc(o.hosts, func(h string) bool { h = strings.TrimPrefix(h, "*."); return h == "" || strings.Contains(h, "*") }):
+		return usageError("host", "%q: each must be a host name, with a wildcard only as its first label", o.hosts)
 	case beyond && o.policy == "" && !o.anonymous:
 		return usageError("listen", "must be on this host's loopback; add --policy, --tls-cert and --tls-key to identify clients, or --anonymous and --insecure to serve every client without authentication and TLS")
 	case beyond && o.cert == "" && !o.insecure:
@@ -120,6 +123,7 @@ func (o *accessOptions) identify(cfg *server.Config, log *slog.Logger) (func(), 
 type certificates struct {
 	options *accessOptions
 	current atomic.Pointer[tls.Config]
+	first   []string // the hosts of the first certificate, which the server knows
 	close   func()
 }
 
@@ -136,6 +140,10 @@ func (o *accessOptions) openCertificates(log *slog.Logger) (*certificates, error
 			return
 		}
 		log.LogAttrs(context.Background(), slog.LevelInfo, "the certificates were changed")
+		if len(o.hosts) == 0 && !slices.Equal(c.hosts(), c.first) {
+			log.LogAttrs(context.Background(), slog.LevelWarn, "the certificate names other hosts than before: the server has to be restarted to know them",
+				slog.Any("before", c.first), slog.Any("now", c.hosts()))
+		}
 	}, paths...)
 	return c, err
 }
@@ -153,7 +161,9 @@ func (c *certificates) read() error {
 		}
 		conf.ClientAuth = tls.VerifyClientCertIfGiven // who has none may have a token
 	}
-	c.current.Store(conf)
+	if old := c.current.Swap(conf); old == nil {
+		c.first = c.hosts()
+	}
 	return nil
 }
 

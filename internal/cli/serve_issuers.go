@@ -17,6 +17,7 @@ import (
 	"github.com/holdfast-io/holdfast/backend"
 	"github.com/holdfast-io/holdfast/internal/conns"
 	"github.com/holdfast-io/holdfast/internal/storeurl"
+	"github.com/holdfast-io/holdfast/server"
 	"github.com/holdfast-io/holdfast/server/access"
 )
 
@@ -61,6 +62,9 @@ func (s *issuers) verify(ctx context.Context, by access.Issuer, token string) (a
 	id, err := v.Verify(context.WithValue(ctx, awayKey{}, &away), token)
 	if away != nil {
 		return access.Claims{}, unreadable(by, away)
+	}
+	if expired, ok := errors.AsType[*oidc.TokenExpiredError](err); ok {
+		return access.Claims{}, fmt.Errorf("%w at %s", server.ErrExpired, expired.Expiry.UTC().Format(time.RFC3339))
 	}
 	if err != nil {
 		return access.Claims{}, err

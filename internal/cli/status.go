@@ -52,12 +52,12 @@ func statusOf(err error) int {
 		return int(exit)
 	case errors.As(err, &own):
 		return own.status
+	case errors.Is(err, holdfast.ErrLost): // also where its renewals were refused: the work was cut short
+		return exitLost
 	case errors.Is(err, holdfast.ErrRefused): // also where what the store refuses is a value, such as the credentials
 		return exitAway
 	case errors.As(err, &bad), errors.Is(err, holdfast.ErrInvalid), errors.Is(err, holdfast.ErrUnsupported):
 		return exitUsage
-	case errors.Is(err, holdfast.ErrLost):
-		return exitLost
 	case errors.Is(err, holdfast.ErrHeld):
 		return exitHeld
 	case errors.Is(err, holdfast.ErrUnavailable), errors.Is(err, context.DeadlineExceeded):

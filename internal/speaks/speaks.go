@@ -94,15 +94,22 @@ func Dialed(ctx context.Context, dial Dial, q Question, again Dial) (net.Conn, e
 		return m.conn, Plain(ctx, m.err, q, again)
 	case <-timer.C:
 	}
-	plain := q.answered(ctx, again)
+	plain := make(chan bool, 1)
+	go func() { plain <- q.answered(ctx, again) }()
 	select {
 	case m := <-done:
 		return m.conn, m.err
-	default:
+	case is := <-plain:
+		if !is {
+			m := <-done
+			return m.conn, m.err
+		}
 	}
-	if !plain {
-		m := <-done
+	timer.Reset(late / 5) // a server that speaks both may be slow with the handshake
+	select {
+	case m := <-done:
 		return m.conn, m.err
+	case <-timer.C:
 	}
 	go func() {
 		if m := <-done; m.err == nil {

@@ -46,8 +46,8 @@ type Claims struct {
 // Verifier verifies a token: its signature by a key of the issuer, its audience, and that it has not
 // expired. It is safe for concurrent use.
 //
-// Errors: *backend.UnavailableError when the keys of the issuer cannot be read; any other error says why
-// the token is not valid, and does not contain it.
+// Errors: *backend.UnavailableError when the keys of the issuer cannot be read; server.ErrExpired; any other error
+// says why the token is not valid, and does not contain it.
 type Verifier func(ctx context.Context, by Issuer, token string) (Claims, error)
 
 // issuerText is an issuer in the file.
@@ -153,7 +153,7 @@ func (t *issued) principal(ctx context.Context, token string) (string, error) {
 	case errors.Is(err, backend.ErrUnavailable):
 		return "", err
 	case err != nil:
-		return "", unauthenticated("the token of %s is not valid: %v", issuer, err)
+		return "", unauthenticated("the token of %s is not valid: %w", issuer, err)
 	}
 	name, ok := t.owners[subject{issuer, claims.Subject}]
 	if !ok {
