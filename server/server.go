@@ -158,8 +158,10 @@ func (s *Server) Serve(ctx context.Context, ln net.Listener) error {
 	drain, cancel := context.WithTimeout(context.WithoutCancel(ctx), s.cfg.DrainTimeout)
 	defer cancel()
 	s.stop()
-	h.SetKeepAlivesEnabled(false) // nobody sends the next request on a connection that is about to be closed
-	select { // a waiter learns from its answer that the server stops, not from a refused connection
+	// A waiter learns from its answer that the server stops, and not from a refused connection. It sends no other request on
+	// this one, which is about to be closed.
+	h.SetKeepAlivesEnabled(false)
+	select {
 	case <-s.queue.emptied():
 	case <-drain.Done():
 	}
