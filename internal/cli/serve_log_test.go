@@ -60,10 +60,16 @@ func TestAuditIsNotSilenced(t *testing.T) {
 		p.Await(time.Minute, func(ctx context.Context) error {
 			return exec.CommandContext(ctx, binary, "ls", "--backend", "holdfast://"+addr).Run()
 		})
-		if r := run(t, command(t, url, "acquire", "n", "--ttl", "1h")); r.status != 0 {
+		acquire := func() *exec.Cmd {
+			return command(t, url, "acquire", "n", "--ttl", "1h", "--lease", "lease-of-the-test-0001")
+		}
+		if r := steadily(t, acquire); r.status != 0 {
 			t.Fatalf("%+v", r)
 		}
-		if r := run(t, command(t, "holdfast://"+addr, "break", "n", "--reason", "test", "--yes")); r.status != 0 {
+		breaks := func() *exec.Cmd {
+			return command(t, "holdfast://"+addr, "break", "n", "--reason", "test", "--yes")
+		}
+		if r := steadily(t, breaks); r.status != 0 {
 			t.Errorf("%+v", r)
 		}
 		p.Await(time.Minute, func(context.Context) error {
