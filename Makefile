@@ -67,6 +67,10 @@ test: export HOLDFAST_SCREENSHOTS := $(HOLDFAST_SCREENSHOTS)
 test: deps ## all tests with the race detector, on real servers; pictures of the page at / are left in .screenshots
 	CGO_ENABLED=1 $(GO) test -race -timeout $(TESTTIMEOUT) $(TESTFLAGS) work
 
+.PHONY: image-test
+image-test: ## build the image of deploy/docker with docker, podman or buildah, and run its command (fetches images)
+	HOLDFAST_IMAGE=1 $(GO) test -count=1 -v -run '^TestImage$$' -timeout $(TESTTIMEOUT) ./internal/e2e/deploy
+
 .PHONY: test-quick
 test-quick: ## tests with -short and without the race detector: while you write, not before a commit
 	@echo 'test-quick: NO race detector, and tests that say so with -short are LEFT OUT. make test runs all.'

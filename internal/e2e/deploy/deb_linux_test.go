@@ -12,7 +12,6 @@ import (
 	"slices"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/holdfast-io/holdfast/internal/testserver"
 )
@@ -134,6 +133,7 @@ func TestDebInstalled(t *testing.T) {
 		t.Helper()
 		return must(t, "dpkg", append([]string{"--root=" + root, "--force-script-chrootless", "--force-not-root", "--log=" + filepath.Join(root, "log")}, args...)...)
 	}
+	must(t, "chmod", "-R", "u=rwX,go=rX", root) // whatever the umask is
 	pkg := deb(t, static(t))
 	has := func(name string) bool {
 		_, err := os.Stat(filepath.Join(root, name))
@@ -203,11 +203,13 @@ func starts(t *testing.T, root, addr string) {
 		argv = append(argv, word)
 	}
 	p := testserver.Start(t, testserver.Command{Path: "chroot", Args: append([]string{"--userspec=" + userspec, root}, argv...), Env: append(env, "HOME=/")})
-	p.Await(time.Minute, func(ctx context.Context) error {
+	p.Await(patience, func(ctx context.Context) error {
 		_, err := get(ctx, "http://"+addr+"/readyz")
 		return err
 	})
-	must(t, filepath.Join(root, "usr/bin/holdfast"), "acquire", "n", "--ttl", "1m", "--backend", "holdfast://"+addr)
+	p.Await(patience, runs([]string{
+		filepath.Join(root, "usr/bin/holdfast"), "acquire", "n", "--ttl", "1m", "--lease", "lease-of-the-test-0001", "--backend", "holdfast://" + addr,
+	}))
 	if info := must(t, "stat", "--format", "%u:%g %a", filepath.Join(state, "etcd")); info != userspec+" 700\n" {
 		t.Errorf("the data belongs to %s", info)
 	}

@@ -41,27 +41,31 @@ type manual struct {
 }
 
 // blocksOf returns the blocks of the page, by their names.
-func blocksOf(t *testing.T, page string) map[string]string {
-	t.Helper()
+func blocksOf(page string) (map[string]string, error) {
+	var faults []error
 	blocks := make(map[string]string)
 	for _, b := range regexp.MustCompile("(?ms)(?:^<!-- (run|file): ([^\n]+) -->\n)?^```(\\w*)\n(.*?)^```").FindAllStringSubmatch(page, -1) {
 		want := map[string]string{"run": "sh", "file": "yaml"}[b[1]]
 		if want == "" || b[3] != want || blocks[b[2]] != "" {
-			t.Errorf("a block has no name, or that of another one: %q %q\n%s", b[1], b[2], b[4])
+			faults = append(faults, fmt.Errorf("a block has no name, or that of another one: %q %q\n%s", b[1], b[2], b[4]))
 		}
 		blocks[b[2]] = b[4]
 	}
 	if len(blocks) < 20 {
-		t.Fatalf("only %d blocks were found", len(blocks))
+		faults = append(faults, fmt.Errorf("only %d blocks were found", len(blocks)))
 	}
-	return blocks
+	return blocks, errors.Join(faults...)
 }
 
 // openManual reads the page. The commands of a block are found in a folder of the test, where some stand for
 // programs that a test cannot run: docker, kubectl, systemctl, apt.
 func openManual(t *testing.T) *manual {
 	t.Helper()
-	m := &manual{t: t, blocks: blocksOf(t, read(t, "docs", "operations.md")), used: make(map[string]bool), dir: testserver.Dir(t)}
+	blocks, err := blocksOf(read(t, "docs", "operations.md"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	m := &manual{t: t, blocks: blocks, used: make(map[string]bool), dir: testserver.Dir(t)}
 	m.system, m.bin = m.at("system"), m.at("bin")
 	for _, dir := range []string{m.system, m.bin} {
 		if err := os.Mkdir(dir, 0o700); err != nil {
@@ -373,7 +377,7 @@ func (s *site) whole(members int) {
 	}
 }
 
-// execute runs a command on the cluster that is not on the page.
+// execute runs a command on the cluster that is not on the page. An acquire names its lease, because it may be repeated.
 func (s *site) execute(text string) {
 	s.t.Helper()
 	if _, err := s.steadily(s.dir, s.block("backend")+text); err != nil {
@@ -388,7 +392,7 @@ func (m *manual) cluster() {
 	s.up("a", "b", "c")
 	s.prefix = s.block("backend")
 	s.await(s.nodes["a"], "init")
-	s.execute("holdfast acquire kept --ttl 1h")
+	s.execute("holdfast acquire kept --ttl 1h --lease lease-of-the-test-0001")
 	s.whole(3)
 
 	s.run("add")
@@ -406,7 +410,7 @@ func (m *manual) cluster() {
 	s.up("c")
 	s.whole(3)
 
-	s.execute("holdfast acquire orders/eu --ttl 1h")
+	s.execute("holdfast acquire orders/eu --ttl 1h --lease lease-of-the-test-0002")
 	s.run("break", "orders/eu: 1 lost it")
 	s.run("compact", "a: ", "b: ", "c: ")
 	s.run("snapshot")

@@ -28,10 +28,13 @@ func (m *manual) before() bool {
 		return false
 	}
 	page, err := os.ReadFile(filepath.Join(tree, "docs", "operations.md"))
-	if err != nil {
-		t.Fatal(err)
+	if err == nil {
+		m.blocks, err = blocksOf(string(page))
 	}
-	m.blocks = blocksOf(t, string(page))
+	if err != nil { // a fault of that commit
+		t.Logf("the page of the commit before: %v", err)
+		return false
+	}
 	m.command(filepath.Join(tree, "former"))
 	for _, name := range []string{"certificates", "serve", "init", "backend"} {
 		if m.blocks[name] == "" {
@@ -57,7 +60,7 @@ func TestUpgradeFromTheCommitBefore(t *testing.T) {
 	s.up("a", "b", "c")
 	s.prefix = s.block("backend")
 	s.await(s.nodes["a"], "init")
-	s.execute("holdfast acquire kept --ttl 1h")
+	s.execute("holdfast acquire kept --ttl 1h --lease lease-of-the-test-0001")
 	s.whole(3)
 	m.blocks = blocks
 	m.command(holdfast(t))
