@@ -178,8 +178,13 @@ func testMail(f *fixture) {
 			t.Errorf("%s another one has found one: %t, %v", when, found, err)
 		}
 	}
-	if order := <-sending; order != 1 {
-		t.Errorf("the confirmation of order %d", order)
+	select {
+	case order := <-sending:
+		if order != 1 {
+			t.Errorf("the confirmation of order %d", order)
+		}
+	case err := <-done:
+		t.Fatalf("no confirmation is sent: %v", err)
 	}
 	elsewhere("while it is sent")
 	close(goOn)
