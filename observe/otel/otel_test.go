@@ -17,7 +17,9 @@ import (
 	"go.opentelemetry.io/otel/sdk/trace/tracetest"
 
 	"github.com/holdfast-io/holdfast"
+	"github.com/holdfast-io/holdfast/backend"
 	"github.com/holdfast-io/holdfast/backend/memlock"
+	"github.com/holdfast-io/holdfast/fence"
 	"github.com/holdfast-io/holdfast/internal/leaktest"
 	"github.com/holdfast-io/holdfast/observe/otel"
 )
@@ -199,10 +201,10 @@ func TestDetached(t *testing.T) {
 		t.Fatal(err)
 	}
 	hooks := watch.Hooks()
-	report, reported := hooks.Acquired, make(chan struct{}, 1)
-	hooks.Acquired = func(ctx context.Context, e holdfast.AcquiredEvent) {
-		report(ctx, e)
-		reported <- struct{}{}
+	for i := range detached { // as a client reports them
+		hooks.Acquired(t.Context(), holdfast.AcquiredEvent{
+			Lock: holdfast.Lease{Name: "quota:" + strconv.Itoa(i), ID: backend.NewLeaseID()}, Token: fence.Token(i + 1),
+		})
 	}
 	b := memlock.NewStore().Open()
 	defer func() { _ = b.Close() }()
@@ -210,22 +212,12 @@ func TestDetached(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	acquire := func(ctx context.Context, name string) *holdfast.Lock {
-		t.Helper()
-		lock, err := c.Acquire(ctx, name, holdfast.TTL(time.Hour), holdfast.NoRenew())
-		if err != nil {
-			t.Fatal(err)
-		}
-		<-reported // so that no hook is dropped
-		return lock
-	}
-	for i := range detached {
-		if _, err := acquire(t.Context(), "quota:"+strconv.Itoa(i)).Detach(); err != nil {
-			t.Fatal(err)
-		}
-	}
 	ctx, caller := tracers.Tracer("program").Start(t.Context(), "caller")
-	if err := acquire(ctx, "order:7").Release(t.Context()); err != nil {
+	lock, err := c.Acquire(ctx, "order:7")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := lock.Release(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	caller.End()
