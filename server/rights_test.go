@@ -140,8 +140,16 @@ func TestRightEndsWhileWaiting(t *testing.T) {
 				if got := a.call("DELETE", lockPath("x")+"/leases/"+g.Lease, "", "Authorization", "bob"); got.status != 204 {
 					t.Fatalf("release: %d %s", got.status, got.body)
 				}
-				if got := next.get(t); got.status != status {
-					t.Errorf("the waiter got %d %s", got.status, got.body)
+				got := next.get(t)
+				if got.status != status {
+					t.Fatalf("the waiter got %d %s", got.status, got.body)
+				}
+				if status == 200 {
+					withdrawn.Store(false) // its newer token
+					lease := decode[wire.Grant](t, got).Lease
+					if got := a.call("DELETE", lockPath("x")+"/leases/"+lease, "", "Authorization", "alice"); got.status != 204 {
+						t.Fatalf("the waiter's release: %d %s", got.status, got.body)
+					}
 				}
 				if status == 200 {
 					return // it holds the lock
