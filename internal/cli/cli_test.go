@@ -159,10 +159,14 @@ type server struct {
 
 func startServer(t *testing.T, dir string, port int) server {
 	t.Helper()
+	return startServerOn(t, port, "--data-dir", filepath.Join(dir, "data"))
+}
+
+// startServerOn starts a server on the store that the flags name.
+func startServerOn(t *testing.T, port int, store ...string) server {
+	t.Helper()
 	addr := fmt.Sprintf("127.0.0.1:%d", port)
-	p := testserver.Start(t, testserver.Command{
-		Path: binary, Args: []string{"serve", "--listen", addr, "--data-dir", filepath.Join(dir, "data")},
-	})
+	p := testserver.Start(t, testserver.Command{Path: binary, Args: append([]string{"serve", "--listen", addr}, store...)})
 	p.Await(2*time.Minute, func(ctx context.Context) error {
 		cmd := exec.CommandContext(ctx, binary, "doctor", "--backend", "holdfast://"+addr)
 		return cmd.Run()
