@@ -9,6 +9,7 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -18,6 +19,7 @@ import (
 	"github.com/holdfast-io/holdfast/backend/memlock"
 	"github.com/holdfast-io/holdfast/backend/remotelock"
 	"github.com/holdfast-io/holdfast/internal/leasetest"
+	"github.com/holdfast-io/holdfast/internal/testserver"
 	openurl "github.com/holdfast-io/holdfast/open"
 	"github.com/holdfast-io/holdfast/server"
 )
@@ -233,17 +235,13 @@ func (w writer) Write(b []byte) (int, error) {
 // A backend that was opened by its URL logs that it changes the server, and why.
 func TestChangeOfServerIsLogged(t *testing.T) {
 	t.Parallel()
-	closed, err := new(net.ListenConfig).Listen(t.Context(), "tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	gone := &running{url: "holdfast://" + closed.Addr().String()}
-	if err := closed.Close(); err != nil {
-		t.Fatal(err)
-	}
+	closed := net.JoinHostPort("127.0.0.1", strconv.Itoa(testserver.FreePort(t)))
+	servers := several(&running{url: "holdfast://" + closed}, serve(t, memlock.NewStore(), "127.0.0.1:0", server.Config{}))
 	var log bytes.Buffer
-	b, err := openurl.URL(t.Context(), several(gone, serve(t, memlock.NewStore(), "127.0.0.1:0", server.Config{})), openurl.Options{
-		Logger: slog.New(slog.NewTextHandler(&log, &slog.HandlerOptions{Level: slog.LevelDebug})),
+	b, err := leasetest.Insist(t, func(ctx context.Context) (backend.Backend, error) {
+		return openurl.URL(ctx, servers, openurl.Options{
+			Logger: slog.New(slog.NewTextHandler(&log, &slog.HandlerOptions{Level: slog.LevelDebug})),
+		})
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -251,7 +249,7 @@ func TestChangeOfServerIsLogged(t *testing.T) {
 	if err := b.Close(); err != nil {
 		t.Fatal(err)
 	}
-	for _, want := range []string{"the next one is tried", closed.Addr().String(), "connection refused"} {
+	for _, want := range []string{"the next one is tried", closed, "connection refused"} {
 		if !strings.Contains(log.String(), want) {
 			t.Errorf("no %q in the log: %s", want, &log)
 		}
