@@ -108,8 +108,8 @@ func TestDockerfile(t *testing.T) {
 	} else if _, err := binary.Symbols(); !errors.Is(err, elf.ErrNoSymbols) {
 		t.Errorf("the command has symbols: %v", err)
 	}
-	if version := must(t, filepath.Join(root, "usr/bin/holdfast"), "version"); !strings.Contains(version, " ("+commit+", ") {
-		t.Errorf("the version does not name the commit: %s", version)
+	if tells := must(t, filepath.Join(root, "usr/bin/holdfast"), "version"); !strings.Contains(tells, " ("+commit+", ") {
+		t.Errorf("the version does not name the commit: %s", tells)
 	}
 	addr := fmt.Sprintf("127.0.0.1:%d", testserver.FreePort(t))
 	argv := slices.Concat([]string{"--userspec=" + i.user, root}, i.entrypoint, i.cmd, []string{"--listen", addr})
