@@ -10,6 +10,7 @@ import (
 
 	"github.com/holdfast-io/holdfast"
 	"github.com/holdfast-io/holdfast/backend"
+	"github.com/holdfast-io/holdfast/elector"
 	"github.com/holdfast-io/holdfast/internal/clock"
 )
 
@@ -212,6 +213,19 @@ func TestContextsLookAtTheClock(t *testing.T) {
 			return nil
 		}); !errors.Is(err, holdfast.ErrLost) {
 			t.Errorf("Do: %v", err)
+		}
+		e, err := elector.New(c, "election", elector.Config{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		ctx, stop := context.WithCancelCause(t.Context())
+		over := errors.New("one term is enough")
+		if err := e.Run(ctx, func(ctx context.Context, _ *elector.Term) error {
+			wakes(ctx)
+			stop(over)
+			return nil
+		}); !errors.Is(err, over) {
+			t.Errorf("Run: %v", err)
 		}
 	})
 }
