@@ -82,7 +82,7 @@ func problemOf(err error, now time.Time) wire.Problem {
 		p.MayHold = mayHold(err)
 	case errors.Is(err, backend.ErrLost):
 		p.Type, p.Title, p.Status = wire.TypeLost, "Lease is lost", http.StatusGone
-		p.Detail = "The lease is not out: it ended, was released, or was broken. This is final; take the lock again, with another lease ID."
+		p.Detail = "The lease is not held: it ended, was released, or was broken. This is final; take the lock again, with another lease ID."
 		if lost, ok := errors.AsType[*holdfast.LostError](err); ok {
 			p.Cause, p.Reason = string(lost.Cause), lost.Reason
 		} else if lost, ok := errors.AsType[*backend.LossError](err); ok {
