@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"os"
+	"runtime"
 	"slices"
 	"strconv"
 	"strings"
@@ -240,6 +241,7 @@ func rest(queue []*call, n int) []*call {
 func (e *engine) start(batch []*call) {
 	e.work.Go(func() {
 		for len(batch) > 0 && e.send(batch) {
+			runtime.Gosched() // so that the callers that have their answers can call again, and share the next request
 			batch = e.nextBatch()
 		}
 	})
