@@ -85,15 +85,18 @@ func (b *Backend) renewTimed(ctx context.Context, reqs []backend.TimedRenewal) (
 // lease has no session that a break notifies. If the tombstones cannot be read, the leases are still
 // lost.
 func (b *Backend) explain(ctx context.Context, ids []leaseKey, res []backend.Renewal) {
-	const patience = 250 * time.Millisecond // the other renewals wait, too
-	ctx, cancel := context.WithTimeout(ctx, patience)
-	defer cancel()
 	var lost []int
 	for i := range res {
 		if errors.Is(res[i].Err, backend.ErrLost) {
 			lost = append(lost, i)
 		}
 	}
+	if len(lost) == 0 {
+		return
+	}
+	const patience = 250 * time.Millisecond // the other renewals wait, too
+	ctx, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
 	for part := range slices.Chunk(lost, lookupsAtOnce) {
 		keys := make([]string, len(part))
 		for n, i := range part {
