@@ -107,7 +107,7 @@ func (o *accessOptions) identify(cfg *server.Config, log *slog.Logger) (func(), 
 	}
 	cfg.TLS, cfg.CertificateExpires = certs.config(), certs.expires
 	if len(cfg.Hosts) == 0 {
-		cfg.Hosts = certs.hosts()
+		cfg.Hosts = certs.first
 	}
 	if len(cfg.Hosts) == 0 { // the server would accept every name
 		certs.close()
@@ -140,9 +140,9 @@ func (o *accessOptions) openCertificates(log *slog.Logger) (*certificates, error
 			return
 		}
 		log.LogAttrs(context.Background(), slog.LevelInfo, "the certificates were changed")
-		if len(o.hosts) == 0 && !slices.Equal(c.hosts(), c.first) {
+		if now := c.hosts(); len(o.hosts) == 0 && !slices.Equal(now, c.first) {
 			log.LogAttrs(context.Background(), slog.LevelWarn, "the certificate names other hosts than before: the server has to be restarted to know them",
-				slog.Any("before", c.first), slog.Any("now", c.hosts()))
+				slog.Any("before", c.first), slog.Any("now", now))
 		}
 	}, paths...)
 	return c, err
@@ -182,7 +182,7 @@ func (c *certificates) expires() time.Time { return c.leaf().NotAfter }
 // hosts returns the names that the server's certificate is for, wildcards too.
 func (c *certificates) hosts() []string {
 	leaf := c.leaf()
-	hosts := leaf.DNSNames
+	hosts := slices.Clone(leaf.DNSNames)
 	for _, ip := range leaf.IPAddresses {
 		hosts = append(hosts, ip.String())
 	}
