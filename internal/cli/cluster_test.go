@@ -141,27 +141,14 @@ func (c *trio) everyCommand() {
 			t.Errorf("status %d, want %d and %q: %s%s", r.status, status, says, r.out, r.stderr)
 		}
 	}
-	// steadily runs a command again that had no answer, because the disk stood still. It may have worked, and
-	// undo takes that back.
-	steadily := func(cmd func() result, undo func()) result {
-		t.Helper()
-		const tries = 5
-		r := cmd()
-		for n := 1; n < tries && r.status == 74; n++ {
-			undo()
-			r = cmd()
-		}
-		return r
-	}
-	nothing := func() {}
 	holds := func(i int) {
 		t.Helper()
 		want(steadily(func() result {
 			return run(t, command(t, c.url(i), "acquire", "kept", "--ttl", "1h", "--wait", "0s"))
-		}, nothing), 75, "kept")
+		}), 75, "kept")
 	}
 	want(run(t, command(t, c.url(0), "acquire", "kept", "--ttl", "1h")), 0, "")
-	want(steadily(func() result { return c.cluster(0, "promote", "b") }, nothing), 0, "majority 2") // it has its vote
+	want(steadily(func() result { return c.cluster(0, "promote", "b") }), 0, "majority 2") // it has its vote
 	want(c.cluster(0, "add", "d"), 64, "NAME=PEER-URL")
 	scheme, _, _ := strings.Cut(c.peers[0][2:], ":")
 	d := fmt.Sprintf("d=%s://127.0.0.1:%d", scheme, testserver.FreePort(t))
@@ -169,9 +156,9 @@ func (c *trio) everyCommand() {
 	want(steadily(add, func() { remove() }), 0, "learner")
 	want(c.cluster(1, "promote", "d"), 74, "has not started")
 	want(steadily(remove, func() { add() }), 0, "majority 2")
-	want(steadily(remove, nothing), 1, "d")
+	want(steadily(remove), 1, "d")
 	file := filepath.Join(c.dir, "snapshot.db")
-	want(steadily(func() result { return c.cluster(2, "snapshot", file) }, nothing), 0, file)
+	want(steadily(func() result { return c.cluster(2, "snapshot", file) }), 0, file)
 	want(c.cluster(2, "snapshot", file), 1, "exists")
 	want(c.offline(0, "restore", file), 1, "")
 	for _, n := range c.nodes {

@@ -11,7 +11,6 @@ import (
 	"net"
 	"net/http/httptest"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -68,10 +67,10 @@ grants: [{to: [deploy], locks: [team-a], verbs: [acquire, read]}]
 	as := func(by *ecdsa.PrivateKey, audience, subject string, left time.Duration, args ...string) result {
 		t.Helper()
 		claims := fmt.Sprintf(`{"iss":%q,"aud":%q,"sub":%q,"exp":%d}`, front.URL, audience, subject, time.Now().Add(left).Unix())
-		return steadily(t, func() *exec.Cmd {
+		return steadily(func() result {
 			cmd := command(t, "holdfast://"+addr, args...)
 			cmd.Env = append(cmd.Env, "HOLDFAST_TOKEN_FILE="+put("token", oidctest.SignIDToken(by, "k", oidc.ES256, claims)))
-			return cmd
+			return run(t, cmd)
 		})
 	}
 	const audience, subject = "holdfast", "repo:shop:main"
@@ -88,7 +87,7 @@ grants: [{to: [deploy], locks: [team-a], verbs: [acquire, read]}]
 	for name, r := range map[string]result{
 		"another audience": as(key, "billing", subject, time.Hour, "ls"), "another subject": as(key, audience, "repo:other", time.Hour, "ls"),
 		"expired": as(key, audience, subject, -time.Hour, "ls"), "another key": as(newKey(), audience, subject, time.Hour, "ls"),
-		"no token": steadily(t, func() *exec.Cmd { return command(t, "holdfast://"+addr, "ls") }),
+		"no token": steadily(func() result { return run(t, command(t, "holdfast://"+addr, "ls")) }),
 	} {
 		if r.status != 74 || !strings.Contains(r.stderr, "credentials") || strings.Contains(r.out, "team-a") {
 			t.Errorf("%s: %+v", name, r)

@@ -60,16 +60,16 @@ func TestAuditIsNotSilenced(t *testing.T) {
 		p.Await(time.Minute, func(ctx context.Context) error {
 			return exec.CommandContext(ctx, binary, "ls", "--backend", "holdfast://"+addr).Run()
 		})
-		acquire := func() *exec.Cmd {
-			return command(t, url, "acquire", "n", "--ttl", "1h", "--lease", "lease-of-the-test-0001")
+		acquire := func() result {
+			return run(t, command(t, url, "acquire", "n", "--ttl", "1h", "--lease", "lease-of-the-test-0001"))
 		}
-		if r := steadily(t, acquire); r.status != 0 {
+		if r := steadily(acquire); r.status != 0 {
 			t.Fatalf("%+v", r)
 		}
-		breaks := func() *exec.Cmd {
-			return command(t, "holdfast://"+addr, "break", "n", "--reason", "test", "--yes")
+		breaks := func() result {
+			return run(t, command(t, "holdfast://"+addr, "break", "n", "--reason", "test", "--yes"))
 		}
-		if r := steadily(t, breaks); r.status != 0 {
+		if r := steadily(breaks); r.status != 0 {
 			t.Errorf("%+v", r)
 		}
 		p.Await(time.Minute, func(context.Context) error {

@@ -59,14 +59,14 @@ func TestTokenFileOfEachCommand(t *testing.T) {
 	url := serve("--backend", sqliteURL(t))
 	with := func(url string, args ...string) result {
 		t.Helper()
-		return steadily(t, func() *exec.Cmd {
+		return steadily(func() result {
 			cmd := command(t, url, args...)
 			cmd.Env = append(cmd.Env, env(url)...)
-			return cmd
+			return run(t, cmd)
 		})
 	}
 	as := func(args ...string) result { t.Helper(); return with(url, args...) }
-	if r := steadily(t, func() *exec.Cmd { return command(t, url, "ls") }); r.status != 74 || !strings.Contains(r.stderr, "credentials") {
+	if r := steadily(func() result { return run(t, command(t, url, "ls")) }); r.status != 74 || !strings.Contains(r.stderr, "credentials") {
 		t.Fatalf("without the token: %+v", r)
 	}
 	const lease = "lease-of-the-test-0001"
