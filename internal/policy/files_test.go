@@ -42,6 +42,14 @@ func TestPolicyFilesCatches(t *testing.T) {
 	}
 }
 
+// leave returns fs.SkipDir for a folder of git or of what was built, stored or drawn here.
+func leave(name string) error {
+	if slices.Contains([]string{".git", "bin", ".data", ".screenshots"}, name) {
+		return fs.SkipDir
+	}
+	return nil
+}
+
 // largeFiles ignores the files that .gitignore excludes.
 func largeFiles(fsys fs.FS) ([]string, error) {
 	var faults []string
@@ -50,10 +58,7 @@ func largeFiles(fsys fs.FS) ([]string, error) {
 			return err
 		}
 		if d.IsDir() {
-			if name == "bin" || name == ".data" || name == ".screenshots" || name == ".git" {
-				return fs.SkipDir
-			}
-			return nil
+			return leave(name)
 		}
 		if slices.Contains([]string{".test", ".prof", ".out"}, path.Ext(name)) {
 			return nil

@@ -9,7 +9,6 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -188,8 +187,8 @@ func copySources(t *testing.T, to string) {
 		switch {
 		case err != nil:
 			return err
-		case d.IsDir() && slices.Contains([]string{".git", "bin", ".data", ".screenshots"}, path):
-			return filepath.SkipDir
+		case d.IsDir() && leave(path) != nil:
+			return fs.SkipDir
 		case path == ".git": // a file in a linked worktree: git would commit to the branch of that
 			return nil
 		case d.IsDir():
