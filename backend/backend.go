@@ -100,8 +100,9 @@ type Backend interface {
 	Watch(ctx context.Context, req WatchRequest, deliver func(Event)) error
 
 	// Close ends what the backend value itself started: goroutines, connections, files. Calls in
-	// progress and later calls return ErrClosed, a later one also if its context has ended. Close does not end sessions, unless they are
-	// Bound: the caller has ended them before. A second Close does nothing.
+	// progress and later calls return ErrClosed, a later one also if its context has ended. Close does
+	// not end sessions, unless they are Bound: the caller has ended them before. A second Close does
+	// nothing.
 	Close() error
 }
 

@@ -31,7 +31,7 @@ func TestLeases(t *testing.T) {
 }
 
 // A session that lives for a year and loses a lease every second is not a leak, and a loss is remembered for
-// longer than anybody asks about it.
+// longer than any client asks about it.
 func TestLossesAge(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -58,7 +58,7 @@ func TestLossesAge(t *testing.T) {
 		time.Sleep(10 * time.Hour)
 		lose("new")
 		if f.Has("s", backend.LeaseID(strconv.Itoa(hours*60-1))) || !f.Has("s", "new") {
-			t.Error("a loss is remembered for ten hours, or forgotten at once")
+			t.Error("a loss is remembered for ten hours, or forgotten immediately")
 		}
 	})
 }
@@ -95,7 +95,7 @@ func TestSet(t *testing.T) {
 		time.Sleep(time.Hour)
 		s.Add(minutes)
 		if s.Has(minutes-1) || !s.Has(minutes) {
-			t.Error("a key is remembered for an hour, or forgotten at once")
+			t.Error("a key is remembered for an hour, or forgotten immediately")
 		}
 	})
 }
