@@ -23,6 +23,11 @@ const (
 	maxBatch    = 128
 )
 
+// unwatched is how long, at most, a caller whose call is queued does not look at the end of its
+// context. Nearly all have their answers by then, and a channel that tells of the end costs them more
+// than the wait for the answer.
+const unwatched = 20 * time.Millisecond
+
 var (
 	errTimeout = errors.New("no answer within the request timeout")
 	errFormat  = errors.New("the data on the server has another format")
@@ -47,6 +52,7 @@ type engine struct {
 	urgent   []*call // sent before queue
 	queue    []*call
 	requests int
+	late     chan struct{} // closed within unwatched; nil: no call was queued since the last one was closed
 	closed   bool
 	identity string // of the data that is known; see lua/main.lua
 	unsynced bool   // the run of that identity may lose writes
@@ -70,7 +76,8 @@ type call struct {
 	args        []string // of all other operations
 	outcome     outcome  // valid once done has received
 	done        chan struct{}
-	sent        bool // guarded by engine.mu
+	late        <-chan struct{} // closed when it is time to look at the end of the context
+	sent        bool            // guarded by engine.mu
 }
 
 // outcome is an answer, or the reason why there is none.
@@ -139,6 +146,11 @@ func (e *engine) result(ctx context.Context, c *call) outcome {
 	select {
 	case <-c.done:
 		return c.outcome
+	case <-c.late:
+	}
+	select {
+	case <-c.done:
+		return c.outcome
 	case <-ctx.Done():
 		return outcome{err: &sentError{sent: e.forget(c), err: context.Cause(ctx)}}
 	}
@@ -165,11 +177,27 @@ func (e *engine) enqueue(c *call, urgent bool) error {
 	} else {
 		e.queue = append(e.queue, c)
 	}
+	c.late = e.soon()
 	if e.requests < maxRequests {
 		e.requests++
 		e.start(e.load())
 	}
 	return nil
+}
+
+// soon returns a channel that is closed within unwatched. mu is held.
+func (e *engine) soon() <-chan struct{} {
+	if e.late == nil {
+		late := make(chan struct{})
+		e.late = late
+		time.AfterFunc(unwatched, func() {
+			e.mu.Lock()
+			defer e.mu.Unlock()
+			e.late = nil
+			close(late)
+		})
+	}
+	return e.late
 }
 
 // sendAlone sends a call that shares its request with no other, from the goroutine of its

@@ -277,6 +277,13 @@ func Number(r Reply) int64 { return r.n }
 // Tag returns the beginning of all keys of the Backend.
 func (b *Backend) Tag() string { return b.tag }
 
+// Queued is the number of calls that wait to be sent.
+func (b *Backend) Queued() int {
+	b.engine.mu.Lock()
+	defer b.engine.mu.Unlock()
+	return len(b.engine.urgent) + len(b.engine.queue)
+}
+
 // KnownInQueue reports whether the server has confirmed that a lease is in the queue.
 func (b *Backend) KnownInQueue(lease backend.LeaseID) bool {
 	b.mu.Lock()

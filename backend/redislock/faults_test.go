@@ -248,6 +248,40 @@ func TestGhosts(t *testing.T) {
 	acquire(t, other, backend.AcquireRequest{Name: "one", Session: otherID})
 }
 
+// Each caller returns when its context ends, also those whose calls wait until a server that does not
+// answer has answered the others.
+func TestQueuedCallsEndWithTheirContexts(t *testing.T) {
+	t.Parallel()
+	s := testserver.Redis(t)
+	b := open(t, s, redislock.Config{Quarantine: redislock.NoQuarantine, RequestTimeout: 2 * patience})
+	id := session(t, b, time.Hour)
+	s.Process().Stop()
+	defer s.Process().Cont()
+	ctx, end := context.WithCancelCause(t.Context())
+	const callers = 20
+	results := make(chan error, callers)
+	for i := range callers {
+		go func() {
+			_, err := b.Acquire(ctx, backend.AcquireRequest{Name: "n" + strconv.Itoa(i), Lease: backend.NewLeaseID(), Session: id})
+			results <- err
+		}()
+	}
+	leasetest.Eventually(t, "some wait for those before", func() bool { return b.Queued() > 0 })
+	enough := errors.New("enough")
+	end(enough)
+	late := time.After(patience)
+	for range callers {
+		select {
+		case err := <-results:
+			if !errors.Is(err, enough) {
+				t.Errorf("acquire: %v", err)
+			}
+		case <-late:
+			t.Fatal("a caller waits although its context has ended")
+		}
+	}
+}
+
 // Keys that Holdfast did not write: an error, never a grant.
 func TestForeignKeys(t *testing.T) {
 	t.Parallel()
