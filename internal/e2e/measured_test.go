@@ -199,11 +199,13 @@ func ratioTable(runs []measured, only ...string) string {
 		if len(only) > 0 && !slices.Contains(only, m.engine) {
 			continue
 		}
-		fmt.Fprintf(&b, "| %s |", m.engine)
+		var ratios []string
 		for _, scenario := range []string{"own/1", "own/64"} {
-			fmt.Fprintf(&b, " %s | %s |", m.ratio(scenario, m.bare()), m.ratio(scenario, peers[m.engine]))
+			ratios = append(ratios, m.ratio(scenario, m.bare()), m.ratio(scenario, peers[m.engine]))
 		}
-		fmt.Fprintf(&b, " %s |\n", cmp.Or(peers[m.engine], "–"))
+		if slices.ContainsFunc(ratios, func(r string) bool { return r != "–" }) {
+			fmt.Fprintf(&b, "| %s | %s | %s |\n", m.engine, strings.Join(ratios, " | "), cmp.Or(peers[m.engine], "–"))
+		}
 	}
 	return b.String()
 }
