@@ -95,7 +95,7 @@ func TestSessionIsDestroyed(t *testing.T) {
 	leasetest.InQueue(t, b, "n", 1)
 	destroyed := time.Now() // before the delay would begin
 	destroyHolder(t, server.Addr(), held)
-	if loss := <-told; loss.Session != one || loss.Lease != "" {
+	if loss := leasetest.Heard(t, told); loss.Session != one || loss.Lease != "" {
 		t.Errorf("told %+v", loss)
 	}
 	if token := <-next; token <= first {
@@ -333,8 +333,13 @@ func TestLeaderIsKilled(t *testing.T) {
 	if err != nil && !errors.Is(err, backend.ErrLost) { // it was sent twice
 		t.Fatalf("release: %v", err)
 	}
-	if err := <-next; err != nil {
-		t.Fatalf("the waiter: %v", err)
+	select {
+	case err := <-next:
+		if err != nil {
+			t.Fatalf("the waiter: %v", err)
+		}
+	case <-time.After(leasetest.Patience):
+		t.Fatal("the waiter does not get the lock")
 	}
 	info, err := other.Inspect(leasetest.Within(t), "n")
 	if err != nil || len(info.Holders) != 1 || info.Holders[0].Lease != req.Lease || info.Holders[0].Token <= first {

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"slices"
 	"testing"
 	"time"
 
@@ -291,6 +292,8 @@ func TestServerSleepsPastTheTTL(t *testing.T) {
 func TestLeaderIsKilled(t *testing.T) {
 	t.Parallel()
 	members := testserver.StartEtcd(t, testserver.EtcdOptions{Members: 3, Tick: 200}) // only the kill changes the leader
+	n := slices.Index(members, leader(t, members))
+	members[0], members[n] = members[n], members[0] // the clients ask it first
 	holding, waiting := direct(t, members), direct(t, members)
 	hs, ws := kept(t, holding), kept(t, waiting)
 	held := request("lock", hs)

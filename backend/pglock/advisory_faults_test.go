@@ -92,6 +92,11 @@ func TestAdvisoryCollision(t *testing.T) {
 	if _, err := other.Acquire(leasetest.Within(t), try); !errors.Is(err, backend.ErrHeld) {
 		t.Errorf("the other lock is held still: %v", err)
 	}
+	select {
+	case g := <-got:
+		t.Fatalf("the third has it beside the second: %+v", g)
+	case <-time.After(time.Second):
+	}
 	leasetest.Give(t, b, two)
 	if g := <-got; g.Err != nil {
 		t.Error(g.Err)

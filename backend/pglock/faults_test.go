@@ -92,7 +92,7 @@ func TestConnectionsTerminated(t *testing.T) {
 			t.Fatal(g.Err)
 		}
 		if took := time.Since(from); took > 20*time.Second { // the timer takes 30
-			t.Errorf("the hand-over took %s", took)
+			t.Fatalf("the hand-over took %s", took)
 		}
 		held = leasetest.Ask("n", mine)
 		next := leasetest.Start(t, holder, held)

@@ -287,8 +287,14 @@ func TestNoHerd(t *testing.T) {
 	// holder's, and the session its notices.
 	const others = 2
 	leasetest.Eventually(t, "all watch", func() bool { return server.Count("zk_watch_count") == n+others })
+	const requests = "zk_packets_received"
+	asked := server.Count(requests)
 	leasetest.Give(t, b, held)
 	next := <-had
+	time.Sleep(time.Second) // for a herd to come
+	if n := server.Count(requests) - asked; n > 100 {
+		t.Fatalf("%d requests for one release", n)
+	}
 	if left := server.Count("zk_watch_count"); left < n*9/10 { // a watch that was made again may be missing; a herd is all
 		t.Errorf("%d watches are left of %d: one has to fire for a release", left, n+others)
 	}

@@ -134,7 +134,6 @@ func buildOurs(ctx context.Context, folder string, flags []string) (string, erro
 	for range 3 { // the first run after a change shows a temporary path
 		cmd := exec.CommandContext(ctx, "go", slices.Concat([]string{"run", "-exec", "/bin/echo"}, flags, []string{"."})...) //nolint:gosec // our own sources
 		cmd.Dir = folder
-		cmd.Env = slices.DeleteFunc(os.Environ(), func(s string) bool { return strings.HasPrefix(s, "GOFLAGS=") })
 		b, err := cmd.CombinedOutput()
 		out = strings.TrimSpace(string(b))
 		if err != nil {

@@ -50,6 +50,11 @@ func ClockMovesNothing(t *testing.T, b, other backend.Backend, clock Clock, jump
 			t.Fatalf("%s: the waiter has %+v after token %d", ahead, g, before)
 		}
 		Give(t, other, waits)
+		again := Ask("n", theirs) // the waiter asked before the jump
+		if token := Take(t, other, again); token <= g.Grant.Token {
+			t.Fatalf("%s: token %d after %d", ahead, token, g.Grant.Token)
+		}
+		Give(t, other, again)
 		if res, err := other.Renew(Within(t), backend.RenewRequest{Session: theirs}); err != nil || res.SessionLost {
 			t.Fatalf("%s: Renew: %+v, %v", ahead, res, err)
 		}
