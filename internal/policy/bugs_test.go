@@ -69,18 +69,67 @@ func readAll(t *testing.T, ext string) map[string]string {
 // missingTests returns the tests, with their cases, and the cases of the suite that a text outside of its blocks of code
 // names and that the sources do not have, and how many it names.
 func missingTests(text string, sources []string) ([]string, int) {
-	text = regexp.MustCompile("(?ms)^ *```.*?^ *```").ReplaceAllString(text, "")
 	has := func(what string) bool {
 		return slices.ContainsFunc(sources, func(source string) bool { return strings.Contains(source, what) })
 	}
 	var missing []string
-	found := regexp.MustCompile("`(Test[A-Z][A-Za-z0-9]*)(?:/([A-Za-z0-9-]+))?`|\\bC[0-9]+/([a-z-]+)").FindAllStringSubmatch(text, -1)
+	found := namesIn(text)
 	for _, m := range found {
 		if m[1] != "" && !has("\nfunc "+m[1]+"(") || m[2]+m[3] != "" && !has(`"`+m[2]+m[3]+`"`) {
 			missing = append(missing, strings.Trim(m[0], "`"))
 		}
 	}
 	return missing, len(found)
+}
+
+// namesIn returns the names in a page outside of its blocks of code: of a test and of its case, or of a case of the suite.
+func namesIn(page string) [][]string {
+	text := regexp.MustCompile("(?ms)^ *```.*?^ *```").ReplaceAllString(page, "")
+	return regexp.MustCompile("`(Test[A-Z][A-Za-z0-9]*)(?:/([A-Za-z0-9-]+))?`|\\bC[0-9]+/([a-z-]+)").FindAllStringSubmatch(text, -1)
+}
+
+// Every test that a page names is known to fail when what it shows is taken out: a mutant does that, or there is no
+// product to change, for the reason given here.
+func TestPolicyNamedTestsBite(t *testing.T) {
+	t.Parallel()
+	const rules, model, without = "it is about the repository", "it takes the rules of its model out itself", "it shows what happens without the lock"
+	exempt := map[string]string{
+		"TestDocs": rules, "TestModulesAlone": rules, "TestPolicy": rules, "TestPolicyNamedTests": rules, "TestRelease": rules, "TestPolicyNamedTestsBite": rules,
+		"TestQuarantineModel": model, "TestThinModel": model,
+		"TestFileWithoutLock": without, "TestIDsWithoutLock": without, "TestSyncWithoutLock": without, "TestWithoutLock": without,
+	}
+	named := make(map[string]string) // the page, by test
+	for page, text := range readAll(t, ".md") {
+		for _, m := range namesIn(text) {
+			if m[1] != "" {
+				named[m[1]] = page
+			}
+		}
+	}
+	caught := make(map[string]bool)
+	for path, text := range readAll(t, ".txt") {
+		if filepath.ToSlash(filepath.Dir(path)) != "internal/mutants/data" {
+			continue
+		}
+		for _, line := range regexp.MustCompile(`(?m)^tests (.*)$`).FindAllString(text, -1) {
+			for _, name := range regexp.MustCompile(`Test[A-Z][A-Za-z0-9]*`).FindAllString(line, -1) {
+				caught[name] = true
+			}
+		}
+	}
+	if len(caught) < 200 { //nolint:mnd // there are more
+		t.Errorf("only %d tests have a mutant", len(caught))
+	}
+	for name, page := range named {
+		if !caught[name] && exempt[name] == "" {
+			t.Errorf("%s names %s, for which internal/mutants/data has no mutant", page, name)
+		}
+	}
+	for name := range exempt {
+		if caught[name] || named[name] == "" {
+			t.Errorf("%s needs no exemption", name)
+		}
+	}
 }
 
 // The rule finds the names that it must find, and no others.
