@@ -116,7 +116,9 @@ func (e *engine) do(ctx context.Context, urgent bool, op string, args ...string)
 // await runs the call and returns its outcome. See do for the error.
 func (e *engine) await(ctx context.Context, c *call, urgent bool) outcome {
 	var o outcome
-	if e.direct && e.maySendAlone() {
+	if ctx.Err() != nil { // it is not looked at again for a while: see unwatched
+		o.err = &sentError{err: context.Cause(ctx)}
+	} else if e.direct && e.maySendAlone() {
 		o = e.sendAlone(ctx, c)
 	} else {
 		o = e.submit(ctx, c, urgent)
