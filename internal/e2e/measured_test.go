@@ -176,7 +176,7 @@ func english() language {
 func portuguese() language {
 	return language{
 		[]string{
-			"armazenamento", "um lock livre, sozinho", "os comandos puros, sozinhos", "locks livres por segundo, 64 goroutines", "passagem, 50 no mesmo lock", "99 de cada 100 deles esperam menos de",
+			"armazenamento", "um lock livre, sozinho", "as instruções puras, sozinhas", "locks livres por segundo, 64 goroutines", "passagem, 50 no mesmo lock", "99 de cada 100 deles esperam menos de",
 			"justiça entre os 50 (Jain)", "requisições por segundo para manter 10.000 locks", "requisições por segundo de 1.000 em espera",
 		},
 		func(s string) string { return strings.NewReplacer(".", ",", ",", ".").Replace(s) },
