@@ -1,6 +1,7 @@
 package redislock
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"os"
@@ -44,8 +45,8 @@ type engine struct {
 	timeout time.Duration
 	hello   func(ctx context.Context, again bool) ([]string, error) // the arguments of hello; again: the server may have other settings now
 	learn   func(welcome)                                           // called with the answer of hello
-	base    context.Context                                         //nolint:containedctx // the life of the engine: ends with close
-	cancel  context.CancelFunc
+	base    context.Context                                         //nolint:containedctx // the life of the engine: ends with close, and with ErrClosed
+	cancel  context.CancelCauseFunc
 	work    sync.WaitGroup
 
 	mu       sync.Mutex
@@ -101,7 +102,7 @@ func (e *sentError) Error() string { return e.err.Error() }
 func (e *sentError) Unwrap() error { return e.err }
 
 func newEngine(link transport, tag, mode string, timeout time.Duration) *engine {
-	base, cancel := context.WithCancel(context.Background())
+	base, cancel := context.WithCancelCause(context.Background())
 	return &engine{link: link, key: tag + "m", thin: tag + "t", mode: mode, timeout: timeout, base: base, cancel: cancel}
 }
 
@@ -117,7 +118,7 @@ func (e *engine) do(ctx context.Context, urgent bool, op string, args ...string)
 func (e *engine) await(ctx context.Context, c *call, urgent bool) outcome {
 	var o outcome
 	if ctx.Err() != nil { // it is not looked at again for a while: see unwatched
-		o.err = &sentError{err: context.Cause(ctx)}
+		o.err = &sentError{err: cmp.Or(context.Cause(e.base), context.Cause(ctx))}
 	} else if e.direct && e.maySendAlone() {
 		o = e.sendAlone(ctx, c)
 	} else {
@@ -455,7 +456,7 @@ func (e *engine) close() {
 	e.urgent, e.queue = nil, nil
 	e.mu.Unlock()
 	hand(queue, nil, time.Time{}, &sentError{err: backend.ErrClosed})
-	e.cancel()
+	e.cancel(backend.ErrClosed)
 	e.link.hangUp()
 	e.work.Wait()
 }
