@@ -293,7 +293,7 @@ func isWord(id string) bool {
 
 // inWords has the characters allowed in IDs. Four IDs are checked for each pair of acquire and release,
 // and a look at a table takes half as long as comparisons.
-var inWords = func() (in [256]bool) { //nolint:nonamedreturns // a table
+var inWords = func() (in [256]bool) { //nolint:gochecknoglobals,nonamedreturns // a table
 	for _, c := range "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_-" {
 		in[c] = true
 	}
