@@ -65,7 +65,7 @@ func (b *Backend) ask(ctx context.Context, req backend.AcquireRequest, channel s
 	o := b.engine.await(ctx, c, false)
 	if o.err == nil {
 		if o.answer == nil && !req.Timed {
-			b.tookThin(req, c.member(o.granted))
+			b.tookThin(req.Session, req.Lease, c.member(o.granted))
 		}
 		return o, nil
 	}
@@ -128,14 +128,14 @@ func (b *Backend) inDoubt(req backend.AcquireRequest) {
 
 // tookThin remembers the record of a lease that was granted the short way, so that it can be
 // released by it. A session that was opened elsewhere releases its leases the long way.
-func (b *Backend) tookThin(req backend.AcquireRequest, record string) {
+func (b *Backend) tookThin(id backend.SessionID, lease backend.LeaseID, record string) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if s := b.sessions[req.Session]; s != nil {
+	if s := b.sessions[id]; s != nil {
 		if s.thin == nil {
 			s.thin = make(map[backend.LeaseID]string)
 		}
-		s.thin[req.Lease] = record
+		s.thin[lease] = record
 	}
 }
 
@@ -167,8 +167,8 @@ func (b *Backend) Release(ctx context.Context, req backend.ReleaseRequest) error
 	if err := req.Validate(); err != nil {
 		return err
 	}
-	thin, doubtful := b.forgetThin(req)
-	abandon := "0"
+	record, doubtful := b.forgetThin(req)
+	thin, abandon := record, "0"
 	switch {
 	case req.Abandon:
 		abandon, thin = "1", ""
@@ -179,6 +179,9 @@ func (b *Backend) Release(ctx context.Context, req backend.ReleaseRequest) error
 		op: opRelease, terms: terms{session: string(req.Session), abandon: abandon}, name: req.Name, lease: string(req.Lease), thin: thin,
 	}, true)
 	if o.err != nil {
+		if e, ok := errors.AsType[*sentError](o.err); ok && !e.sent && record != "" {
+			b.tookThin(req.Session, req.Lease, record) // for the next release, or the end of the session
+		}
 		return toKind(opRelease, o.err)
 	}
 	if doubtful {

@@ -1,9 +1,11 @@
 package redislock_test
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -42,6 +44,56 @@ func TestThinGarbage(t *testing.T) {
 	})
 	for i := range 3 {
 		isThin(t, s, fmt.Sprint("kept", i), true)
+	}
+}
+
+// A call whose context has ended is not sent, and says so. A lock that it was to release is still known as
+// thin: the next release needs no program.
+func TestEndedContextsSendNothing(t *testing.T) {
+	t.Parallel()
+	s, cfg := quick(t)
+	b := open(t, s, cfg)
+	var sent atomic.Int32
+	b.Intercept(func(_ string, do func()) { sent.Add(1); do() })
+	id := session(t, b, time.Hour)
+	held := acquire(t, b, backend.AcquireRequest{Name: "n", Session: id})
+	isThin(t, s, "n", true)
+	before := sent.Load()
+	enough := errors.New("enough")
+	ended, end := context.WithCancelCause(t.Context())
+	end(enough)
+	for what, call := range map[string]func(context.Context) error{
+		"acquire": func(ctx context.Context) error {
+			_, err := b.Acquire(ctx, backend.AcquireRequest{Name: "m", Lease: backend.NewLeaseID(), Session: id})
+			return err
+		},
+		"renew": func(ctx context.Context) error {
+			_, err := b.Renew(ctx, backend.RenewRequest{Session: id})
+			return err
+		},
+		"release": func(ctx context.Context) error {
+			return b.Release(ctx, backend.ReleaseRequest{Name: "n", Lease: held.Lease, Session: id})
+		},
+	} {
+		var away *backend.UnavailableError
+		if err := call(ended); !errors.As(err, &away) || away.MayHold || !errors.Is(err, enough) {
+			t.Errorf("%s: %v", what, err)
+		}
+	}
+	if n := sent.Load() - before; n != 0 {
+		t.Errorf("%d requests were sent", n)
+	}
+	asked := s.CommandStats()["fcall"]
+	release(t, b, held)
+	if n := s.CommandStats()["fcall"] - asked; n != 0 {
+		t.Errorf("the release asked the program %d times", n)
+	}
+	isThin(t, s, "n", false)
+	if err := b.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := b.Inspect(ended, "n"); !errors.Is(err, backend.ErrClosed) {
+		t.Errorf("inspect after Close: %v", err)
 	}
 }
 

@@ -134,11 +134,13 @@ func buildOurs(ctx context.Context, folder string, flags []string) (string, erro
 	for range 3 { // the first run after a change shows a temporary path
 		cmd := exec.CommandContext(ctx, "go", slices.Concat([]string{"run", "-exec", "/bin/echo"}, flags, []string{"."})...) //nolint:gosec // our own sources
 		cmd.Dir = folder
-		b, err := cmd.CombinedOutput()
-		out = strings.TrimSpace(string(b))
+		var says bytes.Buffer
+		cmd.Stderr = &says
+		b, err := cmd.Output()
 		if err != nil {
-			return "", fmt.Errorf("build %s: %w: %s", folder, err, out)
+			return "", fmt.Errorf("build %s: %w: %s", folder, err, bytes.TrimSpace(says.Bytes()))
 		}
+		out = strings.TrimSpace(string(b))
 		if _, err := os.Stat(out); err == nil {
 			return out, nil
 		}

@@ -128,6 +128,8 @@ func (m *mutant) try(ctx context.Context, dir string) (verdict, string) {
 		return untried, "no test has a name like " + m.tests
 	case err == nil:
 		return survived, took.String()
+	case bytes.Contains(out, []byte("launch.buildOurs")):
+		return untried, "the time was up before a program was built: try again"
 	case bytes.Contains(out, []byte("panic: test timed out")):
 		return caught, fmt.Sprintf("a test hung, %s", took)
 	}
