@@ -281,24 +281,20 @@ func validID(field, id string) error {
 	return invalid(field, quote(id), fmt.Sprintf("%d to %d characters of A-Z a-z 0-9 _ -", minIDLen, MaxIDLen))
 }
 
+// inWords has at each place the character of that number if IDs may have it, and another one otherwise. A
+// look at it takes half as long as comparisons, and four IDs are checked for a pair of acquire and release.
+const inWords = "xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx" + "-" + "xx" + "0123456789" + "xxxxxxx" +
+	"ABCDEFGHIJKLMNOPQRSTUVWXYZ" + "xxxx" + "_" + "x" + "abcdefghijklmnopqrstuvwxyz"
+
 // isWord reports whether id consists only of the characters allowed in IDs.
 func isWord(id string) bool {
 	for i := range len(id) {
-		if !inWords[id[i]] {
+		if c := id[i]; int(c) >= len(inWords) || inWords[c] != c {
 			return false
 		}
 	}
 	return true
 }
-
-// inWords has the characters allowed in IDs. Four IDs are checked for each pair of acquire and release,
-// and a look at a table takes half as long as comparisons.
-var inWords = func() (in [256]bool) { //nolint:gochecknoglobals,nonamedreturns // a table
-	for _, c := range "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_-" {
-		in[c] = true
-	}
-	return in
-}()
 
 func invalid(field, value, bound string) error {
 	return &InvalidError{Field: field, Value: value, Bound: bound}
