@@ -35,7 +35,8 @@ var (
 )
 
 // engine sends operations to the server, concurrent ones in one request. A caller is never
-// blocked by the network: it waits for its answer or for the end of its context.
+// blocked by the network: it waits for its answer or for the end of its context, which it
+// notices within unwatched.
 type engine struct {
 	link    transport
 	direct  bool   // a call that is alone is sent by its caller: the link has lanes

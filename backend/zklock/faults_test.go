@@ -291,10 +291,6 @@ func TestNoHerd(t *testing.T) {
 	asked := server.Count(requests)
 	leasetest.Give(t, b, held)
 	next := <-had
-	time.Sleep(time.Second) // for a herd to come
-	if asked = server.Count(requests) - asked; asked > n/2 {
-		t.Fatalf("%d requests for one release", asked)
-	}
 	if left := server.Count("zk_watch_count"); left < n*9/10 { // a watch that was made again may be missing; a herd is all
 		t.Errorf("%d watches are left of %d: one has to fire for a release", left, n+others)
 	}
@@ -303,6 +299,14 @@ func TestNoHerd(t *testing.T) {
 			t.Fatalf("grant %d: token %d after %d", i, next.token, last)
 		}
 		last = next.token
+		// A herd sends a request for each waiter. By now the answers to those of the first releases are there,
+		// because they travel on the connection of this client, before what it sends now.
+		const some = 20
+		if i == some {
+			if sent := server.Count(requests) - asked; sent > n/2 {
+				t.Fatalf("%d requests for %d releases", sent, some)
+			}
+		}
 		leasetest.Give(t, b, next.req)
 		if i == n {
 			break
