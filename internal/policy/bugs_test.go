@@ -88,50 +88,6 @@ func namesIn(page string) [][]string {
 	return regexp.MustCompile("`(Test[A-Z][A-Za-z0-9]*)(?:/([A-Za-z0-9-]+))?`|\\bC[0-9]+/([a-z-]+)").FindAllStringSubmatch(text, -1)
 }
 
-// Every test that a page names is known to fail when what it shows is taken out: a mutant does that, or there is no
-// product to change, for the reason given here.
-func TestPolicyNamedTestsBite(t *testing.T) {
-	t.Parallel()
-	const rules, model, without = "it is about the repository", "it takes the rules of its model out itself", "it shows what happens without the lock"
-	exempt := map[string]string{
-		"TestDocs": rules, "TestModulesAlone": rules, "TestPolicy": rules, "TestPolicyNamedTests": rules, "TestRelease": rules, "TestPolicyNamedTestsBite": rules,
-		"TestQuarantineModel": model, "TestThinModel": model,
-		"TestFileWithoutLock": without, "TestIDsWithoutLock": without, "TestSyncWithoutLock": without, "TestWithoutLock": without,
-	}
-	named := make(map[string]string) // the page, by test
-	for page, text := range readAll(t, ".md") {
-		for _, m := range namesIn(text) {
-			if m[1] != "" {
-				named[m[1]] = page
-			}
-		}
-	}
-	caught := make(map[string]bool)
-	for path, text := range readAll(t, ".txt") {
-		if filepath.ToSlash(filepath.Dir(path)) != "internal/mutants/data" {
-			continue
-		}
-		for _, line := range regexp.MustCompile(`(?m)^tests (.*)$`).FindAllString(text, -1) {
-			for _, name := range regexp.MustCompile(`Test[A-Z][A-Za-z0-9]*`).FindAllString(line, -1) {
-				caught[name] = true
-			}
-		}
-	}
-	if len(caught) < 200 { //nolint:mnd // there are more
-		t.Errorf("only %d tests have a mutant", len(caught))
-	}
-	for name, page := range named {
-		if !caught[name] && exempt[name] == "" {
-			t.Errorf("%s names %s, for which internal/mutants/data has no mutant", page, name)
-		}
-	}
-	for name := range exempt {
-		if caught[name] || named[name] == "" {
-			t.Errorf("%s needs no exemption", name)
-		}
-	}
-}
-
 // The rule finds the names that it must find, and no others.
 func TestPolicyNamedTestsCatches(t *testing.T) {
 	t.Parallel()
