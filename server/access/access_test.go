@@ -9,6 +9,7 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
+	"net/url"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -194,6 +195,53 @@ func TestCertificate(t *testing.T) {
 		client := &http.Client{Transport: &http.Transport{TLSClientConfig: conf, DisableKeepAlives: true}}
 		if got, body := status(t, client, "GET", "https://"+ln.Addr().String()+"/v1/locks/billing", "", c.token); got != c.want {
 			t.Errorf("%v with the token %q: %d, want %d: %s", c.hosts, c.token, got, c.want, body)
+		}
+	}
+}
+
+// The host in a name of a certificate is compared without case. The path of a SPIFFE ID and the local part of an address
+// are compared as they are, and a name of one kind is none of another: an authority may be limited to one kind.
+func TestCertificateNames(t *testing.T) {
+	t.Parallel()
+	p := parse(t, `
+principals:
+  dns: {certificates: [Ka.example.com]}
+  spiffe: {certificates: ["spiffe://Example.com/ns/Prod?a=B"]}
+  urn: {certificates: ["URN:Team:a"]}
+  mail: {certificates: ["Ops@Example.com"]}
+`)
+	uri := func(text string) *x509.Certificate {
+		u, err := url.Parse(text)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return &x509.Certificate{URIs: []*url.URL{u}}
+	}
+	dns := func(name string) *x509.Certificate { return &x509.Certificate{DNSNames: []string{name}} }
+	mail := func(name string) *x509.Certificate { return &x509.Certificate{EmailAddresses: []string{name}} }
+	for _, c := range []struct {
+		what string
+		cert *x509.Certificate
+		want string
+	}{
+		{"a DNS name", dns("KA.EXAMPLE.com"), "dns"},
+		{"a DNS name with the Kelvin sign", dns("\u212aa.example.com"), ""},
+		{"a URI that is a DNS name", uri("ka.example.com"), ""},
+		{"an address that is a DNS name", mail("ka.example.com"), ""},
+		{"a SPIFFE ID", uri("SPIFFE://EXAMPLE.com/ns/Prod?a=B"), "spiffe"},
+		{"another path", uri("spiffe://example.com/ns/prod?a=B"), ""},
+		{"another query", uri("spiffe://example.com/ns/Prod?a=b"), ""},
+		{"a URN", uri("urn:Team:a"), "urn"},
+		{"another URN", uri("urn:team:a"), ""},
+		{"an address", mail("Ops@EXAMPLE.com"), "mail"},
+		{"another local part", mail("ops@example.com"), ""},
+		{"a URI that is an address", uri("Ops@example.com"), ""},
+		{"a DNS name that is an address", dns("Ops@example.com"), ""},
+	} {
+		r := &http.Request{TLS: &tls.ConnectionState{VerifiedChains: [][]*x509.Certificate{{c.cert}}}}
+		got, err := p.Identify(r)
+		if got != c.want || (got == "") != errors.Is(err, server.ErrUnauthenticated) {
+			t.Errorf("%s: %q, %v; want %q", c.what, got, err, c.want)
 		}
 	}
 }

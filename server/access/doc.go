@@ -67,6 +67,7 @@
 // up among those of that issuer, and the result is remembered until the token expires, for at most five minutes.
 // Otherwise
 // it is that of the client certificate, of which each DNS name, URI and e-mail address is tried, and
-// then that of the user at the other end of a Unix socket. Two tokens of one principal are valid at the
+// then that of the user at the other end of a Unix socket. In a name, the case of the host or domain and of the scheme
+// does not count; that of the path of a URI and of the local part of an address does. Two tokens of one principal are valid at the
 // same time, so that a token can be replaced without a gap.
 package access

@@ -6,6 +6,7 @@ import (
 	"crypto/x509"
 	"fmt"
 	"net/http"
+	"net/url"
 	"strings"
 
 	"github.com/holdfast-io/holdfast/server"
@@ -54,17 +55,77 @@ func (p *Policy) ofToken(ctx context.Context, header []string) (string, error) {
 
 // ofCertificate finds the principal of a certificate that the TLS handshake has verified.
 func (p *Policy) ofCertificate(cert *x509.Certificate) (string, error) {
-	names := append([]string(nil), cert.DNSNames...)
-	for _, u := range cert.URIs {
-		names = append(names, u.String())
+	names := make([]certName, 0, len(cert.DNSNames)+len(cert.URIs)+len(cert.EmailAddresses))
+	for _, name := range cert.DNSNames {
+		names = append(names, certName{isDNS, lower(name)})
 	}
-	names = append(names, cert.EmailAddresses...)
+	for _, u := range cert.URIs {
+		names = append(names, certName{isURI, foldURI(u)})
+	}
+	for _, address := range cert.EmailAddresses {
+		names = append(names, certName{isEmail, foldEmail(address)})
+	}
 	for _, name := range names {
-		if principal, known := p.byName[strings.ToLower(name)]; known {
+		if principal, known := p.byName[name]; known {
 			return principal, nil
 		}
 	}
 	return "", unauthenticated("no principal has one of the names in the client certificate")
+}
+
+// certName is a name in a client certificate. Names of two kinds are never the same: an authority may be limited to
+// names of one kind.
+type certName struct {
+	kind nameKind
+	text string // as it is compared
+}
+
+type nameKind int
+
+const (
+	isDNS nameKind = iota
+	isURI
+	isEmail
+)
+
+// nameOf returns the name that a policy means: one with a ":" is a URI, and one with an "@" an e-mail address. It reports
+// whether there is one.
+func nameOf(text string) (certName, bool) {
+	switch {
+	case strings.Contains(text, ":"):
+		u, err := url.Parse(text)
+		if err != nil {
+			return certName{}, false
+		}
+		return certName{isURI, foldURI(u)}, true
+	case strings.Contains(text, "@"):
+		return certName{isEmail, foldEmail(text)}, true
+	}
+	return certName{isDNS, lower(text)}, strings.TrimSpace(text) != ""
+}
+
+// foldURI lowers the host (url.Parse has lowered the scheme), and keeps the rest: paths of SPIFFE IDs are compared
+// with case.
+func foldURI(u *url.URL) string {
+	folded := *u
+	folded.Host = lower(u.Host)
+	return folded.String()
+}
+
+// foldEmail lowers the domain, and keeps the local part (RFC 5321, 2.4).
+func foldEmail(address string) string {
+	at := strings.LastIndex(address, "@") + 1
+	return address[:at] + lower(address[at:])
+}
+
+// lower lowers ASCII letters only: strings.ToLower makes a "k" of the Kelvin sign.
+func lower(text string) string {
+	return strings.Map(func(r rune) rune {
+		if 'A' <= r && r <= 'Z' {
+			r += 'a' - 'A'
+		}
+		return r
+	}, text)
 }
 
 func unauthenticated(format string, args ...any) error {

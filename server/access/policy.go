@@ -78,7 +78,7 @@ type tokenHash [32]byte
 // Policy is what a file says. It does not change, and is safe for concurrent use.
 type Policy struct {
 	principals map[string][]grant
-	byName     map[string]string // principals by what client certificates call them
+	byName     map[certName]string // principals by what client certificates call them
 	byToken    map[tokenHash]string
 	byUID      map[uint32]string
 	quotas     map[string]server.Quota
@@ -110,7 +110,7 @@ func Parse(text []byte) (*Policy, error) {
 		return nil, invalid("policy", "given", "one YAML document")
 	}
 	p := &Policy{
-		principals: make(map[string][]grant), byName: make(map[string]string),
+		principals: make(map[string][]grant), byName: make(map[certName]string),
 		byToken: make(map[tokenHash]string), byUID: make(map[uint32]string), quotas: make(map[string]server.Quota),
 	}
 	if err := p.issued.enter(d.Issuers); err != nil {
@@ -147,14 +147,14 @@ func (p *Policy) enter(name string, ids identities) error {
 	p.principals[name] = nil
 	field := "principals." + name
 	for _, san := range ids.Certificates {
-		if strings.TrimSpace(san) == "" {
+		key, ok := nameOf(san)
+		if !ok {
 			return invalid(field+".certificates", strconv.Quote(san), "a DNS name, a URI or an e-mail address")
 		}
-		san = strings.ToLower(san)
-		if other, taken := p.byName[san]; taken {
+		if other, taken := p.byName[key]; taken {
 			return invalid(field+".certificates", strconv.Quote(san), "not also that of "+other)
 		}
-		p.byName[san] = name
+		p.byName[key] = name
 	}
 	if len(ids.Tokens) > maxTokens {
 		return invalid(field+".tokens", fmt.Sprintf("%d tokens", len(ids.Tokens)), fmt.Sprintf("at most %d", maxTokens))
