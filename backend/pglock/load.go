@@ -29,7 +29,7 @@ const (
 	//
 	// A thin lock is inflated: fat is 1 then, and its lease is read from the row. What the row has
 	// of it means nothing once this is committed.
-	lockLocks = `INSERT INTO @locks AS l (name, last, used, fat) SELECT n, floor + $2::bigint, clock_timestamp(), 1 FROM @meta, unnest($1::text[]) AS n ORDER BY n
+	lockLocks = `INSERT INTO @locks AS l (name, last, used, fat) SELECT n, floor + $2::bigint, clock_timestamp(), 1 FROM @meta, unnest($1::text[]) AS n ORDER BY n COLLATE "C"
 		ON CONFLICT (name) DO UPDATE SET last = l.last + $2::bigint, used = clock_timestamp(), fat = least(l.fat + 1, 2) RETURNING l.name, l.last`
 
 	// The clock, and the sessions of the requests.

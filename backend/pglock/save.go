@@ -10,7 +10,7 @@ import (
 
 const (
 	killSessions = `INSERT INTO @sessions AS s (id, ttl, ends, cause, addr)
-		SELECT id, 0, $1, cause, '' FROM unnest($2::text[], $3::text[]) AS x (id, cause) ORDER BY id
+		SELECT id, 0, $1, cause, '' FROM unnest($2::text[], $3::text[]) AS x (id, cause) ORDER BY id COLLATE "C"
 		ON CONFLICT (id) DO UPDATE SET cause = excluded.cause, ends = least(s.ends, excluded.ends)`
 	cutSessions = `UPDATE @sessions SET ends = least(ends, clock_timestamp() + ttl * interval '1 microsecond') WHERE id = ANY($1::text[]) AND cause = ''`
 	cutLeases   = `UPDATE @leases l SET ends = least(l.ends, clock_timestamp() + l.ttl * interval '1 microsecond')

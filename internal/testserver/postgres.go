@@ -18,8 +18,8 @@ import (
 // fail the test when they fail; they belong to the test's goroutine.
 type PostgresServer struct{ timed }
 
-// Postgres starts a server with an empty cluster. settings are added to its command
-// line, as in Postgres(t, "max_connections=20"). It ends with the test. It runs as the
+// Postgres starts a server with an empty cluster, whose collation is that of a language: "a" is less than "B". settings are
+// added to its command line, as in Postgres(t, "max_connections=20"). It ends with the test. It runs as the
 // test's user, and as "postgres" where that is root, which PostgreSQL refuses.
 func Postgres(t testing.TB, settings ...string) *PostgresServer {
 	t.Helper()
@@ -27,7 +27,11 @@ func Postgres(t testing.TB, settings ...string) *PostgresServer {
 	for _, v := range settings {
 		args = append(args, "-c", v)
 	}
-	s, err := launch.Postgres(t.Context(), options(t, args...))
+	o := options(t, args...)
+	initdb, err := o.Program("initdb")
+	check(t, err)
+	o.Programs = map[string][]string{"initdb": append(initdb, "--locale-provider=icu", "--icu-locale=en-US")}
+	s, err := launch.Postgres(t.Context(), o)
 	return &PostgresServer{timed{started(t, s, err)}}
 }
 
