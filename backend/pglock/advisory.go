@@ -76,8 +76,9 @@ type Advisory struct {
 	words   *strings.Replacer // @ and $HELD in statements
 	key     func(name string) int64
 
-	leases  *connlease.Leases
-	closing sync.Once
+	leases   *connlease.Leases
+	notifier notifier
+	closing  sync.Once
 }
 
 var _ backend.Backend = (*Advisory)(nil)
@@ -111,7 +112,7 @@ func NewAdvisory(cfg AdvisoryConfig) (*Advisory, error) {
 	quoted := pgx.Identifier{same.Schema}.Sanitize()
 	b := &Advisory{
 		program: connHooks{cfg.BeforeConnect, cfg.AfterConnect}, log: same.Logger, name: same.Schema, schema: quoted,
-		words: strings.NewReplacer("@", quoted+".", "$HELD", heldLocks),
+		words: strings.NewReplacer("@", quoted+".", "$HELD", heldLocks), notifier: notifier{log: same.Logger, name: advisoryName},
 	}
 	b.key = b.hashed
 	b.leases = connlease.New(connlease.Config{Store: advisoryStore{b}, Caps: b.Capabilities(), Wakes: true, Pause: advisoryPause})

@@ -67,7 +67,7 @@ const (
 	wakeNext = `, queue AS MATERIALIZED (SELECT w.name, w.conn, row_number() OVER (PARTITION BY w.name ORDER BY w.n) AS place,
 			count(*) FILTER (WHERE NOT w.shared) OVER (PARTITION BY w.name ORDER BY w.n) AS writers
 			FROM @waiters w JOIN names USING (name) JOIN @sessions s USING (conn) WHERE s.expires > clock_timestamp())
-		SELECT pg_notify('` + advisoryChannel + `' || conn, '` + wakePrefix + `' || name) FROM queue WHERE place = 1 OR writers = 0`
+		SELECT pg_notify('` + advisoryChannel + `' || conn, '` + wakePrefix + `' || name) FROM queue WHERE (place = 1 OR writers = 0) AND $2::boolean`
 	wake        = `WITH names AS MATERIALIZED (SELECT DISTINCT unnest($1::text[]) COLLATE "C" AS name)` + wakeNext
 	leaveQueue  = `DELETE FROM @waiters WHERE conn = $1`
 	leaveTable  = `DELETE FROM @sessions WHERE conn = $1`
@@ -185,7 +185,8 @@ func (c *advisoryConn) Do(ctx context.Context, w *connlease.Work) error {
 		if err == nil {
 			break
 		}
-		if w.End || n == mostTimes || !ofRequest(err) || c.conn.IsClosed() {
+		full := c.b.notifier.refused(err)
+		if w.End && !full || n == mostTimes || !ofRequest(err) || c.conn.IsClosed() {
 			return err
 		}
 		if done.trying {
@@ -236,15 +237,16 @@ func (c *advisoryConn) send(ctx context.Context, w *connlease.Work, done *progre
 		q.Queue(c.b.sql(deleteWaiter), k.Name, string(k.ID), c.id)
 		names = append(names, k.Name)
 	}
+	notifies := c.b.notifier.sends()
 	if len(names) > 0 {
-		q.Queue(c.b.sql(wake), names)
+		q.Queue(c.b.sql(wake), names, notifies)
 	}
 	rest := millis(max(w.Left, time.Millisecond) + idleMargin)
 	if w.End {
 		q.Queue(setIdle, rest)
-		for _, query := range []string{leaveTable, leaveLeases, leaveQueue} { // in the order of sweepDead: no circle of waiting
-			q.Queue(c.b.sql(query), c.id)
-		}
+		q.Queue(c.b.sql(leaveTable), c.id) // in the order of sweepDead: no circle of waiting
+		q.Queue(c.b.sql(leaveLeases), c.id, notifies)
+		q.Queue(c.b.sql(leaveQueue), c.id)
 		return c.end(ctx, q)
 	}
 	if w.Renew {

@@ -48,7 +48,7 @@ const (
 			RETURNING e.lease, o.session, e.owner, e.note, e.shared, e.token, e.since, e.conn, o.expires, d.marked AS before)
 		SELECT t.token, h.lease, h.session, h.owner, h.note, h.shared, h.token, h.since, h.conn::text,
 		(extract(epoch FROM h.expires - clock_timestamp()) * 1000000)::bigint,
-		CASE WHEN h.conn IS NOT NULL THEN pg_notify('` + advisoryChannel + `' || h.conn, '` + markNote + `') END::text, coalesce(h.before, false)
+		CASE WHEN h.conn IS NOT NULL AND $7::boolean THEN pg_notify('` + advisoryChannel + `' || h.conn, '` + markNote + `') END::text, coalesce(h.before, false)
 		FROM t LEFT JOIN hit h ON true ORDER BY h.token`
 	// The transactions of those that have the lock. Neither the locks nor this are part of a
 	// snapshot: the next statement sees the result of what has ended when this is read.
@@ -163,6 +163,7 @@ func (s advisoryStore) Mark(ctx context.Context, m connlease.Mark) (fence.Token,
 	}
 	for n := 1; ; n++ {
 		token, hit, err := s.mark(ctx, m)
+		s.b.notifier.refused(err)
 		if err == nil || n == mostTimes || !transient(err) {
 			return token, hit, err
 		}
@@ -201,7 +202,7 @@ func (s advisoryStore) flying(ctx context.Context, key int64) ([]string, error) 
 func (s advisoryStore) mark(ctx context.Context, m connlease.Mark) (fence.Token, []connlease.Marked, error) {
 	var token fence.Token
 	var hit []connlease.Marked
-	rows, err := s.b.pool.Query(ctx, s.b.sql(mark), m.Name, string(m.Lease), m.Reason, m.Released, s.b.sql("@tokens"), int64(m.Below)) //nolint:gosec // it came from there
+	rows, err := s.b.pool.Query(ctx, s.b.sql(mark), m.Name, string(m.Lease), m.Reason, m.Released, s.b.sql("@tokens"), int64(m.Below), s.b.notifier.sends()) //nolint:gosec // it came from there
 	if err != nil {
 		return 0, nil, err //nolint:wrapcheck // see unavailable
 	}

@@ -96,10 +96,11 @@ func code(err error) string {
 	return ""
 }
 
-// transient reports whether a retry of the same transaction may succeed. Nothing was changed.
+// transient reports whether a retry of the same transaction may succeed, without notifications after codeQueueFull. Nothing was
+// changed.
 func transient(err error) bool {
 	c := code(err)
-	return c == codeSerialization || c == codeDeadlock
+	return c == codeSerialization || c == codeDeadlock || c == codeQueueFull
 }
 
 // broken reports whether the connection broke, perhaps while it was idle. A connection that could

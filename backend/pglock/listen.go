@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/holdfast-io/holdfast/internal/retry"
 	"github.com/holdfast-io/holdfast/internal/sqllease"
@@ -18,6 +19,8 @@ const (
 	// echoTime is how long a notification that a value sends itself may take before it counts as
 	// lost: there is a pooler in between.
 	echoTime = 5 * time.Second
+	// checkEvery is how often the queue of notifications is checked while there are waiters.
+	checkEvery = 5 * time.Second
 )
 
 var errNoEcho = errors.New("notifications do not arrive: is a pooler in between? Use listen=false with it")
@@ -58,17 +61,45 @@ func (b *Backend) listen(ctx context.Context) error {
 	if _, err := conn.Exec(ctx, "LISTEN "+b.addr); err != nil {
 		return err //nolint:wrapcheck // it is logged
 	}
-	if err := b.hearEcho(ctx, conn); err != nil {
-		return err
-	}
-	b.leases.Hearing(true)
+	hears := false
 	for {
-		n, err := conn.WaitForNotification(ctx)
-		if err != nil {
-			return err //nolint:wrapcheck // it is logged
+		if hears, err = b.checkQueue(ctx, conn, hears); err != nil {
+			return err
 		}
-		b.leases.Read(n.Payload)
+		for next := time.Now().Add(checkEvery); time.Now().Before(next); {
+			n, err := await(ctx, conn, next)
+			if err != nil {
+				return err
+			}
+			if n != nil {
+				b.leases.Read(n.Payload)
+			}
+		}
 	}
+}
+
+// checkQueue makes waiters poll while the server's queue of notifications fills up. hears is whether they are notified so far;
+// the result is whether they are from now on. While they are, and there are none, it sends nothing.
+func (b *Backend) checkQueue(ctx context.Context, conn *pgx.Conn, hears bool) (bool, error) {
+	if hears && !b.leases.Waiting() {
+		return true, nil
+	}
+	var full bool
+	if err := conn.QueryRow(ctx, `SELECT `+halfFull).Scan(&full); err != nil {
+		return false, err //nolint:wrapcheck // it is logged
+	}
+	switch {
+	case full:
+		b.notifier.warn()
+	case hears:
+		return true, nil
+	default:
+		if err := b.hearEcho(ctx, conn); err != nil {
+			return false, err
+		}
+	}
+	b.leases.Hearing(!full)
+	return !full, nil
 }
 
 // hearEcho checks that notifications of other connections arrive.
@@ -90,6 +121,17 @@ func (b *Backend) hearEcho(ctx context.Context, conn *pgx.Conn) error {
 			return nil
 		}
 	}
+}
+
+// await waits for a notification until then. Nil: there was none.
+func await(ctx context.Context, conn *pgx.Conn, until time.Time) (*pgconn.Notification, error) {
+	waiting, cancel := context.WithDeadline(ctx, until)
+	defer cancel()
+	n, err := conn.WaitForNotification(waiting)
+	if err != nil && ctx.Err() == nil && waiting.Err() != nil && !conn.IsClosed() {
+		return nil, nil //nolint:nilnil // nothing arrived
+	}
+	return n, err //nolint:wrapcheck // the caller does
 }
 
 // hangUp closes a connection, and does not wait for the other side.

@@ -239,6 +239,7 @@ func (t *txn) Commit(ctx context.Context, c *sqllease.Changes) (bool, error) {
 	q := new(pgx.Batch)
 	t.s.queueSave(q, c)
 	err := t.commit(ctx, q)
+	t.s.b.notifier.refused(err)
 	return refused(err), err
 }
 

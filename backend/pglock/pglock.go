@@ -68,6 +68,7 @@ type Backend struct {
 	leases   *sqllease.Leases // the part that does not depend on the database
 	syncs    string           // the name of the row that this value writes: see store.Sync
 	toListen chan struct{}    // capacity 1, sent to without waiting, never closed
+	notifier notifier
 
 	conns   conns.Set
 	closing sync.Once
@@ -93,7 +94,7 @@ func New(cfg Config) (*Backend, error) {
 	b := &Backend{
 		program: connHooks{cfg.BeforeConnect, cfg.AfterConnect}, log: cfg.Logger, deaf: cfg.Deaf, schema: pgx.Identifier{cfg.Schema}.Sanitize(), eventChannel: "holdfast_" + hash(cfg.Schema),
 		idleLimit: millis(idleLimit), lockLimit: millis(lockLimit),
-		toListen: make(chan struct{}, 1), syncs: rand.Text(),
+		toListen: make(chan struct{}, 1), syncs: rand.Text(), notifier: notifier{log: cfg.Logger, name: backendName},
 	}
 	quick := 0
 	if !b.deaf {

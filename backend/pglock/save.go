@@ -137,6 +137,9 @@ func (s store) saveLosses(q *pgx.Batch, losses []sqllease.LossRow) {
 
 // sendNotifications sends the notifications for other values, which arrive if and only if it commits.
 func (s store) sendNotifications(q *pgx.Batch, c *sqllease.Changes) {
+	if !s.b.notifier.sends() {
+		return
+	}
 	var channels, payloads []string
 	for _, l := range c.Notifications {
 		channels, payloads = append(channels, l.Addr), append(payloads, l.Payload)

@@ -25,14 +25,14 @@ const (
 		INSERT INTO @leases (name, lease, addr, held, place, mode, permits, cap, owner, note, reentrant, timed, ttl,
 			token, asked, since, ends, waited, joined, session) SELECT ` + thinLease + ` FROM k`
 	stayOn = `WITH was AS (SELECT watched > clock_timestamp() AS on FROM @meta)
-		UPDATE @meta SET watched = greatest(watched, clock_timestamp() + $1::bigint * interval '1 microsecond') FROM was RETURNING was.on, clock_timestamp()`
+		UPDATE @meta SET watched = greatest(watched, clock_timestamp() + $1::bigint * interval '1 microsecond') FROM was RETURNING was.on, ` + halfFull
 )
 
 // Watch delivers the events of locks whose names start with req.Prefix, the first of them
 // EventWatching, until ctx ends; the error is then ctx's cause. It has a connection of its own.
 // Other errors: *InvalidError; ErrUnsupported for a value that does not listen; ErrClosed;
-// *UnavailableError when the connection breaks, or when the process slept for 30 s: events are
-// missing then.
+// *UnavailableError when the connection breaks, when the process slept for 30 s, or when the server's queue
+// of notifications fills up: events are missing then.
 func (b *Backend) Watch(ctx context.Context, req backend.WatchRequest, deliver func(backend.Event)) error {
 	const op = "watch"
 	if err := backend.ValidatePrefix(req.Prefix); err != nil {
@@ -72,15 +72,17 @@ func (b *Backend) watch(ctx context.Context, prefix string, deliver func(backend
 	deliver(backend.Event{Kind: backend.EventWatching, At: now})
 	refresh := time.Now().Add(watchTTL / 3)
 	for {
-		e, err := nextEvent(ctx, conn, refresh)
+		n, err := await(ctx, conn, refresh)
 		if err != nil {
 			return err
 		}
-		if e.Kind != "" && strings.HasPrefix(e.Name, prefix) {
-			if ctx.Err() != nil {
-				return context.Cause(ctx)
+		if n != nil {
+			if e, ok := decodeEvent(n.Payload); ok && strings.HasPrefix(e.Name, prefix) {
+				if ctx.Err() != nil {
+					return context.Cause(ctx)
+				}
+				deliver(e)
 			}
-			deliver(e)
 		}
 		if time.Now().Before(refresh) {
 			continue
@@ -107,37 +109,29 @@ func (b *Backend) beginWatch(ctx context.Context, conn *pgx.Conn) (time.Time, er
 	q.Queue(beginTxn)
 	q.Queue(b.sql(barrier))
 	q.Queue(b.sql(inflate))
-	q.Queue(`SELECT clock_timestamp()`).QueryRow(func(row pgx.Row) error { return row.Scan(&now) })
+	var full bool
+	q.Queue(`SELECT clock_timestamp(), ` + halfFull).QueryRow(func(row pgx.Row) error { return row.Scan(&now, &full) })
 	q.Queue(`COMMIT`)
-	return now, conn.SendBatch(ctx, q).Close() //nolint:wrapcheck // see unavailable
+	err := conn.SendBatch(ctx, q).Close()
+	if err == nil && full {
+		err = errQueueFull
+	}
+	return now, err //nolint:wrapcheck // see unavailable
 }
 
 // stayOn confirms that the watcher is still there.
 func (b *Backend) stayOn(ctx context.Context, conn *pgx.Conn) error {
 	ctx, cancel := context.WithTimeout(ctx, watchTime)
 	defer cancel()
-	var on bool
-	var now time.Time
-	if err := conn.QueryRow(ctx, b.sql(stayOn), watchTTL.Microseconds()).Scan(&on, &now); err != nil {
+	var on, full bool
+	err := conn.QueryRow(ctx, b.sql(stayOn), watchTTL.Microseconds()).Scan(&on, &full)
+	switch {
+	case err != nil:
 		return err //nolint:wrapcheck // see unavailable
-	}
-	if !on {
+	case !on:
 		return errAsleep
+	case full:
+		return errQueueFull
 	}
 	return nil
-}
-
-// nextEvent waits for an event until then. An event without a kind means that there was none.
-func nextEvent(ctx context.Context, conn *pgx.Conn, until time.Time) (backend.Event, error) {
-	waiting, cancel := context.WithDeadline(ctx, until)
-	defer cancel()
-	n, err := conn.WaitForNotification(waiting)
-	switch {
-	case err == nil:
-		e, _ := decodeEvent(n.Payload)
-		return e, nil
-	case ctx.Err() == nil && waiting.Err() != nil && !conn.IsClosed():
-		return backend.Event{}, nil // nothing arrived
-	}
-	return backend.Event{}, err //nolint:wrapcheck // see unavailable
 }

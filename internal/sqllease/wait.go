@@ -82,6 +82,12 @@ func (b *Leases) stands(w *waiter, place int64, asked, at time.Time) {
 	b.schedule(at)
 }
 
+// Waiting reports whether a call waits in a queue.
+func (b *Leases) Waiting() bool {
+	waiting, _ := b.calls.Len()
+	return waiting > 0
+}
+
 // Strange returns how many locks with a queue are remembered that other values may free. It is
 // for tests.
 func (b *Leases) Strange() int {
