@@ -38,8 +38,12 @@ func (a *app) acquireCommand() *cobra.Command {
 the lease with "holdfast renew" and release it with "holdfast release".
 
 With --export, print shell commands that set HOLDFAST_LOCK, HOLDFAST_LEASE and
-HOLDFAST_TOKEN. Without arguments, renew and release use these variables.`,
-		Example: `  eval "$(holdfast acquire --ttl 2h deploy --export)"
+HOLDFAST_TOKEN. Without arguments, renew and release use these variables. If the lock was
+not acquired, print commands that end a script with the exit status of this command, and
+that interrupt an interactive shell. A holdfast that was killed prints nothing, so a script
+should check the exit status too, as in the example.`,
+		Example: `  lease=$(holdfast acquire --ttl 2h deploy --export) || exit
+  eval "$lease"
   ./deploy.sh && holdfast release
   holdfast acquire --try flat-12 --owner maria --note "visit at 3" --ttl 2h --json`,
 		Args:              oneName,
@@ -100,6 +104,24 @@ func (a *app) printLease(out leaseOut) error {
 		return a.printJSON(out)
 	}
 	return a.table([]string{"LOCK", "LEASE", "TOKEN", "UNTIL"}, [][]string{{out.Name, out.Lease, strconv.FormatUint(out.Token, 10), out.ExpiresAt}})
+}
+
+// stopShell is what --export prints in place of a lease: a shell that evaluated nothing would continue without the lock.
+// An interactive shell is not ended: SIGINT stops its functions and loops, and drops the rest of the line. In a subshell
+// of it, $$ is the interactive shell, and exit ends the subshell.
+const stopShell = "case $- in *i*) kill -INT $$;; esac; exit %d\n"
+
+// wantsExport reports whether a command line has --export, also one that cannot be parsed.
+func wantsExport(args []string) bool {
+	for _, arg := range args {
+		if arg == "--" {
+			return false // the rest is the command of "holdfast run"
+		}
+		if arg == "--export" || arg == "--export=true" {
+			return true
+		}
+	}
+	return false
 }
 
 func (a *app) renewCommand() *cobra.Command {

@@ -98,6 +98,9 @@ func RunWithPeers(ctx context.Context, args []string, stdin io.Reader, stdout, s
 	if err != nil && !isSilent(err) {
 		a.sayError(err, status)
 	}
+	if status != exitOK && wantsExport(args) {
+		fmt.Fprintf(stdout, stopShell, status)
+	}
 	return status
 }
 

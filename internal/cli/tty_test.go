@@ -26,14 +26,17 @@ type terminal struct {
 	screen bytes.Buffer
 }
 
-// openTerminal starts bash on a terminal of its own. holdfast is in its PATH.
-func openTerminal(t *testing.T, url string) *terminal {
+// openTerminal starts a shell, bash if none is given, on a terminal of its own. holdfast is in its PATH.
+func openTerminal(t *testing.T, url string, shell ...string) *terminal {
 	t.Helper()
+	if len(shell) == 0 {
+		shell = []string{"bash", "--norc", "--noprofile", "-i"}
+	}
 	keys, err := os.OpenFile("/dev/ptmx", os.O_RDWR|syscall.O_NOCTTY, 0)
 	if err != nil {
 		t.Fatal(err)
 	}
-	x := &terminal{t: t, keys: keys, shell: exec.CommandContext(context.WithoutCancel(t.Context()), "bash", "--norc", "--noprofile", "-i")}
+	x := &terminal{t: t, keys: keys, shell: exec.CommandContext(context.WithoutCancel(t.Context()), shell[0], shell[1:]...)}
 	x.control(func(fd int) error { return unix.IoctlSetPointerInt(fd, unix.TIOCSPTLCK, 0) })
 	var n int
 	x.control(func(fd int) error { n, err = unix.IoctlGetInt(fd, unix.TIOCGPTN); return err })
