@@ -42,7 +42,7 @@ type engine struct {
 	direct  bool   // a call that is alone is sent by its caller: the link has lanes
 	key     string // of the marker
 	thin    string // the key of the thin locks
-	mode    string // "q": keep the quarantine
+	mode    string // the client's quarantine (ms); "-": it has none
 	timeout time.Duration
 	hello   func(ctx context.Context, again bool) ([]string, error) // the arguments of hello; again: the server may have other settings now
 	learn   func(welcome)                                           // called with the answer of hello

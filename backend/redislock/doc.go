@@ -67,11 +67,11 @@
 // token is refused, not trusted.
 //
 // A server that has no marker has lost its data, or is new. It grants nothing until the
-// longest TTL in use, and at least Config.Quarantine, has passed. A new server counts from
+// longest TTL in use, and at least the client's Config.Quarantine, has passed. A new server counts from
 // its start, so one that has been up for longer than that is used immediately. A server that
 // was found to have lost its data counts from then. A caller gets *backend.QuarantineError
-// during this time, even one that would wait: no new waiter joins the queue of a lock that
-// has no holder. Subscribed clients greet the server as soon as they have reconnected, so
+// during this time, even one that would wait: it joins no queue, because a client without a
+// quarantine may hand the lock over. Subscribed clients greet the server as soon as they have reconnected, so
 // that it learns their TTLs before the quarantine ends. A server process that was not greeted
 // yet for this data does nothing but report that. The operation hello compares its run ID,
 // and its replication ID if it was promoted to master, with those in the marker, and so finds

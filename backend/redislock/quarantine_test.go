@@ -119,8 +119,65 @@ func TestQuarantineOfAFreshServer(t *testing.T) {
 		t.Errorf("after the quarantine: %v", err)
 	}
 	// It has ended for good.
-	if _, err := try(t, open(t, s, redislock.Config{}), "three", id); err != nil {
+	if _, err := try(t, open(t, s, redislock.Config{Quarantine: long}), "three", id); err != nil {
 		t.Errorf("after the quarantine: %v", err)
+	}
+}
+
+// The wait of each client counts for that client, whichever comes first. A client with the
+// quarantine off, or with a shorter one, ends it for no other.
+func TestQuarantineOfEachClient(t *testing.T) {
+	t.Parallel()
+	for _, order := range [][]string{{"off", "short", "long"}, {"long", "short", "off"}} {
+		t.Run(order[0]+" first", func(t *testing.T) {
+			t.Parallel()
+			s := testserver.Redis(t)
+			waits := map[string]time.Duration{"off": redislock.NoQuarantine, "short": time.Millisecond, "long": time.Hour}
+			all, ids := make(map[string]*redislock.Backend), make(map[string]backend.SessionID)
+			for _, name := range order {
+				all[name] = open(t, s, redislock.Config{Quarantine: waits[name]})
+				ids[name] = session(t, all[name], time.Minute)
+			}
+			settled(t, all["short"])
+			held := acquire(t, all["off"], backend.AcquireRequest{Name: "one", Session: ids["off"]})
+			_, err := try(t, all["long"], "two", ids["long"])
+			quarantined(t, err, 50*time.Minute)
+			quarantined(t, all["long"].Quarantined(t.Context()), 50*time.Minute)
+			// Another client's release would hand the lock over to a waiter.
+			_, err = all["long"].Acquire(within(t, patience), backend.AcquireRequest{
+				Name: "one", Lease: backend.NewLeaseID(), Session: ids["long"], Wait: true,
+			})
+			quarantined(t, err, 50*time.Minute)
+			inQueue(t, all["long"], "one", 0)
+			release(t, all["off"], held)
+		})
+	}
+}
+
+// The longest TTL in use before a loss counts for all clients but those with the quarantine off,
+// also where one of these hands a lock over.
+func TestQuarantineBesideOff(t *testing.T) {
+	t.Parallel()
+	s, cfg := quick(t)
+	b, off := open(t, s, cfg), open(t, s, redislock.Config{Quarantine: redislock.NoQuarantine})
+	id, offID := session(t, b, time.Hour), session(t, off, time.Hour)
+	one := acquire(t, off, backend.AcquireRequest{Name: "one", Session: offID})
+	two := acquire(t, off, backend.AcquireRequest{Name: "two", Session: offID})
+	keeps := ask(t, b, backend.AcquireRequest{Name: "one", Session: id})
+	inQueue(t, b, "one", 1)
+	free := ask(t, off, backend.AcquireRequest{Name: "two", Session: offID})
+	inQueue(t, b, "two", 1)
+	quarantineFor(t, s, time.Hour)
+	release(t, off, one)
+	release(t, off, two)
+	free.granted(t)
+	inQueue(t, off, "one", 1)
+	_, err := try(t, off, "one", offID) // it would overtake
+	quarantined(t, err, 50*time.Minute)
+	select {
+	case <-keeps.done:
+		t.Errorf("granted in the quarantine: %v", keeps.err)
+	default:
 	}
 }
 
@@ -337,8 +394,8 @@ func TestQuarantineAfterARestart(t *testing.T) {
 	for _, fsync := range []string{"always", "everysec"} {
 		t.Run(fsync, func(t *testing.T) {
 			t.Parallel()
-			s, _ := quick(t, "--appendfsync", fsync)
-			b := open(t, s, redislock.Config{Quarantine: 20 * time.Minute})
+			s, cfg := quick(t, "--appendfsync", fsync)
+			b := open(t, s, cfg)
 			off := open(t, s, redislock.Config{Quarantine: redislock.NoQuarantine})
 			if b.Capabilities().Durable != (fsync == "always") {
 				t.Errorf("durable is %t", b.Capabilities().Durable)

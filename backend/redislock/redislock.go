@@ -171,9 +171,9 @@ func newBackend(ctx context.Context, link transport, direct bool, cfg Config) (*
 		Name: backendName, Sessions: true, Timed: true, Shared: true, Permits: true, Reentrant: true, FIFO: true, Push: true, LossPush: true,
 		Watch: true, Durable: b.synced != "", TokenKind: "clock", MinTTL: MinTTL, MaxTTL: MaxTTL, ExpiryLag: expiryLag,
 	}
-	mode := "q"
-	if cfg.Quarantine < 0 {
-		mode = "-"
+	mode := "-"
+	if cfg.Quarantine > 0 {
+		mode = millis(cfg.Quarantine)
 	}
 	b.engine = newEngine(link, b.tag, mode, cfg.RequestTimeout)
 	b.engine.direct = direct
@@ -266,11 +266,7 @@ func (b *Backend) hello(ctx context.Context, again bool) ([]string, error) {
 	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	wait := "0"
-	if b.cfg.Quarantine > 0 {
-		wait = millis(b.cfg.Quarantine)
-	}
-	return []string{rand.Text(), wait, itoa(b.longest), synced, b.channel}, nil
+	return []string{rand.Text(), itoa(b.longest), synced, b.channel}, nil
 }
 
 // learn processes the answer to hello. When the known generation of the data is gone, all its

@@ -180,7 +180,7 @@ func (m *modelState) acquire(c int, r modelRules) {
 		if m.fat.session == session {
 			grant(m.fat.token, false)
 		}
-	case m.waits(lease), buried, !m.lives(lease, session), m.quarantine && m.form == 0:
+	case m.waits(lease), buried, !m.lives(lease, session), m.quarantine:
 	default:
 		k := 0
 		for m.queue[k] != 0 {

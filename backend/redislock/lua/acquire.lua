@@ -43,12 +43,11 @@ local function holders(l, most)
   return r
 end
 
--- The refusal during a quarantine, with its reason: see marker.lua. nil: there is no
--- quarantine.
-local function refused()
-  if quarantine <= now then return nil end
+-- The refusal during a quarantine, with its reason: see marker.lua. nil: it has ended.
+local function refused(ends)
+  if ends <= now then return nil end
   marker = marker or parse(call('GET', KEY))
-  return {'QUARANTINE', quarantine - now, string.match(marker.generation, '%.(%a)$') or '-'}
+  return {'QUARANTINE', ends - now, string.match(marker.generation, '%.(%a)$') or '-'}
 end
 
 -- The answer for a lease that is held or queued already: the same request came before. nil:
@@ -82,7 +81,7 @@ local function again(l, rec, lease, sid, wait, chan)
   local rank = call('ZRANK', l.q, lease)
   if not rank then return {'SESSION'} end
   if not wait then
-    if l.n == 0 then return refused() or {'CLOCK'} end -- the queue would have moved
+    if l.n == 0 then return refused(till) or {'CLOCK'} end -- the queue would have moved
     return {'HELD', rank, holders(l, SHOWN), l.n}
   end
   local ahead
@@ -108,8 +107,8 @@ end
 -- acquire sid ttl limit reentrant wait mode permits channel owner note (name lease)...
 -- ttl is 0 for leases that live with their session. An answer for each:
 -- -> G... | WAIT left | HELD ahead holders count | LOST | SESSION | LIMIT limit | QUARANTINE left reason | CLOCK
--- When the lock has no holder and only the quarantine is in the way, no new waiter joins
--- the queue either: the caller gets QUARANTINE, and retries.
+-- No new waiter joins the queue in the quarantine of its client: another client may release the
+-- lock. The caller gets QUARANTINE, and retries.
 local function acquire(i, name, lease)
   local sid, ttl, limit, reentrant, wait = ARGV[i], tonumber(ARGV[i + 1]), tonumber(ARGV[i + 2]), ARGV[i + 3], ARGV[i + 4] == '1'
   local mode, permits, chan, owner, note_ = ARGV[i + 5], tonumber(ARGV[i + 6]), ARGV[i + 7], ARGV[i + 8], ARGV[i + 9]
@@ -122,7 +121,7 @@ local function acquire(i, name, lease)
   if call('EXISTS', T .. 'd:' .. lease) == 1 then return {'LOST'} end
   if sid ~= '' and not alive('s:' .. sid) then return {'SESSION'} end
   if mode == 's' and l.shared > 0 and l.limit ~= limit then return {'LIMIT', l.limit} end
-  if l.queued > 0 and (not clean or till > 0 and l.n == 0) then
+  if l.queued > 0 and (not clean or l.n == 0) then
     advance(l) -- the quarantine may have ended, or waiters may be dead
     save(l) -- whatever becomes of this request
   end
@@ -130,8 +129,8 @@ local function acquire(i, name, lease)
     chan = chan, owner = owner, note = note_}
   local joined = reentrant == '1' and joins(l, owner)
   local free = l.queued == 0 and fits(l, mode, permits, limit)
-  if (free or l.n == 0) and not joined then
-    local no = refused()
+  if (free or wait or l.n == 0) and not joined then
+    local no = refused(quarantine)
     if no then
       save(l)
       return no
@@ -146,7 +145,7 @@ local function acquire(i, name, lease)
     h.token = num(t)
   elseif not wait then
     save(l)
-    if l.n == 0 then return {'CLOCK'} end -- as above
+    if l.n == 0 then return refused(till) or {'CLOCK'} end -- as above
     return {'HELD', l.queued, holders(l, SHOWN), l.n}
   end
   enforce(l, mode, limit)
@@ -193,7 +192,7 @@ local function watchall(l)
       end
     end
   end
-  if quarantine > now and (l.n == 0 or quarantine < e) then e = quarantine end
+  if till > now and (l.n == 0 or till < e) then e = till end
   if e < now then e = now end
   return e - now
 end
@@ -207,7 +206,7 @@ local function check(i)
   if l.queued > 0 then
     advance(l)
     save(l)
-    if l.n == 0 and l.queued > 0 and quarantine <= now then return {'CLOCK'} end
+    if l.n == 0 and l.queued > 0 and till <= now then return {'CLOCK'} end
   end
   local r = {'OK', 0}
   for j = 1, tonumber(ARGV[i + 1]) do

@@ -36,7 +36,7 @@ local served
 local call, ARGV
 local now, instant -- the time of the execution, as a number and as text
 local clean -- nothing that has ended is still on record
-local quarantine -- nothing is granted before this instant
+local quarantine -- the client is granted nothing before this instant
 local marker -- the parsed marker, once all of it is needed; see marker.lua
 local till, longest, seen_at -- fields of the marker
 local loss -- leases granted before this instant are from before a loss of writes; 0: none are

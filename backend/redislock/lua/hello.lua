@@ -20,10 +20,9 @@ local function listeners(mine)
   return others
 end
 
--- hello identity fresh quarantine longest synced channel unsynced -> OK identity until longest durable
+-- hello identity fresh longest synced channel unsynced -> OK identity until longest durable
 --   identity    of the data that the client knows, or ''; see main.lua
 --   fresh       a name for a new generation
---   quarantine  how long to wait after a loss (ms); 0: not at all
 --   longest     the longest TTL that the client has used (ms)
 --   synced      the run of the server that the client saw set up to write to disk before it
 --               answers, or ''
@@ -32,11 +31,8 @@ end
 --               marker may lack that: where AOF was turned off, the next run reads an old one
 --   durable     1 when the run writes everything to disk before it answers
 local function hello(i)
-  local known, fresh, wait, longest, synced, chan =
-    string.match(ARGV[i], '^%S*'), ARGV[i + 1], tonumber(ARGV[i + 2]), tonumber(ARGV[i + 3]), ARGV[i + 4], ARGV[i + 5]
-  local unsynced = ARGV[i + 6] == '1' and string.match(ARGV[i], '^%S* ([^/]*)')
-  local quiet = wait == 0
-  if longest > wait then wait = longest end
+  local known, fresh, longest, synced, chan = string.match(ARGV[i], '^%S*'), ARGV[i + 1], tonumber(ARGV[i + 2]), ARGV[i + 3], ARGV[i + 4]
+  local unsynced = ARGV[i + 5] == '1' and string.match(ARGV[i], '^%S* ([^/]*)')
   local run = info('server', 'run_id:(%w+)') or '-'
   local durable = synced == run and info('persistence', 'aof_enabled:(%d)') == '1'
   -- A server that was promoted to master has had another replication ID. After each
@@ -52,7 +48,7 @@ local function hello(i)
   local started = uptime and now - (tonumber(uptime) - 1) * 1000000 or now
   local text = call('GET', KEY)
   if not text then
-    marker = {format = FORMAT, till = 0, longest = longest, seen = now, born = now, generation = fresh, run = run, durable = durable}
+    marker = {format = FORMAT, longest = longest, seen = now, born = now, from = now, run = run, durable = durable}
     local others = listeners(chan)
     -- The server is new, or was emptied while it was up: then leases may be held by processes
     -- that do not listen. This process remembers that it had a marker, and the server counts
@@ -61,13 +57,8 @@ local function hello(i)
     local lost = promoted or #others > 0 or known ~= '' and longest > 0 or not served or served[KEY]
       or info('commandstats', 'cmdstat_flush%a+:calls') or info('cluster', 'cluster_enabled:(1)')
     marker.generation = fresh .. (lost and '.l' or '.n')
-    if not quiet then
-      if lost then
-        marker.till = now + wait * 1000
-      elseif started + wait * 1000 > now then
-        marker.till = started + wait * 1000
-      end
-    end
+    if not lost then marker.from = math.min(started, now) end
+    marker.till = marker.from + longest * 1000
     mark()
     for _, other in ipairs(others) do
       push(other, 'f')
@@ -76,22 +67,19 @@ local function hello(i)
     marker = parse(text)
     if not marker then foreign(KEY) end
     if marker.format == OLDER then
-      -- Clients that know no thin locks are refused from here on. What they hold stays theirs
-      -- until it ends.
+      -- Clients of that version are refused from here on. What they hold stays theirs until it
+      -- ends.
       marker.format = FORMAT
     end
     if marker.format ~= FORMAT then return {'FORMAT', marker.format} end
     rebase()
-    local till = marker.till
     local other = marker.run ~= run and (promoted or string.match(marker.run, '^[^/]*') ~= run)
     local doubted = unsynced and known == marker.generation and unsynced ~= string.match(run, '^[^/]*')
     if other or doubted then
       -- Another process, or another server, has taken over with what it has of the data.
       if promoted or doubted or not (marker.durable and durable) then
-        if marker.longest > wait then wait = marker.longest end
-        local from = started
-        if promoted then from = now end
-        till = from + wait * 1000
+        marker.from = promoted and now or math.min(started, now)
+        marker.till = math.max(marker.till, marker.from + math.max(marker.longest, longest) * 1000)
         -- The newest writes may be missing, and a session that is there does not know which
         -- of its leases are not. So all sessions of the old generation are lost.
         marker.generation, marker.born = fresh .. (promoted and '.p' or '.r'), now
@@ -99,9 +87,9 @@ local function hello(i)
       marker.run, marker.durable = run, durable
     elseif known ~= '' and known ~= marker.generation and longest > 0 then
       -- The data that the client knew ended when this generation began, or before.
-      till = marker.born + wait * 1000
+      marker.from = marker.born
+      marker.till = math.max(marker.till, marker.born + longest * 1000)
     end
-    if not quiet and till > marker.till then marker.till = till end
     if marker.durable and not durable then marker.durable = false end
     mark()
   end

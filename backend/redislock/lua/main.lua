@@ -2,7 +2,7 @@
 -- the arguments.
 --   identity  of the data that the client knows: its generation and the server's run, with
 --             a space between, as they are in the marker
---   mode      'q' to keep the quarantine, '-' to ignore it
+--   mode      the quarantine of the client (ms); '-': it has none
 -- Answer: 'OK' and an answer for each operation; or the token alone of a lease that was granted at
 -- that instant: see takeone; or 'MARKER' when nothing was done, because the client must call hello
 -- first; or 'FORMAT'. An operation that failed is answered with 'ERR', and does not affect the others.
@@ -28,7 +28,7 @@ return {
   ['break'] = breaklock,
   watch = watch,
   ping = function() return {'OK'} end,
-  ready = function() return refused() or {'OK'} end,
+  ready = function() return refused(quarantine) or {'OK'} end,
 }
 
 end -- rest
@@ -144,8 +144,15 @@ end
 
 -- What the short way needs of the marker. It seldom changes.
 local function reading(text)
-  local till, long, seen, born, identity = string.match(text, '^hf2 1 (%d+) (%d+) (%d+) (%d+) (%S+ %S+) [01]$')
-  return {text = text, till = tonumber(till), longest = tonumber(long), seen = tonumber(seen), born = tonumber(born), identity = identity}
+  local till, long, seen, born, since, identity = string.match(text, '^hf3 1 (%d+) (%d+) (%d+) (%d+) (%d+) (%S+ %S+) [01]$')
+  return {text = text, till = tonumber(till), longest = tonumber(long), seen = tonumber(seen), born = tonumber(born),
+    from = tonumber(since), identity = identity}
+end
+
+-- The end of the client's quarantine, by the marker.
+local function ending(m)
+  if ARGV[2] == '-' then return 0 end
+  return math.max(m.till, m.from + ARGV[2] * 1000)
 end
 
 local read = {}
@@ -167,7 +174,7 @@ local function takeone(remembers)
   local text, lives = known[1], known[2]
   if not text or not lives or tonumber(lives) <= now then return nil end
   if text ~= read.text then read = reading(text) end
-  if read.identity ~= ARGV[1] or now < read.born or ARGV[2] == 'q' and read.till > now then return nil end
+  if read.identity ~= ARGV[1] or now < read.born or ending(read) > now then return nil end
   if thin(name) or unmet(ARGV[1], remembers) then return nil end
   local token = tokens(1)
   if not token then return nil end
@@ -195,9 +202,8 @@ local function execute(remembers)
     if welcome[1] ~= 'OK' then return welcome end
     greeted[welcome[2]] = now
     answers[2] = welcome
-    till = marker.till
+    till, quarantine = marker.till, ending(marker)
     loss = lossy(marker.generation .. ' ') and marker.born or 0
-    if ARGV[2] == 'q' then quarantine = till end
     clean = lib.sweep(200)
     return work(5 + tonumber(ARGV[4]), false)
   end
@@ -213,17 +219,16 @@ local function execute(remembers)
   end
   if read.identity ~= ARGV[1] then return {'MARKER'} end
   if unmet(read.identity, remembers) then return {'MARKER'} end
-  till, longest, seen_at = read.till, read.longest, read.seen
+  till, quarantine, longest, seen_at = read.till, ending(read), read.longest, read.seen
   if lossy(read.identity) then loss = read.born end
   if now < read.born then
     lib = lib or library()
     marker = lib.parse(text)
     lib.rebase()
-    till = marker.till
+    till, quarantine = marker.till, ending(marker)
     if loss > 0 then loss = marker.born end
   end
-  if ARGV[2] == 'q' then quarantine = till end
-  local brief = not (watched or full or quarantine > now) and call('ZCOUNT', X, '-inf', instant) == 0 -- nothing is due
+  local brief = not (watched or full or quarantine > now or till > now) and call('ZCOUNT', X, '-inf', instant) == 0 -- nothing is due
   if not brief then -- everything goes the long way
     lib = lib or library()
     clean = lib.sweep(200)

@@ -1,29 +1,31 @@
 -- The marker shows that the data is complete. A server that lost its data has lost the
 -- marker with it, and grants nothing until the leases that it forgot have ended.
---   format partitions until longest seen born generation run durable
--- until    nothing is granted before it (us)
+--   format partitions until longest seen born from generation run durable
+-- until    leases that are forgotten may last until then, by the TTLs that were in use (us)
 -- longest  no lease in use has a longer TTL (ms); seen: when such a one was last used
 -- born     when this generation of the data began (us)
+-- from     each client is granted nothing for its own quarantine from then on (us), nor before
+--          until. It is born, or before that when the server started
 -- generation a name, a dot, and why it began: 'n' the server had no data; 'l' it had
 --          none, and may have lost some; 'r' it was restarted, or 'p' promoted to master,
 --          and may lack the newest writes
 -- run      the server's run ID, and its replication ID if it was promoted to master
 -- durable  whether in that run it wrote everything to disk before it answered
 
-local FORMAT = 'hf2 1'
-local OLDER = 'hf1 1' -- before thin locks; hello makes it FORMAT
+local FORMAT = 'hf3 1'
+local OLDER = 'hf2 1' -- without from; hello makes it FORMAT
 
 local function parse(text)
-  local format, till, longest, seen, born, generation, run, durable =
-    string.match(text, '^(hf%d+ %d+) (%d+) (%d+) (%d+) (%d+) (%S+) (%S+) ([01])$')
+  local format, till, longest, seen, born, from, generation, run, durable =
+    string.match(text, '^(hf%d+ %d+) (%d+) (%d+) (%d+) (%d+) ?(%d*) (%S+) (%S+) ([01])$')
   if not format then return nil end
   return {format = format, till = tonumber(till), longest = tonumber(longest), seen = tonumber(seen), born = tonumber(born),
-    generation = generation, run = run, durable = durable == '1'}
+    from = tonumber(from) or tonumber(born), generation = generation, run = run, durable = durable == '1'}
 end
 
 local function mark()
   call('SET', KEY, table.concat({marker.format, num(marker.till), num(marker.longest), num(marker.seen), num(marker.born),
-    marker.generation, marker.run, marker.durable and '1' or '0'}, ' '))
+    num(marker.from), marker.generation, marker.run, marker.durable and '1' or '0'}, ' '))
 end
 
 -- When the clock went back to before this generation began, it is unknown how much of the
@@ -32,6 +34,7 @@ end
 local function rebase()
   if now >= marker.born then return end
   marker.till = math.max(0, marker.till - (marker.born - now))
+  marker.from = math.max(0, marker.from - (marker.born - now))
   marker.born = now
   if not full then mark() end
 end

@@ -122,8 +122,8 @@ local function left(l, ahead)
   else
     e = held(l)
   end
-  if quarantine > now and (l.n == 0 or quarantine < e) then
-    e = quarantine
+  if till > now and (l.n == 0 or till < e) then
+    e = till
   end
   if e < now then e = now end
   return e - now
@@ -172,10 +172,13 @@ end
 
 -- Grant to the head of the queue for as long as it fits: backend.Admit. A waiter whose
 -- session has ended is dropped when it gets to the head. Each grant is one notification.
+-- No client waits in a queue during its own quarantine, but one may find out later that longer
+-- leases were in use. Then no waiter is granted the lock until these have ended, whichever
+-- client calls, except one whose client has no quarantine.
 -- changed: leases were removed, so that what the head of the queue knew may no longer hold.
 local function advance(l, changed)
   local granted = 0
-  while l.queued > 0 and quarantine <= now do
+  while l.queued > 0 do
     local lease = call('ZRANGE', l.q, 0, 0)[1]
     local rec = lease and call('HGET', l.w, lease)
     if not rec then
@@ -186,6 +189,8 @@ local function advance(l, changed)
     if not alive('s:' .. w.sid) then
       drop(l, lease, w, 'S')
       changed = true
+    elseif till > now and not intact(l, session, w.sid).off then
+      break
     elseif not fits(l, w.mode, w.permits, w.limit) then
       break
     else

@@ -8,7 +8,7 @@ local function opensession(i)
   if before and before <= now then return {'SESSION'} end
   if not before and call('EXISTS', T .. 'd:' .. sid) == 1 then return {'SESSION'} end
   if full and not before then crowded() end
-  call('HSET', key, '@', num(ttl) .. ' 0 ' .. chan)
+  call('HSET', key, '@', num(ttl) .. (ARGV[2] == '-' and ' 2 ' or ' 0 ') .. chan)
   prolong(sid, now + ttl * 1000)
   note(ttl)
   if before and before > now + ttl * 1000 then

@@ -26,6 +26,15 @@ local function lasts(member)
   return e
 end
 
+-- A session: ttl (ms), ended, off, channel. off: its client has no quarantine.
+local function session(sid)
+  local rec = call('HGET', T .. 's:' .. sid, '@')
+  if not rec then return {ttl = 0, chan = ''} end
+  local ttl, state, chan = string.match(rec, '^(%d+) ([012]) (.*)$')
+  if not ttl then foreign('session') end
+  return {ttl = tonumber(ttl), ended = state == '1', off = state == '2', chan = chan}
+end
+
 local function alive(member)
   local s = ends(member)
   return s ~= nil and s ~= false and s > now
@@ -80,7 +89,7 @@ local function inflate(name, key)
   local alone = T .. 'o:' .. name
   local one = call('GET', alone)
   if one then
-    local id, rec = string.match(one, '^[ut]([^\n]*)\n(.*)$')
+    local id, rec = string.match(one, '^t([^\n]*)\n(.*)$')
     if not id then foreign(alone) end
     call('DEL', alone) -- first: it is allowed when the memory is full
     call('HSET', key, '@', '1 1 0 0 0 0 0', id, rec)

@@ -28,15 +28,6 @@ local function orphan(name, lease, sid, ended)
   call('HDEL', T .. 's:' .. sid, lease)
 end
 
--- A session: ttl (ms), ended, channel.
-local function session(sid)
-  local rec = call('HGET', T .. 's:' .. sid, '@')
-  if not rec then return {ttl = 0, ended = false, chan = ''} end
-  local ttl, ended, chan = string.match(rec, '^(%d+) ([01]) (.*)$')
-  if not ttl then foreign('session') end
-  return {ttl = tonumber(ttl), ended = ended == '1', chan = chan}
-end
-
 -- Remember an ID that must not come to life again, for as long as a request can be late.
 local function bury(id, ttl)
   if ttl < TOMB_TTL then ttl = TOMB_TTL end
