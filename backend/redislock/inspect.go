@@ -61,12 +61,9 @@ func (b *Backend) Break(ctx context.Context, req backend.BreakRequest) (backend.
 	var res backend.BreakResult
 	for more := true; more; {
 		var err error
-		begun := res.Token > 0
-		if more, err = b.breakPart(ctx, &req, &res); err != nil && begun {
-			err = backend.PartDone(backendName, opBreak, err)
-		}
-		if err != nil {
-			return backend.BreakResult{}, err
+		first := res.Token == 0
+		if more, err = b.breakPart(ctx, &req, &res); err != nil {
+			return backend.BreakResult{}, ofPart(first, opBreak, err)
 		}
 	}
 	sortHolders(res.Broken)

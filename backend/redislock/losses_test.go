@@ -261,3 +261,52 @@ func TestOneAloneIsMet(t *testing.T) {
 	s.Restart()
 	ask("MARKER")
 }
+
+// A call of several requests of which a later one is refused says that it may have worked. The losses
+// that the first one returned were not delivered, and are returned again.
+func TestRefusedAfterTheFirstPart(t *testing.T) {
+	t.Parallel()
+	s, cfg := quick(t)
+	b, other := open(t, s, cfg), open(t, s, cfg)
+	allow := func(sign string) { s.Do("ACL", "SETUSER", "default", sign+"fcall", sign+"eval", sign+"evalsha") }
+	refused, parts := "", 0
+	b.Intercept(func(op string, do func()) {
+		if op == refused {
+			if parts++; parts == 2 {
+				allow("-")
+				defer allow("+")
+			}
+		}
+		do()
+	})
+	partly := func(op string, f func() error) {
+		t.Helper()
+		refused, parts = op, 0
+		err := f()
+		refused = ""
+		if away, ok := errors.AsType[*backend.UnavailableError](err); !ok || !away.MayHold || !errors.Is(err, backend.ErrRefused) {
+			t.Errorf("%s: %v after %d parts", op, err, parts)
+		}
+	}
+	id := session(t, b, time.Hour)
+	gone := acquire(t, b, backend.AcquireRequest{Name: "one", Session: id})
+	if _, err := other.Break(within(t, patience), backend.BreakRequest{Name: "one"}); err != nil {
+		t.Fatal(err)
+	}
+	renewal := backend.RenewRequest{Session: id, Leases: make([]backend.TimedRenewal, 1001)}
+	for i := range renewal.Leases {
+		renewal.Leases[i] = backend.TimedRenewal{Name: "none", Lease: backend.NewLeaseID()}
+	}
+	partly("renew", func() error {
+		_, err := b.Renew(within(t, patience), renewal)
+		return err
+	})
+	if r, err := b.Renew(within(t, patience), backend.RenewRequest{Session: id}); err != nil || len(r.Lost) != 1 || r.Lost[0].Lease != gone.Lease {
+		t.Errorf("the next renewal: %+v, %v", r, err)
+	}
+	takeMany(t, b, id, 5001)
+	partly("session.end", func() error { return b.EndSession(within(t, patience), id) })
+	if err := b.EndSession(within(t, patience), id); err != nil {
+		t.Error(err)
+	}
+}

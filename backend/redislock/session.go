@@ -119,11 +119,11 @@ func (b *Backend) EndSession(ctx context.Context, id backend.SessionID) error {
 		return err
 	}
 	thin := b.thinOf(id)
-	for {
+	for first := true; ; first = false {
 		n := min(len(thin), endAtOnce)
 		answer, _, err := b.engine.do(ctx, false, "session.end", append([]string{string(id), itoa(n)}, thin[:n]...)...)
 		if err != nil {
-			return toKind(op, err)
+			return ofPart(first, op, toKind(op, err))
 		}
 		thin = thin[n:]
 		d := decoder{list: answer[1:]}
@@ -151,56 +151,61 @@ func (b *Backend) thinOf(id backend.SessionID) []string {
 const renewAtOnce = 1000
 
 // Renew extends the session and the timed leases. It takes one request for each 1,000 timed
-// leases, and at least one, whatever the number of leases under the session. See
-// backend.Backend.
+// leases, and at least one, whatever the number of leases under the session. Losses are
+// acknowledged by the next call if all requests of this one worked. See backend.Backend.
 func (b *Backend) Renew(ctx context.Context, req backend.RenewRequest) (backend.RenewResult, error) {
 	if err := req.Validate(b.caps); err != nil {
 		return backend.RenewResult{}, err
 	}
-	var result backend.RenewResult
-	for first := true; first || len(req.Leases) > 0; first = false {
-		n := min(len(req.Leases), renewAtOnce)
-		part := backend.RenewRequest{Leases: req.Leases[:n]}
-		if first {
-			part.Session = req.Session
-		}
-		r, err := b.renew(ctx, part)
+	acks := b.told(req.Session)
+	n := min(len(req.Leases), renewAtOnce)
+	result, asked, err := b.renew(ctx, backend.RenewRequest{Session: req.Session, Leases: req.Leases[:n]}, acks)
+	if err != nil {
+		return backend.RenewResult{}, err
+	}
+	for part := range slices.Chunk(req.Leases[n:], renewAtOnce) {
+		r, _, err := b.renew(ctx, backend.RenewRequest{Leases: part}, nil)
 		if err != nil {
-			return backend.RenewResult{}, err
-		}
-		if first {
-			result.SessionLost, result.Lost = r.SessionLost, r.Lost
+			return backend.RenewResult{}, ofPart(false, opRenew, err)
 		}
 		result.Leases = append(result.Leases, r.Leases...)
-		req.Leases = req.Leases[n:]
 	}
+	b.renewed(req.Session, result, acks, asked)
 	return result, nil
 }
 
-func (b *Backend) renew(ctx context.Context, req backend.RenewRequest) (backend.RenewResult, error) {
-	const op = "renew"
-	acks := b.told(req.Session)
+const opRenew = "renew"
+
+// ofPart is the error of one request of several. Those before it worked.
+func ofPart(first bool, op string, err error) error {
+	if first {
+		return err
+	}
+	return backend.PartDone(backendName, op, err)
+}
+
+// renew sends one request. It also returns when that was sent.
+func (b *Backend) renew(ctx context.Context, req backend.RenewRequest, acks []string) (backend.RenewResult, time.Time, error) {
 	args := append([]string{string(req.Session), itoa(len(acks))}, acks...)
 	args = append(args, itoa(len(req.Leases)))
 	for _, l := range req.Leases {
 		args = append(args, l.Name, string(l.Lease), millis(l.TTL))
 		b.uses(l.TTL)
 	}
-	answer, asked, err := b.engine.do(ctx, true, "renew", args...)
+	answer, asked, err := b.engine.do(ctx, true, opRenew, args...)
 	if err != nil {
-		return backend.RenewResult{}, toKind(op, err)
+		return backend.RenewResult{}, asked, toKind(opRenew, err)
 	}
 	result, err := decodeRenewal(answer[1:], req)
 	if err != nil {
-		return backend.RenewResult{}, toKind(op, err)
+		return backend.RenewResult{}, asked, toKind(opRenew, err)
 	}
 	for i, l := range result.Leases {
 		if req.Leases[i].TTL == 0 && l.Err == nil {
 			b.uses(l.Left) // its own TTL, which is known only now
 		}
 	}
-	b.renewed(req.Session, result, acks, asked)
-	return result, nil
+	return result, asked, nil
 }
 
 func decodeRenewal(answer []reply, req backend.RenewRequest) (backend.RenewResult, error) {

@@ -108,3 +108,18 @@ func TestFreshNodes(t *testing.T) {
 		t.Errorf("up for longer than max_ttl: %v", err)
 	}
 }
+
+// A client with the quarantine off, or with a shorter max_ttl, that comes first ends it for no other.
+func TestQuarantineOfEachClient(t *testing.T) {
+	t.Parallel()
+	var c cluster
+	for range nodes {
+		c = append(c, testserver.Redis(t))
+	}
+	take(t, c.open(t, "quarantine=off&max_ttl=10s&timeout=30s"), ask("off", func(r *backend.AcquireRequest) { r.TTL = 10 * time.Second }))
+	c.open(t, "max_ttl=10s&timeout=30s")
+	_, err := c.open(t, "max_ttl=1h&timeout=30s").Acquire(within(t, patience), ask("one"))
+	if q, ok := errors.AsType[*backend.QuarantineError](err); !ok || q.Left < 50*time.Minute {
+		t.Errorf("told %v", err)
+	}
+}
