@@ -93,11 +93,11 @@ func OpenAdvisory(ctx context.Context, rawURL string, cfg AdvisoryConfig) (*Advi
 	if err := storeurl.Context(ctx); err != nil {
 		return nil, err
 	}
-	u, err := parseURL(rawURL, Config{Schema: cfg.Schema}, []string{"schema"}, advisoryName)
+	u, err := parseURL(rawURL, Config{Schema: cfg.Schema, BeforeConnect: cfg.BeforeConnect}, []string{"schema"}, advisoryName)
 	if err != nil {
 		return nil, err
 	}
-	return NewAdvisory(AdvisoryConfig{Conn: u.Conn, Schema: u.Schema, Logger: cfg.Logger})
+	return NewAdvisory(AdvisoryConfig{Conn: u.Conn, BeforeConnect: u.BeforeConnect, AfterConnect: cfg.AfterConnect, Schema: u.Schema, Logger: cfg.Logger})
 }
 
 // NewAdvisory returns a backend on a database. It sends nothing yet. The first call creates the
@@ -111,7 +111,7 @@ func NewAdvisory(cfg AdvisoryConfig) (*Advisory, error) {
 	}
 	quoted := pgx.Identifier{same.Schema}.Sanitize()
 	b := &Advisory{
-		program: connHooks{cfg.BeforeConnect, cfg.AfterConnect}, log: same.Logger, name: same.Schema, schema: quoted,
+		program: connHooks{cfg.BeforeConnect, cfg.AfterConnect, settings}, log: same.Logger, name: same.Schema, schema: quoted,
 		words: strings.NewReplacer("@", quoted+".", "$HELD", heldLocks), notifier: notifier{log: same.Logger, name: advisoryName},
 	}
 	b.key = b.hashed
@@ -120,8 +120,8 @@ func NewAdvisory(cfg AdvisoryConfig) (*Advisory, error) {
 	pc, err := pgxpool.ParseConfig("")
 	if err == nil {
 		pc.ConnConfig, pc.MaxConns, pc.MinConns = b.conf, advisoryConns, 0
-		pc.MaxConnIdleTime, pc.PingTimeout = idleLimit, dialTime
-		pc.BeforeConnect, pc.AfterConnect = b.program.before, b.program.then(nil)
+		pc.MaxConnIdleTime, pc.PingTimeout = dialTime, dialTime
+		pc.BeforeConnect, pc.AfterConnect = b.program.before, b.program.then(noLimit)
 		b.pool, err = pgxpool.NewWithConfig(b.leases.Life(), pc)
 	}
 	if err != nil {

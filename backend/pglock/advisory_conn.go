@@ -86,11 +86,9 @@ const (
 func (b *Advisory) configure(from *pgx.ConnConfig) *pgx.ConnConfig {
 	c := primary(from, b.leases.Life(), &b.conns)
 	maps.Copy(c.RuntimeParams, map[string]string{
-		settingIdle:                     millis(time.Minute),
-		settingCheck:                    millis(time.Second), // also while a statement runs
-		"default_transaction_isolation": "read committed",
-		"synchronous_commit":            "on", // tokens must not repeat
-		"statement_timeout":             "0", "lock_timeout": "0", "jit": "off", "plan_cache_mode": "force_generic_plan",
+		settingIdle:       millis(time.Minute),
+		settingCheck:      millis(time.Second), // also while a statement runs
+		"plan_cache_mode": "force_generic_plan",
 	})
 	return c
 }

@@ -23,13 +23,7 @@ const (
 // configure returns the configuration of this value's connections.
 func (b *Backend) configure(from *pgx.ConnConfig) *pgx.ConnConfig {
 	c := primary(from, b.life(), &b.conns)
-	if !b.deaf {
-		// Planning takes longer than execution. With a nested loop over the requested keys every
-		// plan uses the indexes, whatever the tables were like when it was made. (A pooler that is
-		// told to ignore these parameters knows these only: see guard for another one.)
-		for _, name := range []string{"jit", "enable_hashjoin", "enable_mergejoin"} {
-			c.RuntimeParams[name] = "off"
-		}
+	if !b.deaf { // a pooler refuses it, unless it is told to ignore it: see ErrPooler
 		c.RuntimeParams["plan_cache_mode"] = "force_generic_plan"
 	}
 	if b.deaf { // the next statement may run on another connection
@@ -75,29 +69,12 @@ func (b *Backend) poolConfig(most int) (*pgxpool.Config, error) {
 	}
 	pc.ConnConfig = b.conf
 	pc.MaxConns, pc.MinConns = int32(most), 0 //nolint:gosec // at most 1000
-	pc.BeforeConnect, pc.AfterConnect = b.program.before, b.program.then(nil)
-	if !b.deaf {
-		pc.AfterConnect = b.program.then(b.guard)
-	}
+	pc.BeforeConnect, pc.AfterConnect = b.program.before, b.program.then(lockLimit)
 	pc.MaxConnIdleTime = time.Minute
 	// A connection that was idle for a second is pinged before its use: what is sent over a
 	// broken one has an unknown outcome.
 	pc.PingTimeout = dialTime
 	return pc, nil
-}
-
-// isolate is for the statements without BEGIN: each sees what was committed before it, whatever
-// the server's default. A plan that was made for a small table would read all of it, also when the table
-// has grown: hence the second setting.
-const isolate = `SET SESSION CHARACTERISTICS AS TRANSACTION ISOLATION LEVEL READ COMMITTED; SET enable_seqscan = off`
-
-// guard sets for a connection what guardTxn and beginTxn set for a transaction.
-func (b *Backend) guard(ctx context.Context, conn *pgx.Conn) error {
-	if _, err := conn.Exec(ctx, isolate, pgx.QueryExecModeSimpleProtocol); err != nil {
-		return err //nolint:wrapcheck // see unavailable
-	}
-	_, err := conn.Exec(ctx, guardTxn, b.idleLimit, b.lockLimit, false)
-	return err //nolint:wrapcheck // see unavailable
 }
 
 // primary returns a copy of the configuration for connections to the primary, which Close ends, whatever

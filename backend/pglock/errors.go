@@ -5,12 +5,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net"
 	"slices"
 	"strings"
 	"unicode"
 
-	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/holdfast-io/holdfast/backend"
@@ -78,8 +76,8 @@ const (
 // setting of its own that no server knows, and other objects that are not there have the same code.
 // The message is in the language of the server, and has the setting's name as it is.
 func tooOld(err error) error {
-	pg, ok := errors.AsType[*pgError](err)
-	if !ok || pg.Code != codeNoSetting {
+	pg := answer(err)
+	if pg == nil || pg.Code != codeNoSetting {
 		return err
 	}
 	words := strings.FieldsFunc(pg.Message, func(r rune) bool { return r != '_' && r != '.' && !unicode.IsLetter(r) && !unicode.IsDigit(r) })
@@ -89,8 +87,28 @@ func tooOld(err error) error {
 	return fmt.Errorf("%w: %w", ErrOld, err)
 }
 
+// attempts returns the errors of the attempts to connect, in their order: at each address, and with and without TLS. Any other error
+// is the only one.
+func attempts(err error) []error {
+	connect, ok := errors.AsType[*pgconn.ConnectError](err)
+	if !ok {
+		return []error{err}
+	}
+	if all, ok := connect.Unwrap().(interface{ Unwrap() []error }); ok {
+		return all.Unwrap()
+	}
+	return []error{connect.Unwrap()}
+}
+
+// answer returns the answer of the server to the last attempt; nil: there was none.
+func answer(err error) *pgError {
+	all := attempts(err)
+	pg, _ := errors.AsType[*pgError](all[len(all)-1])
+	return pg
+}
+
 func code(err error) string {
-	if pg, ok := errors.AsType[*pgError](err); ok {
+	if pg := answer(err); pg != nil {
 		return pg.Code
 	}
 	return ""
@@ -124,8 +142,8 @@ func lockTimeout(err error) bool { return code(err) == codeLockTimeout }
 // may then be due to one of the requests of a batch, so that the others may succeed without it.
 // The server sends the severity in its own language, too; poolers send only one form.
 func ofRequest(err error) bool {
-	pg, ok := errors.AsType[*pgError](err)
-	return ok && cmp.Or(pg.SeverityUnlocalized, pg.Severity) == "ERROR" && !lostByPooler(err)
+	pg := answer(err)
+	return pg != nil && cmp.Or(pg.SeverityUnlocalized, pg.Severity) == "ERROR" && !lostByPooler(err)
 }
 
 // ended reports whether the server itself reported that it ends the connection.
@@ -152,14 +170,39 @@ func unavailableAt(name, op string, mayHold bool, err error) error {
 	if errors.Is(err, backend.ErrClosed) || errors.Is(err, backend.ErrUnsupported) || errors.Is(err, backend.ErrInvalid) {
 		return err
 	}
-	if code(err) == codeProtocol && strings.Contains(err.Error(), "unsupported startup parameter") {
+	if pg := answer(err); pg != nil && pg.Code == codeProtocol && strings.Contains(pg.Message, "unsupported startup parameter") { // the code is that of all errors of a pooler
 		return fmt.Errorf("%s: %s: %w: %w", name, op, ErrPooler, backend.ErrUnsupported)
 	}
 	if _, ok := errors.AsType[*backend.RefusedError](err); !ok && code(err) == codeNoRight {
 		err = storeerr.Lacks(name, "to connect", err) // see rights.lacking for everything else
 	}
-	return &backend.UnavailableError{Backend: name, Op: op, MayHold: mayHold, Err: storeerr.Refused(name, cause(err), remedy(err))}
+	return &backend.UnavailableError{Backend: name, Op: op, MayHold: mayHold, Err: refusal(name, err)}
 }
+
+// refusal returns the error of the server, which is a *backend.RefusedError if no attempt can succeed until somebody changes
+// something: what stopped one attempt may have passed when it is repeated. A server without TLS counts only where no attempt
+// without TLS followed.
+func refusal(name string, err error) error {
+	switch {
+	case code(err) == codeReadOnly:
+		return errors.Join(ErrReadOnly, err)
+	case errors.Is(err, backend.ErrRefused):
+		return err
+	}
+	remedies := ""
+	for _, attempt := range attempts(err) {
+		refused, ok := errors.AsType[*backend.RefusedError](storeerr.Refused(name, attempt, remedy(attempt)))
+		switch {
+		case !ok:
+			return err
+		case remedies == "" || refused.Remedy != useTLS:
+			remedies = refused.Remedy
+		}
+	}
+	return &backend.RefusedError{Backend: name, Remedy: remedies, Err: err}
+}
+
+const useTLS = "set sslmode=disable, or turn ssl on in the server"
 
 // remedy returns what to change where the server refuses this client until somebody does, or "".
 func remedy(err error) string {
@@ -171,23 +214,8 @@ func remedy(err error) string {
 		return "name a database that exists"
 	case errors.Is(err, ErrNoSchema):
 		return "create the tables with holdfast init-store"
-	case strings.Contains(err.Error(), "server refused TLS connection"):
-		return "set sslmode=disable, or turn ssl on in the server"
+	case strings.Contains(err.Error(), "server refused TLS connection"): // it has no type
+		return useTLS
 	}
 	return ""
-}
-
-// cause returns the error without what may be secret, wrapped in one of ours where one applies.
-func cause(err error) error {
-	var connect *pgconn.ConnectError
-	var op *net.OpError
-	switch {
-	case code(err) == codeReadOnly:
-		return errors.Join(ErrReadOnly, err)
-	case errors.As(err, &connect):
-		return err // it has the host, the user and the database, and no password
-	case errors.As(err, &op), errors.Is(err, pgx.ErrNoRows):
-		return err
-	}
-	return err
 }

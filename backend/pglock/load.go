@@ -19,11 +19,6 @@ import (
 const (
 	// The server's settings may forbid writes, and are respected: see demoted.
 	beginTxn = `BEGIN ISOLATION LEVEL READ COMMITTED`
-	// A process that sleeps in the middle of a transaction must not keep others from the locks. A
-	// server whose operator has turned durability off must not grant what a crash forgets:
-	// neither now nor through new settings while it is connected.
-	guardTxn = `SELECT set_config('idle_in_transaction_session_timeout', $1, $3), set_config('lock_timeout', $2, $3),
-		set_config('synchronous_commit', CASE current_setting('synchronous_commit') WHEN 'off' THEN 'on' ELSE current_setting('synchronous_commit') END, $3)`
 	// Numbers are taken here, more than are needed, so that the row need not be written again.
 	// Unused numbers are skipped.
 	//
@@ -90,12 +85,17 @@ func (s store) Read(ctx context.Context, names []string) (*sqllease.View, error)
 	return v, err
 }
 
+// queueBegin begins a transaction.
+func (s store) queueBegin(q *pgx.Batch) {
+	q.Queue(beginTxn)
+	if s.b.deaf { // otherwise the connection has them
+		q.Queue(settingsOfLeases, idleLimit, lockLimit, true)
+	}
+}
+
 // queueLock locks the rows of the locks, and creates those that do not exist.
 func (s store) queueLock(q *pgx.Batch, names []string, v *sqllease.View) {
-	q.Queue(beginTxn)
-	if s.b.deaf { // otherwise the connection has it: see Backend.guard
-		q.Queue(guardTxn, s.b.idleLimit, s.b.lockLimit, true)
-	}
+	s.queueBegin(q)
 	if len(names) == 0 {
 		return
 	}

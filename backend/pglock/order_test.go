@@ -60,10 +60,7 @@ func TestOneOrderOfLocks(t *testing.T) {
 				t.Fatal(err)
 			}
 			done := make(chan error, 1)
-			go func() {
-				_, err := leasetest.Insist(t, func(ctx context.Context) (struct{}, error) { return struct{}{}, c.call(ctx, b, all) })
-				done <- err
-			}()
+			go func() { done <- leasetest.InsistOn(t, func(ctx context.Context) error { return c.call(ctx, b, all) }) }()
 			leasetest.Eventually(t, "the first row is locked while the last one is waited for", func() bool {
 				return s.Int(`SELECT count(*) FROM (SELECT`+row+`'`+first+`' FOR UPDATE SKIP LOCKED) x`) == 0
 			})

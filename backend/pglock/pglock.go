@@ -62,8 +62,6 @@ type Backend struct {
 	schema       string // quoted
 	eventChannel string
 	statements   sync.Map // query with @ -> query
-	idleLimit    string
-	lockLimit    string
 
 	leases   *sqllease.Leases // the part that does not depend on the database
 	syncs    string           // the name of the row that this value writes: see store.Sync
@@ -76,13 +74,6 @@ type Backend struct {
 
 var _ backend.Backend = (*Backend)(nil)
 
-const (
-	// idleLimit is how long the server lets a process sleep with rows locked. It is much shorter
-	// than any wait of a caller, and much longer than a busy machine sleeps.
-	idleLimit = 5 * time.Second
-	lockLimit = 250 * time.Millisecond // then other requests continue without it
-)
-
 // New returns a backend on a database. It sends nothing yet. The first call creates the tables,
 // where they do not exist and the role has the privilege.
 //
@@ -92,13 +83,13 @@ func New(cfg Config) (*Backend, error) {
 		return nil, err
 	}
 	b := &Backend{
-		program: connHooks{cfg.BeforeConnect, cfg.AfterConnect}, log: cfg.Logger, deaf: cfg.Deaf, schema: pgx.Identifier{cfg.Schema}.Sanitize(), eventChannel: "holdfast_" + hash(cfg.Schema),
-		idleLimit: millis(idleLimit), lockLimit: millis(lockLimit),
+		program: connHooks{before: cfg.BeforeConnect, after: cfg.AfterConnect}, log: cfg.Logger, deaf: cfg.Deaf, schema: pgx.Identifier{cfg.Schema}.Sanitize(), eventChannel: "holdfast_" + hash(cfg.Schema),
 		toListen: make(chan struct{}, 1), syncs: rand.Text(), notifier: notifier{log: cfg.Logger, name: backendName},
 	}
 	quick := 0
 	if !b.deaf {
 		b.addr = "holdfast_" + strings.ToLower(rand.Text())
+		b.program.settings = settingsOfLeases
 		quick = maxQuick
 	}
 	const untold = 500 * time.Millisecond // while no notifications arrive

@@ -21,9 +21,11 @@ func TestConformanceBehindAPooler(t *testing.T) {
 	t.Parallel()
 	server := testserver.Postgres(t)
 	addr := testserver.PgBouncer(t, server, "transaction")
+	server.Database(t, "locks").Hostile("postgres")
+	url := strings.Replace(server.URLOf("postgres", addr), "/postgres?", "/locks?", 1) + "&listen=false"
 	backendtest.Run(t, backendtest.Harness{
 		Open: func(t backendtest.T) backend.Backend {
-			b, err := pglock.Open(t.Context(), server.URLOf("postgres", addr)+"&listen=false", pglock.Config{})
+			b, err := pglock.Open(t.Context(), url, pglock.Config{})
 			if err != nil {
 				t.Fatalf("open: %v", err)
 			}

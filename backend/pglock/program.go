@@ -62,13 +62,14 @@ func NewDB(ctx context.Context, db *sql.DB, cfg Config) (*Backend, error) {
 	return New(cfg)
 }
 
-// connHooks are what a program does with each connection.
+// connHooks are what a program does with each connection, and then our settings of it; empty: there are none.
 type connHooks struct {
-	before func(context.Context, *pgx.ConnConfig) error
-	after  func(context.Context, *pgx.Conn) error
+	before   func(context.Context, *pgx.ConnConfig) error
+	after    func(context.Context, *pgx.Conn) error
+	settings string
 }
 
-// connect establishes a connection outside of the pool.
+// connect establishes a connection outside of the pool, whose statements wait for rows as long as it takes.
 func (h connHooks) connect(ctx context.Context, conf *pgx.ConnConfig) (*pgx.Conn, error) {
 	if h.before != nil {
 		conf = conf.Copy()
@@ -80,27 +81,25 @@ func (h connHooks) connect(ctx context.Context, conf *pgx.ConnConfig) (*pgx.Conn
 	if err != nil {
 		return nil, err //nolint:wrapcheck // the caller does
 	}
-	if h.after != nil {
-		if err := h.after(ctx, conn); err != nil {
-			hangUp(conn)
-			return nil, err
-		}
+	if err := h.then(noLimit)(ctx, conn); err != nil {
+		hangUp(conn)
+		return nil, err
 	}
 	return conn, nil
 }
 
-// then returns an AfterConnect of the pool: that of the program, and then ours.
-func (h connHooks) then(ours func(context.Context, *pgx.Conn) error) func(context.Context, *pgx.Conn) error {
-	switch {
-	case ours == nil:
-		return h.after
-	case h.after == nil:
-		return ours
-	}
+// then returns an AfterConnect of the pool. lockLimit is how long a statement waits for a row.
+func (h connHooks) then(lockLimit string) func(context.Context, *pgx.Conn) error {
 	return func(ctx context.Context, conn *pgx.Conn) error {
-		if err := h.after(ctx, conn); err != nil {
-			return err
+		if h.after != nil {
+			if err := h.after(ctx, conn); err != nil {
+				return err
+			}
 		}
-		return ours(ctx, conn)
+		if h.settings == "" {
+			return nil
+		}
+		_, err := conn.Exec(ctx, h.settings, idleLimit, lockLimit, false)
+		return err //nolint:wrapcheck // see unavailable
 	}
 }

@@ -38,7 +38,7 @@ func openLocks(ctx context.Context, url string) (backend.Backend, error) {
 	return pglock.OpenAdvisory(ctx, url, pglock.AdvisoryConfig{})
 }
 
-// leastUser makes a role with the rights that a page gives to paste, and no others, and returns its URL. check is
+// leastUser makes a role with the rights that a page gives to paste, and no others, and returns its URL. At the end it has the most hostile settings. check is
 // called for the role that owns the schema, and then for this one.
 func leastUser(t *testing.T, s *testserver.PostgresServer, page string, open opener, check func(*testserver.PostgresDatabase, func() backend.Backend, []leasetest.Grant)) string {
 	t.Helper()
@@ -48,11 +48,12 @@ func leastUser(t *testing.T, s *testserver.PostgresServer, page string, open ope
 	if len(blocks) != 2 {
 		t.Fatalf("%d blocks; want that of the owner, and that of a user", len(blocks))
 	}
-	var url string
+	var url, role string
 	for _, block := range blocks {
 		statements, grants := leasetest.Statements(block)
 		db.Exec(statements...)
-		url = page + "://" + grants[0].To + "@" + s.Addr() + "/locks?sslmode=disable"
+		role = grants[0].To
+		url = page + "://" + role + "@" + s.Addr() + "/locks?sslmode=disable"
 		as := func() backend.Backend {
 			b, err := open(t.Context(), url)
 			return leasetest.Opened(t, b, err)
@@ -60,6 +61,7 @@ func leastUser(t *testing.T, s *testserver.PostgresServer, page string, open ope
 		check(db, as, grants)
 		leasetest.Suffices(t, as()) // the owner creates the schema
 	}
+	db.Hostile(role)
 	return url
 }
 

@@ -22,7 +22,6 @@ const schemaVersion, advisoryVersion = 2, 1
 
 const (
 	readVersion = `SELECT version, current_setting('server_encoding') FROM @meta`
-	patiently   = `SELECT set_config('lock_timeout', '0', true)`
 	oneAtATime  = `SELECT pg_advisory_xact_lock(hashtextextended('holdfast schema', 0))`
 )
 
@@ -107,10 +106,11 @@ func (t *tables) check(ctx context.Context) error {
 // make creates the schema, in one transaction. Two processes never do so at the same time.
 func (t *tables) make(ctx context.Context) error {
 	return pgx.BeginFunc(ctx, t.pool, func(tx pgx.Tx) error { //nolint:wrapcheck // see unavailable
-		for _, q := range []string{patiently, oneAtATime} {
-			if _, err := tx.Exec(ctx, q); err != nil {
-				return err //nolint:wrapcheck // see unavailable
-			}
+		if _, err := tx.Exec(ctx, settings, idleLimit, noLimit, true); err != nil {
+			return err //nolint:wrapcheck // see unavailable
+		}
+		if _, err := tx.Exec(ctx, oneAtATime); err != nil {
+			return err //nolint:wrapcheck // see unavailable
 		}
 		var space, tables bool
 		err := tx.QueryRow(ctx, `SELECT to_regnamespace($1) IS NOT NULL, to_regclass($2) IS NOT NULL`, t.schema, t.schema+".meta").Scan(&space, &tables)

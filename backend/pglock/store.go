@@ -16,19 +16,21 @@ type store struct{ b *Backend }
 
 var _ sqllease.Store = store{}
 
-// batch sends statements, which are one transaction unless they specify otherwise.
+// batch sends statements, which are one transaction.
 func (s store) batch(ctx context.Context, fill func(*pgx.Batch)) error {
 	conn, err := s.b.pool.Acquire(ctx)
 	if err != nil {
 		return err //nolint:wrapcheck // see Unavailable
 	}
-	defer conn.Release()
-	q := new(pgx.Batch)
-	if s.b.deaf { // otherwise the connection has it
-		q.Queue(guardTxn, s.b.idleLimit, s.b.lockLimit, true)
+	t, q := &txn{s, conn}, new(pgx.Batch)
+	defer t.End(ctx)
+	if !s.b.deaf {
+		fill(q)
+		return send(ctx, conn, q)
 	}
+	s.queueBegin(q) // without it, there are the isolation and the settings of others
 	fill(q)
-	return send(ctx, conn, q)
+	return t.commit(ctx, q)
 }
 
 // Migrate makes sure that the tables exist. From then on the value is in use, and listens.

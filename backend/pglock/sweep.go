@@ -48,16 +48,17 @@ func (s store) Dead(ctx context.Context, age time.Duration) ([]string, error) {
 // Sweep locks the rows of locks before it deletes them.
 func (s store) Sweep(ctx context.Context, after string, age time.Duration) (string, []string) {
 	b := s.b
-	q := new(pgx.Batch)
-	q.Queue(b.sql(sweepSessions), age.Microseconds(), sqllease.SweepAtOnce)
-	q.Queue(b.sql(sweepTombs), sqllease.SweepAtOnce)
-	q.Queue(b.sql(sweepLosses), sqllease.SweepAtOnce)
-	if err := b.pool.SendBatch(ctx, q).Close(); err != nil {
+	err := s.batch(ctx, func(q *pgx.Batch) {
+		q.Queue(b.sql(sweepSessions), age.Microseconds(), sqllease.SweepAtOnce)
+		q.Queue(b.sql(sweepTombs), sqllease.SweepAtOnce)
+		q.Queue(b.sql(sweepLosses), sqllease.SweepAtOnce)
+	})
+	if err != nil {
 		return after, nil // until the next time
 	}
 	var names, dead []string
-	err := pgx.BeginTxFunc(ctx, b.pool, pgx.TxOptions{IsoLevel: pgx.ReadCommitted}, func(tx pgx.Tx) error {
-		if _, err := tx.Exec(ctx, guardTxn, b.idleLimit, b.lockLimit, true); err != nil {
+	err = pgx.BeginTxFunc(ctx, b.pool, pgx.TxOptions{IsoLevel: pgx.ReadCommitted}, func(tx pgx.Tx) error {
+		if _, err := tx.Exec(ctx, settingsOfLeases, idleLimit, lockLimit, true); err != nil {
 			return err //nolint:wrapcheck // no caller sees it
 		}
 		rows, err := tx.Query(ctx, b.sql(oldLocks), after, age.Microseconds(), sqllease.SweepAtOnce)

@@ -1,8 +1,10 @@
 package pglock_test
 
 import (
+	"context"
 	"errors"
 	"net/url"
+	"os"
 	"strings"
 	"testing"
 	"time"
@@ -52,5 +54,45 @@ func TestTLS(t *testing.T) {
 	refused("a server without TLS", at(plain, trust), "refused TLS")
 	if n := plain.Int(`SELECT count(*) FROM pg_namespace WHERE nspname LIKE 'holdfast%'`); n != 0 {
 		t.Errorf("%d schemas were made over a connection in plain text", n)
+	}
+}
+
+// B: the certificate of the client, is replaced while the client runs.
+func TestCertificateIsReplaced(t *testing.T) {
+	t.Parallel()
+	certs, others := testserver.NewCertificates(t), testserver.NewCertificates(t)
+	certs.For(t, "postgres")
+	others.For(t, "postgres")
+	s := testserver.Postgres(t, "ssl=on", "ssl_cert_file="+certs.ServerCert, "ssl_key_file="+certs.ServerKey)
+	s.Exec(`ALTER SYSTEM SET ssl_ca_file = '`+certs.CA+`'`, `SELECT pg_reload_conf()`)
+	s.WantCertificate("app")
+	s.Exec(`GRANT CREATE ON DATABASE postgres TO app`)
+	files := "sslmode=verify-full&sslrootcert=" + url.QueryEscape(certs.CA) + "&sslcert=" + url.QueryEscape(certs.ClientCert) + "&sslkey=" + url.QueryEscape(certs.ClientKey)
+	base := strings.Replace(s.URLOf("app", s.Addr()), "sslmode=disable", files, 1)
+	all := map[string]backend.Backend{"leases": open(t, base), "advisory locks": openAdvisory(t, strings.Replace(base, "postgres:", "postgres+advisory:", 1))}
+	opens := func(b backend.Backend) error {
+		return leasetest.InsistOn(t, func(ctx context.Context) error {
+			return b.OpenSession(ctx, backend.SessionRequest{ID: backend.NewSessionID(), TTL: time.Minute})
+		})
+	}
+	for name, b := range all {
+		if err := opens(b); err != nil {
+			t.Fatalf("%s: %v", name, err)
+		}
+	}
+	for from, to := range map[string]string{others.ClientCert: certs.ClientCert, others.ClientKey: certs.ClientKey} {
+		text, err := os.ReadFile(from)
+		if err == nil {
+			err = os.WriteFile(to, text, 0o600)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	s.Exec(`ALTER SYSTEM SET ssl_ca_file = '`+others.CA+`'`, `SELECT pg_reload_conf()`, `SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity WHERE usename = 'app'`)
+	for name, b := range all {
+		if err := opens(b); err != nil {
+			t.Errorf("after they were replaced, %s: %v", name, err)
+		}
 	}
 }

@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
@@ -71,7 +72,31 @@ func parseURL(raw string, cfg Config, ours []string, schemes ...string) (Config,
 	if err != nil {
 		return cfg, storeurl.Error(storeurl.Hidden, form) // the library's message may have a part of the password
 	}
+	cfg.BeforeConnect = current("postgres://"+base+"?"+values.Encode(), cfg.Conn, cfg.BeforeConnect)
 	return cfg, nil
+}
+
+// current returns a BeforeConnect that reads the files of the configuration again: client certificates, authorities and passwords are
+// replaced while the client runs. While the files cannot be used, because only one of them was replaced so far, what they had
+// before stays. before is what the program does after that; nil: nothing.
+func current(conn string, had *pgx.ConnConfig, before func(context.Context, *pgx.ConnConfig) error) func(context.Context, *pgx.ConnConfig) error {
+	var mu sync.Mutex
+	return func(ctx context.Context, c *pgx.ConnConfig) error {
+		mu.Lock()
+		if now, err := pgx.ParseConfig(conn); err == nil && len(now.Fallbacks) == len(had.Fallbacks) {
+			had = now
+		}
+		fresh := had.Copy()
+		mu.Unlock()
+		c.Password, c.TLSConfig = fresh.Password, fresh.TLSConfig
+		for i, f := range fresh.Fallbacks {
+			c.Fallbacks[i].TLSConfig = f.TLSConfig
+		}
+		if before == nil {
+			return nil
+		}
+		return before(ctx, c)
+	}
 }
 
 // leaves reports whether neither the URL nor the environment decides about TLS. libpq's default would

@@ -50,6 +50,14 @@ func (s *PostgresServer) RefusePlain(role string) {
 	s.Exec("CREATE ROLE "+role+" LOGIN", "SELECT pg_reload_conf()")
 }
 
+// WantCertificate makes a role that is not let in without a certificate of the server's ssl_ca_file.
+func (s *PostgresServer) WantCertificate(role string) {
+	s.t.Helper()
+	s.addRule("hostssl all " + role + " all trust clientcert=verify-ca")
+	s.addRule("hostnossl all " + role + " all reject")
+	s.Exec("CREATE ROLE "+role+" LOGIN", "SELECT pg_reload_conf()")
+}
+
 // WantPassword makes a role that is not let in without its password.
 func (s *PostgresServer) WantPassword(role, password string) {
 	s.t.Helper()
@@ -77,6 +85,32 @@ func (s *PostgresServer) Database(t testing.TB, name string) *PostgresDatabase {
 	t.Helper()
 	(&PostgresDatabase{t, s.URL()}).Exec("CREATE DATABASE " + name)
 	return &PostgresDatabase{t, strings.Replace(s.URL(), "/postgres?", "/"+name+"?", 1)}
+}
+
+// hostile are settings of a server, a database, a role or a pooler that change what statements mean, do, return or say.
+// default_transaction_read_only is not one of them: who sets it wants no writes.
+func hostile() []string {
+	return []string{
+		"search_path = hostile, pg_catalog", "default_transaction_isolation = serializable", "default_transaction_deferrable = on", "synchronous_commit = off",
+		"client_encoding = LATIN1", "client_min_messages = error", "datestyle = 'SQL, DMY'", "intervalstyle = sql_standard", "timezone = 'Asia/Kathmandu'",
+		"bytea_output = escape", "extra_float_digits = -15", "standard_conforming_strings = off", "backslash_quote = off", "escape_string_warning = off",
+		"array_nulls = off", "transform_null_equals = on", "quote_all_identifiers = on", "xmloption = document", "statement_timeout = '300ms'", "lock_timeout = '20ms'",
+		"idle_in_transaction_session_timeout = '1s'", "plan_cache_mode = force_custom_plan", "enable_nestloop = off", "enable_indexscan = off", "enable_seqscan = on",
+		"cursor_tuple_fraction = 0", "from_collapse_limit = 1", "join_collapse_limit = 1",
+	}
+}
+
+// Hostile gives a role the most hostile settings in this database.
+func (d *PostgresDatabase) Hostile(role string) {
+	d.t.Helper()
+	all := []string{
+		`CREATE SCHEMA hostile`, `GRANT USAGE ON SCHEMA hostile TO PUBLIC`,
+		`CREATE FUNCTION hostile.clock_timestamp() RETURNS timestamptz LANGUAGE sql AS 'SELECT ''2000-01-01''::timestamptz'`,
+	}
+	for _, setting := range hostile() {
+		all = append(all, `ALTER ROLE `+role+` SET `+setting)
+	}
+	d.Exec(all...)
 }
 
 func (s *PostgresServer) first() *PostgresDatabase { return &PostgresDatabase{s.t, s.URL()} }
