@@ -31,3 +31,11 @@ type Guarded interface {
 	// cause.
 	Quarantined(ctx context.Context) error
 }
+
+// Identified is a Backend that knows which store it uses. A server tells the ID to its clients, which refuse the server
+// of another store: two stores would grant a lock twice.
+type Identified interface {
+	// StoreID returns the ID that this store has among all stores, in printable ASCII; empty as long as the store has
+	// not answered. It sends nothing.
+	StoreID() string
+}

@@ -21,7 +21,7 @@ import (
 type Cluster interface {
 	// Waiting returns what the node waits for before it can grant a lock, or "" if it can.
 	Waiting() string
-	// ID identifies the cluster among all clusters; "" while the node waits.
+	// ID is that of the store, as backend.Identified has it; "" while the node waits.
 	ID() string
 	// Metrics returns what /metrics exports of the cluster.
 	Metrics() prometheus.Collector
@@ -79,6 +79,26 @@ func (s *Server) unready() error {
 		return nil
 	}
 	return &backend.UnavailableError{Backend: s.caps.Name, Op: "ready", Err: errors.New(why)}
+}
+
+// storeID returns the ID of the store; empty if it is not known, or not yet.
+func (s *Server) storeID() string {
+	switch {
+	case s.cfg.Cluster != nil:
+		return s.cfg.Cluster.ID()
+	case s.identified != nil:
+		return s.identified.StoreID()
+	}
+	return ""
+}
+
+// checkStore refuses a client that uses another store.
+func (s *Server) checkStore(r *http.Request) error {
+	want, is := r.Header.Get(wire.HeaderStore), s.storeID()
+	if want == "" || is == "" || want == is {
+		return nil
+	}
+	return &refusal{http.StatusPreconditionFailed, errors.New("this server has another store than the client")}
 }
 
 // clusterStatus serves GET /v1/cluster.

@@ -43,7 +43,7 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 		}
 	}
 	conn, _ := req.Context().Value(connKey{}).(*limitedConn)
-	r := &request{Request: req, arrived: arrived, conn: conn, answer: answer{ResponseWriter: w}, id: requestID(req)}
+	r := &request{Request: req, arrived: arrived, conn: conn, answer: answer{ResponseWriter: w, store: s.storeID}, id: requestID(req)}
 	h.Set(wire.HeaderRequestID, r.id)
 	defer s.answered(r)
 	s.guard(&r.answer, r)
@@ -78,6 +78,10 @@ func (s *Server) guard(w http.ResponseWriter, r *request) {
 		return
 	}
 	if err := s.authorize(r, r.action()); err != nil {
+		s.fail(w, r, err)
+		return
+	}
+	if err := s.checkStore(r.Request); err != nil {
 		s.fail(w, r, err)
 		return
 	}

@@ -106,6 +106,7 @@ func requestID(r *http.Request) string {
 type answer struct {
 	http.ResponseWriter
 
+	store  func() string // the ID that the answer names
 	code   int
 	client *client // nil: one without bounds, or one that is refused
 	verb   Verb
@@ -121,12 +122,15 @@ func (a *answer) before(f func()) func() {
 	return f
 }
 
-// begin remembers the code of the answer.
+// begin remembers the code of the answer, and adds the ID of the store, which the first answer of the store has told.
 func (a *answer) begin(code int) {
 	if a.code != 0 {
 		return
 	}
 	a.code = code
+	if id := a.store(); id != "" {
+		a.Header().Set(wire.HeaderStore, id)
+	}
 	for _, f := range a.first {
 		f()
 	}

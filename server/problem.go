@@ -155,6 +155,8 @@ func guardProblem(err error) (wire.Problem, bool) {
 		p.Type = wire.TypeUnauthenticated
 	case http.StatusForbidden:
 		p.Type = wire.TypeForbidden
+	case http.StatusPreconditionFailed:
+		p.Type, p.Title = wire.TypeOtherStore, "Another store"
 	case http.StatusRequestTimeout:
 		p.Type = wire.TypeTimeout
 	case http.StatusUnsupportedMediaType:

@@ -39,8 +39,9 @@ type Server struct {
 	hub         *hub
 	losses      losses
 	ready       readiness
-	guarded     backend.Guarded // the backend, if it can be in quarantine
-	quarantine  atomic.Int64    // when the quarantine ends, in nanoseconds of the wall clock
+	guarded     backend.Guarded    // the backend, if it can be in quarantine
+	identified  backend.Identified // the backend, if it knows its store
+	quarantine  atomic.Int64       // when the quarantine ends, in nanoseconds of the wall clock
 	document    []byte
 
 	agent   *acquire.Agent
@@ -93,6 +94,7 @@ func New(b backend.Backend, cfg Config) (*Server, error) {
 	}
 	s.b = s.metrics.Backend(b)
 	s.guarded, _ = b.(backend.Guarded)
+	s.identified, _ = b.(backend.Identified)
 	s.registry = newRegistry(s.metrics)
 	s.renewer = newRenewer(s.b, callsForHolders, cfg.Timeout)
 	s.claims = newRenewer(s.b, callsForClaims, cfg.Timeout)

@@ -94,11 +94,7 @@ func (s *Server) readyz(w http.ResponseWriter, r *request) {
 		s.failWith(w, r, err, caps)
 		return
 	}
-	health := wire.Health{Status: "ready", Backend: s.caps.Name, Capabilities: caps}
-	if s.cfg.Cluster != nil {
-		health.Store = s.cfg.Cluster.ID()
-	}
-	s.write(w, r, http.StatusOK, health)
+	s.write(w, r, http.StatusOK, wire.Health{Status: "ready", Backend: s.caps.Name, Capabilities: caps})
 }
 
 // metricsPage serves GET /metrics.

@@ -13,6 +13,7 @@ func identityCases() []Case {
 	const final = "lost is final: a renewal never creates or revives"
 	return []Case{
 		{ID: "C5", Name: "strangers-cannot-release", Rule: c5, run: strangersRelease},
+		{ID: "C1", Name: "one-store-has-one-id", Rule: "all values of a store that has an ID report the same one, once it has answered", run: oneStoreID},
 		{ID: "C5", Name: "strangers-cannot-renew", Rule: c5, Needs: needsTimed, run: strangersRenew},
 		{ID: "C5", Name: "stale-release-harms-no-successor", Rule: c5, run: staleRelease},
 		{ID: "C5", Name: "renewal-never-revives", Rule: final, Needs: needsTimed, run: renewalRevives},
@@ -54,6 +55,20 @@ func strangersRelease(e *env) {
 	e.holds(name, l)
 	e.holds(other, k)
 	a.give(l)
+}
+
+func oneStoreID(e *env) {
+	a, b := e.client(), e.client()
+	one, ok := a.b.(backend.Identified)
+	if !ok {
+		return
+	}
+	other := b.b.(backend.Identified) //nolint:forcetypeassert // of the same store
+	a.give(a.take(a.ask(e.name())))
+	b.give(b.take(b.ask(e.name())))
+	if id := one.StoreID(); id == "" || id != other.StoreID() {
+		e.Errorf("the IDs are %q and %q", id, other.StoreID())
+	}
 }
 
 func strangersRenew(e *env) {

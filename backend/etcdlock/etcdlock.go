@@ -96,7 +96,8 @@ type Backend struct {
 	memory  memory
 	revoker *revoker
 
-	term atomic.Uint64 // the latest term of etcd that was seen
+	cluster atomic.Uint64 // ID of the cluster that answered last; 0: none has
+	term    atomic.Uint64 // the latest term of etcd that was seen
 
 	mu           sync.Mutex
 	closed       bool
@@ -164,6 +165,15 @@ func (c Config) capabilities() backend.Capabilities {
 // Capabilities claims everything. ExpiryLag holds while the leader of etcd stays: a new leader
 // gives every lease its whole TTL again.
 func (b *Backend) Capabilities() backend.Capabilities { return b.caps }
+
+// StoreID returns the ID of the cluster with the prefix. It implements backend.Identified.
+func (b *Backend) StoreID() string {
+	id := b.cluster.Load()
+	if id == 0 {
+		return ""
+	}
+	return fmt.Sprintf("etcd-%016x-%+q", id, b.cfg.Prefix)
+}
 
 // Close ends what the backend started: calls in progress return ErrClosed. A client that was given
 // to New stays open. Sessions and leases stay until they expire. A second Close does nothing.

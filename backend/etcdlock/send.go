@@ -63,7 +63,11 @@ func (c *committer) try(ctx context.Context, t txn) (*pb.TxnResponse, error) {
 	ctx, cancel := c.b.request(ctx)
 	defer cancel()
 	resp, err := c.b.client.Txn(ctx).If(t.cmps...).Then(t.then...).Else(t.els...).Commit()
-	return (*pb.TxnResponse)(resp), err
+	if err != nil {
+		return nil, err
+	}
+	c.b.cluster.Store(resp.Header.ClusterId)
+	return (*pb.TxnResponse)(resp), nil
 }
 
 // flat reports whether to try a batch as one flat transaction.

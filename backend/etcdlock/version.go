@@ -17,7 +17,11 @@ func (b *Backend) checkVersions(ctx context.Context) {
 		rctx, cancel := context.WithTimeout(ctx, b.cfg.RequestTimeout)
 		resp, err := b.client.Status(rctx, ep)
 		cancel()
-		if err != nil || versionSound(resp.Version) {
+		if err != nil {
+			continue
+		}
+		b.cluster.Store(resp.Header.ClusterId)
+		if versionSound(resp.Version) {
 			continue
 		}
 		b.cfg.Logger.LogAttrs(ctx, slog.LevelWarn,

@@ -59,9 +59,14 @@
 //
 // One server is used until it does not answer, or answers 503; then the next one is. Leases and places in the
 // queue are the store's, so the client keeps them. A request that was not sent goes to the next server
-// immediately. Before the first use of a server, its /readyz is read: the nodes of two clusters have
-// different IDs there, and are not used together, because they would grant a lock twice. Servers with
-// --backend have no ID: see to it that all have the same store.
+// immediately.
+//
+// All servers that an address leads to must have one store: two would grant a lock twice. Each answer names the store, and
+// each request the one that this client knows from the first answer. A server of another store refuses the request,
+// and the error is a *RefusedError: until the address leads to the first store again, or the program is restarted. So
+// does a client of a server that was started on another store; what it holds ends at its deadline. The stores
+// with an ID are the cluster of "holdfast serve", etcd and SQLite. With another --backend, see to it that all servers
+// have the same.
 //
 // # When the lock is lost
 //

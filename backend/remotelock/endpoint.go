@@ -3,7 +3,6 @@ package remotelock
 import (
 	"context"
 	"crypto/tls"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -14,6 +13,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/holdfast-io/holdfast/backend"
 	"github.com/holdfast-io/holdfast/internal/conns"
 	"github.com/holdfast-io/holdfast/internal/wire"
 )
@@ -32,7 +32,7 @@ type endpoint struct {
 	polls *client // for acquires that wait, and events
 	calls *client // for everything else
 
-	sameStore bool // guarded by endpoints.mu
+	ready bool // once, at least; guarded by endpoints.mu
 }
 
 func newEndpoint(base *url.URL, socket string, conf *tls.Config) *endpoint {
@@ -54,7 +54,7 @@ type endpoints struct {
 
 	mu    sync.Mutex
 	at    int
-	store string // ID of the store, from the first server that told one
+	store string // ID of the store, from the first answer that had one; never changes then
 }
 
 func (s *endpoints) current() *endpoint {
@@ -118,7 +118,7 @@ var errNoAnswer = errors.New("the server does not answer")
 // request may have been sent. others: there are servers that were not tried.
 func (b *Backend) sendTo(ctx context.Context, e *endpoint, c call, others bool) (*http.Response, bool, error) {
 	asking, cancel := ctx, func() {}
-	if others && !b.servers.trusts(e) {
+	if others && !b.servers.met(e) {
 		asking, cancel = context.WithTimeoutCause(ctx, firstAnswer, errNoAnswer)
 	}
 	defer cancel()
@@ -137,7 +137,14 @@ func (b *Backend) sendTo(ctx context.Context, e *endpoint, c call, others bool) 
 		calls = polls
 	}
 	res, err := calls.Do(req)
-	return res, !isDial(err), err //nolint:wrapcheck // failed maps it
+	if err != nil {
+		return nil, !isDial(err), err //nolint:wrapcheck // failed maps it
+	}
+	if err := b.servers.compare(e, res); err != nil {
+		_ = res.Body.Close()
+		return nil, !errors.Is(err, errNotServed), err
+	}
+	return res, true, nil
 }
 
 // isDial reports whether there was no connection for a request.
@@ -146,53 +153,68 @@ func isDial(err error) bool {
 	return ok && dial.Op == "dial"
 }
 
-// trusts reports whether the server is the only one, or was found to have the store of the others.
-func (s *endpoints) trusts(e *endpoint) bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return e.sameStore || len(s.all) == 1
-}
-
-// check finds out, before the first use of a server, that its store is that of the others: two stores would
-// grant a lock twice. A server that does not know the ID of its store, because it keeps none itself, is
-// trusted.
+// check finds out, before the first use of one of several servers, whether it answers and is ready.
 func (s *endpoints) check(ctx context.Context, e *endpoint, calls *client) error {
-	if s.trusts(e) {
+	if s.met(e) {
 		return nil
 	}
-	health, err := readiness(ctx, calls, e.base.String()+"/readyz")
+	res, err := calls.get(ctx, e.base.String()+"/readyz")
 	if err != nil {
+		return err
+	}
+	defer res.Body.Close() //nolint:errcheck // it was read, or is abandoned
+	_, _ = io.Copy(io.Discard, io.LimitReader(res.Body, maxAnswer))
+	if res.StatusCode != http.StatusOK {
+		return fmt.Errorf("the server answered %s", res.Status) //nolint:err113 // for people
+	}
+	if err := s.compare(e, res); err != nil {
 		return err
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.store != "" && health.Store != "" && s.store != health.Store {
-		return fmt.Errorf("%s is not a server of the same store as the others: %w", e.base.Host, errOtherStore)
-	}
-	if health.Store != "" {
-		s.store = health.Store
-	}
-	e.sameStore = true
+	e.ready = true
 	return nil
 }
 
-var errOtherStore = errors.New("another store")
+// met reports whether the server was ready once, or is the only one.
+func (s *endpoints) met(e *endpoint) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return e.ready || len(s.all) == 1
+}
 
-// readiness asks a server what it is. One that is not ready says why in the error.
-func readiness(ctx context.Context, c *client, to string) (wire.Health, error) {
-	var h wire.Health
-	res, err := c.get(ctx, to)
-	if err != nil {
-		return h, err
+// errNotServed is in the error of a server that did not serve a request because the client uses another store.
+var errNotServed = errors.New("it did not serve the request")
+
+// compare refuses the answer of a server whose store is not that of the answers before: two stores would grant a lock
+// twice. The address may lead to another server now, or the server may have been started on another store. It never
+// accepts the other store: leases in the first one may be held by other clients for any time. A server whose store has
+// no ID is trusted.
+func (s *endpoints) compare(e *endpoint, res *http.Response) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	id := res.Header.Get(wire.HeaderStore)
+	if s.store == "" {
+		s.store = id
 	}
-	defer res.Body.Close() //nolint:errcheck // it was read, or is abandoned
-	if res.StatusCode != http.StatusOK {
-		return h, fmt.Errorf("the server answered %s", res.Status) //nolint:err113 // for people
+	if id == "" || id == s.store {
+		return nil
 	}
-	if err := json.NewDecoder(io.LimitReader(res.Body, maxAnswer)).Decode(&h); err != nil {
-		return h, errAnswer
+	refused := &backend.RefusedError{
+		Backend: name, Reason: fmt.Sprintf("%s has the store %.80q now, and this client uses the store %.80q", e.base.Host, id, s.store),
+		Remedy: "let all addresses lead to servers of one store, and restart this program if the store was replaced",
 	}
-	return h, nil
+	if res.StatusCode == http.StatusPreconditionFailed {
+		refused.Err = errNotServed
+	}
+	return refused
+}
+
+// storeID returns the ID of the store; empty if it is not known.
+func (s *endpoints) storeID() string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.store
 }
 
 // client is an HTTP client with connections of its own.

@@ -24,7 +24,7 @@ func (b *Backend) failed(ctx context.Context, c call, err error) error {
 	if u, ok := errors.AsType[*url.Error](err); ok {
 		err = u.Err
 	}
-	return b.unavailable(c.op, c.changes && !isDial(err), err)
+	return b.unavailable(c.op, c.changes && !isDial(err) && !errors.Is(err, errNotServed), err)
 }
 
 // problem maps a refusal of the server to an error. This is decided only here. header is the

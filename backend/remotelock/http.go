@@ -107,6 +107,9 @@ func (b *Backend) request(ctx context.Context, e *endpoint, c call) (*http.Reque
 	if c.in != nil {
 		req.Header.Set("Content-Type", "application/json")
 	}
+	if id := b.servers.storeID(); id != "" {
+		req.Header.Set(wire.HeaderStore, id)
+	}
 	bearer, err := b.token.Get()
 	if bearer != "" {
 		req.Header.Set("Authorization", "Bearer "+bearer)

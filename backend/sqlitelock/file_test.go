@@ -20,6 +20,26 @@ import (
 	"github.com/holdfast-io/holdfast/internal/leasetest"
 )
 
+// A file has an ID, which all values of it have, and no other file.
+func TestStoreID(t *testing.T) {
+	t.Parallel()
+	var ids []string
+	dir := t.TempDir()
+	for _, name := range []string{"a", "a", "b"} {
+		b, err := sqlitelock.Open(t.Context(), filepath.Join(dir, name), sqlitelock.Config{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		ids = append(ids, b.StoreID())
+		if err := b.Close(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if ids[0] != ids[1] || ids[0] == ids[2] || len(ids[0]) < 32 {
+		t.Errorf("%q", ids)
+	}
+}
+
 // other opens the file as a program that is not ours.
 func other(t *testing.T, path string) *sql.DB {
 	t.Helper()

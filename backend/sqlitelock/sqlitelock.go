@@ -205,6 +205,10 @@ func (b *Backend) closeFiles() error {
 // Capabilities returns the capabilities: everything.
 func (b *Backend) Capabilities() backend.Capabilities { return lockstate.Capabilities(backendName) }
 
+// StoreID returns the ID that the file got when it was made. It implements backend.Identified. A copy of the file has the
+// same ID.
+func (b *Backend) StoreID() string { return "sqlite-" + b.file.id }
+
 // addr returns the address for other processes; empty: there is none.
 func (b *Backend) addr() string {
 	if b.inbox == nil {

@@ -27,6 +27,7 @@ const (
 // store is the one connection to the file.
 type store struct {
 	path  string
+	id    string // of the file: see backend.Identified
 	db    *sql.DB
 	conn  *sql.Conn
 	stmts map[string]*sql.Stmt
@@ -206,6 +207,9 @@ func (s *store) prepare(ctx context.Context, h host, log *slog.Logger) error {
 	}
 	changed, err := s.bring(steady, h, log)
 	if err == nil {
+		err = errors.Join(s.once(steady, giveID), s.read(steady, "SELECT id FROM store", &s.id))
+	}
+	if err == nil {
 		err = s.rewriteLog() // in the transaction: no one else writes
 	}
 	if err == nil {
@@ -281,6 +285,10 @@ func (s *store) rewriteLog() error {
 	}
 	return errors.Join(err, f.Close())
 }
+
+// giveID gives the file an ID, once.
+const giveID = `CREATE TABLE IF NOT EXISTS store (id TEXT NOT NULL) STRICT;
+	INSERT INTO store SELECT lower(hex(randomblob(16))) WHERE NOT EXISTS (SELECT 1 FROM store)`
 
 // bring creates the tables, or takes them over from another boot.
 func (s *store) bring(ctx context.Context, h host, log *slog.Logger) (bool, error) {

@@ -24,6 +24,7 @@ const (
 	TypeNotFound         = "urn:holdfast:problem:not-found"          // 404
 	TypeMethod           = "urn:holdfast:problem:method-not-allowed" // 405
 	TypeTimeout          = "urn:holdfast:problem:timeout"            // 408
+	TypeOtherStore       = "urn:holdfast:problem:other-store"        // 412: the client uses another store: HeaderStore
 	TypeTooLarge         = "urn:holdfast:problem:too-large"          // 413
 	TypeUnsupportedMedia = "urn:holdfast:problem:unsupported-media"  // 415
 )

@@ -269,9 +269,6 @@ type Loss struct {
 // Health is the answer to GET /healthz and, when all is well, to GET /readyz.
 type Health struct {
 	Status string `json:"status"`
-	// Store is the ID of the store, from /readyz of a server that keeps the store itself. Servers with
-	// different IDs must not be used for the same locks.
-	Store string `json:"store,omitempty"`
 	// Backend and the capabilities are returned by /readyz.
 	Backend      string        `json:"backend,omitempty"`
 	Capabilities *Capabilities `json:"capabilities,omitempty"`
@@ -326,6 +323,9 @@ const (
 	// HeaderTime is the server's wall clock when it answered: the times in the answer are to
 	// be compared with this one.
 	HeaderTime = "Holdfast-Time"
+	// HeaderStore is in an answer the ID of the server's store, if it is known, and in a request that of the store
+	// that the client uses. A server of another store refuses the request with TypeOtherStore.
+	HeaderStore = "Holdfast-Store"
 	// HeaderRequestID names the request in the answer and in the server's log. A client or a
 	// proxy may choose it: 1 to 64 letters, digits and . _ : -.
 	HeaderRequestID = "X-Request-Id"

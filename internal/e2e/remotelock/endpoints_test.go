@@ -11,6 +11,7 @@ import (
 	"net/http/httptest"
 	"strconv"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -116,9 +117,10 @@ func TestServerOfAnotherStore(t *testing.T) {
 	t.Parallel()
 	store := func(id string, granted *int) *httptest.Server {
 		return httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			w.Header().Set("Holdfast-Store", id)
 			if r.URL.Path == "/readyz" {
 				w.Header().Set("Content-Type", "application/json")
-				fmt.Fprintf(w, `{"status":"ready","backend":"etcd","store":%q,"capabilities":{"max_wait":"1m","min_ttl":"1s","max_ttl":"1h"}}`, id)
+				fmt.Fprint(w, `{"status":"ready","backend":"etcd","capabilities":{"max_wait":"1m","min_ttl":"1s","max_ttl":"1h"}}`)
 				return
 			}
 			if strings.HasPrefix(r.URL.Path, "/v1/") {
@@ -147,6 +149,74 @@ func TestServerOfAnotherStore(t *testing.T) {
 	}
 	if ours+theirs > 0 {
 		t.Errorf("%d and %d requests", ours, theirs)
+	}
+}
+
+// identified is a backend of a store with an ID.
+type identified struct {
+	backend.Backend
+	id string
+}
+
+func (b identified) StoreID() string { return b.id }
+
+// An address that leads to another store, as behind a balancer or after a restart on another --backend, is refused, also on
+// connections that are new: the lock may be held in the first store. Nothing is done in the other store.
+func TestAddressLeadsToAnotherStore(t *testing.T) {
+	t.Parallel()
+	stores := map[string]backend.Backend{"a": memlock.NewStore().Open(), "b": memlock.NewStore().Open()}
+	handlers := make(map[string]http.Handler)
+	for id, b := range stores {
+		srv, err := server.New(identified{b, id}, server.Config{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() {
+			if err := errors.Join(srv.Close(context.WithoutCancel(t.Context())), b.Close()); err != nil {
+				t.Error(err)
+			}
+		})
+		handlers[id] = srv.Handler()
+	}
+	var at atomic.Value
+	at.Store("a")
+	front := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		handlers[at.Load().(string)].ServeHTTP(w, r) //nolint:forcetypeassert // stored here only
+	}))
+	t.Cleanup(front.Close)
+	remote, err := remotelock.Open(t.Context(), "holdfast://"+front.Listener.Addr().String(), remotelock.Config{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = remote.Close() })
+	ask := func(name string) backend.AcquireRequest {
+		req := leasetest.Ask(name, "")
+		req.Timed, req.TTL, req.Wait = true, time.Minute, false
+		return req
+	}
+	held := ask("held")
+	leasetest.Take(t, remote, held)
+	at.Store("b")
+	front.CloseClientConnections()
+	var one, many error
+	leasetest.Eventually(t, "a connection is made to the other store", func() bool {
+		_, one = remote.Acquire(t.Context(), ask("one"))
+		return errors.Is(one, backend.ErrRefused)
+	})
+	if away, ok := errors.AsType[*backend.UnavailableError](one); !ok || away.MayHold {
+		t.Errorf("an acquire in the other store: %v; want an *UnavailableError that nothing is held", one)
+	}
+	renewal := backend.RenewRequest{Leases: []backend.TimedRenewal{{Name: held.Name, Lease: held.Lease, TTL: held.TTL}}}
+	_, many = remote.Renew(t.Context(), renewal)
+	if !errors.Is(many, backend.ErrRefused) {
+		t.Errorf("a renewal in the other store: %v; want ErrRefused", many)
+	}
+	if page, err := stores["b"].List(t.Context(), backend.ListRequest{}); err != nil || len(page.Locks) > 0 {
+		t.Errorf("the other store has %+v, %v", page.Locks, err)
+	}
+	at.Store("a")
+	if _, err := remote.Renew(t.Context(), renewal); err != nil {
+		t.Errorf("a renewal in the first store again: %v", err)
 	}
 }
 
