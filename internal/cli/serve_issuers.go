@@ -146,8 +146,8 @@ func unreadable(by access.Issuer, err error) error {
 	return &backend.UnavailableError{Backend: by.URL, Op: "read the keys for tokens", RetryAfter: issuerPause, Err: err}
 }
 
-// paced sends a request only when the one before it to the same path is some time ago. That the issuer does
-// not answer, or not with 200, is an *awayError.
+// paced sends a request only when the one before it to the same path is some time ago. That it sends none, or that the
+// issuer does not answer, or not with 200, is an *awayError: whether an unknown key is new or invented is not known then.
 type paced struct {
 	base  *http.Transport
 	pause time.Duration
@@ -167,7 +167,7 @@ type awayError struct{ error }
 func (e *awayError) Unwrap() error { return e.error }
 
 var (
-	errPaced  = errors.New("the keys were read a moment ago")
+	errPaced  = errors.New("the key of the token is unknown, and the keys of the issuer were read a moment ago: try again")
 	errStatus = errors.New("it answered with another status than 200")
 )
 
@@ -183,7 +183,7 @@ func (p *paced) RoundTrip(r *http.Request) (*http.Response, error) {
 	last, asked := p.last[r.URL.Path]
 	if asked && time.Since(last.at) < p.pause {
 		p.mu.Unlock()
-		return nil, cmp.Or(last.err, errPaced)
+		return nil, cmp.Or[error](last.err, &awayError{errPaced})
 	}
 	p.last[r.URL.Path] = attempt{time.Now(), nil}
 	p.mu.Unlock()

@@ -14,13 +14,15 @@ import (
 // The methods are not safe for concurrent use.
 type Files struct {
 	paths []string
-	seen  [][sha256.Size]byte // zero: it could not be read
+	last  [][sha256.Size]byte // as they were read last; zero: it could not be read
+	seen  [][sha256.Size]byte // as they were when Changed reported them, or in New
 }
 
 // New reads the files. The caller reads them after that, so that a change in between is found.
 func New(paths ...string) *Files {
 	f := &Files{paths: paths}
-	f.seen = f.read()
+	f.last = f.read()
+	f.seen = f.last
 	return f
 }
 
@@ -34,16 +36,20 @@ func (f *Files) read() [][sha256.Size]byte {
 	return all
 }
 
-// Changed reports whether any of the files has changed since the last call, or since New. A file that
-// can no longer be read has changed.
+// Changed reports whether any of the files has changed since it reported that, or since New, and is the same as in the
+// last call: a file that is being written has every state in between. A file that can no longer be read has changed.
 func (f *Files) Changed() bool {
 	now := f.read()
-	changed := !slices.Equal(now, f.seen)
+	steady := slices.Equal(now, f.last)
+	f.last = now
+	if !steady || slices.Equal(now, f.seen) {
+		return false
+	}
 	f.seen = now
-	return changed
+	return true
 }
 
-// Keep calls read, and calls it again after each change of the files, until the function that it
+// Keep calls read, and calls it again after each change of the files (see Changed), until the function that it
 // returns is called. It tells told the result of each call after the first one.
 //
 // Errors: that of the first call of read.

@@ -9,7 +9,7 @@ import (
 	"github.com/holdfast-io/holdfast/internal/reload"
 )
 
-// A change of the contents is found, once, also when a link is exchanged and when the file vanishes.
+// A change of the contents is found, once, when the files have stayed the same between two calls, also when a link is exchanged and when the file vanishes.
 func TestChanged(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
@@ -44,9 +44,13 @@ func TestChanged(t *testing.T) {
 		{"the file vanishes", func() { _ = os.Remove(at("a")) }, true},
 		{"it is still gone", func() {}, false},
 		{"it comes back", func() { put("a", "3") }, true},
+		{"it was empty for a moment", func() { put("a", ""); f.Changed(); put("a", "3"); f.Changed() }, false},
 	}
 	for _, s := range steps {
 		s.do()
+		if f.Changed() {
+			t.Errorf("%s: found while it may still be written", s.what)
+		}
 		if got := f.Changed(); got != s.want {
 			t.Errorf("%s: %v, want %v", s.what, got, s.want)
 		}

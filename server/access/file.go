@@ -24,8 +24,9 @@ type Options struct {
 	Logger *slog.Logger
 }
 
-// File is a policy that is read again when its file changes. A file that cannot be read, or has an
-// error, changes nothing: the policy before it stays. Its methods are safe for concurrent use.
+// File is a policy that is read again when its file has changed, and has stayed the same for Options.Every: a file that
+// is being copied is not a policy. A file that cannot be read, has an error, or is empty changes nothing: the policy before it
+// stays. Its methods are safe for concurrent use.
 type File struct {
 	path    string
 	log     *slog.Logger

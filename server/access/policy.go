@@ -136,6 +136,9 @@ func Parse(text []byte) (*Policy, error) {
 			return nil, err
 		}
 	}
+	if len(p.principals) == 0 { // a file is empty for a moment while it is copied over
+		return nil, invalid("principals", "none", "at least one: a policy without any lets nobody in")
+	}
 	return p, nil
 }
 

@@ -107,14 +107,6 @@ limits:
 	}
 }
 
-// The empty file allows nothing.
-func TestEmpty(t *testing.T) {
-	t.Parallel()
-	if d := parse(t, "").Decide("billing", access.Read, "x"); d.Allowed {
-		t.Errorf("%+v", d)
-	}
-}
-
 // A mistake is an error that names the place. A token that was written instead of its hash is not
 // repeated.
 func TestParseErrors(t *testing.T) {
@@ -153,6 +145,7 @@ func TestParseErrors(t *testing.T) {
 	}
 	for _, text := range []string{
 		"principals: {a: {}}\ngrants: [{to: [a], locks: [x], verbs: [admin]}]", // an administrator of one lock
+		"", "# nothing", "grants: []", "principals: {}", // who may do nothing at all is a mistake, or half a file
 		"a: b\n---\nc: d", "grants: 7", "\t", "principals: {a: {}, a: {}}", strings.Repeat("#", 5<<20),
 	} {
 		if _, err := access.Parse([]byte(text)); !errors.Is(err, backend.ErrInvalid) {
