@@ -75,16 +75,28 @@ func (w *supervisor) stopped(t control, by syscall.Signal) {
 		setForeground(t.tty, w.child.pid)
 	case t.tty >= 0:
 		w.takeBack(t)
-		_ = syscall.Kill(0, syscall.SIGSTOP) // the whole job, for its shell
+		stop(0) // the whole job, for its shell
 		if t.first && foreground(t.tty) == syscall.Getpgrp() {
 			setForeground(t.tty, w.child.pid)
 		} // else it continues in the background
 	case w.toStop.Swap(false):
-		_ = syscall.Kill(os.Getpid(), syscall.SIGSTOP)
+		stop(os.Getpid())
 	default:
 		return // another process stopped it, and can continue it
 	}
-	w.child.signal(syscall.SIGCONT)
+	_ = w.child.signal(syscall.SIGCONT)
+}
+
+// stop stops this process, or its group if pid is 0, and returns when this process was continued. Kill may return before
+// the signal has stopped all threads: without the wait the command would be continued right away.
+func stop(pid int) {
+	continued := make(chan os.Signal, 1)
+	signal.Notify(continued, syscall.SIGCONT)
+	defer signal.Stop(continued)
+	_ = syscall.Kill(pid, syscall.SIGSTOP)
+	if os.Getpid() != 1 { // the kernel does not stop PID 1
+		<-continued
+	}
 }
 
 // takeBack puts this process into the foreground again, if the command was there.

@@ -165,7 +165,8 @@ func beats(t *testing.T) (beating, string, string) {
 	dir := t.TempDir()
 	file, stop, script := filepath.Join(dir, "beats"), filepath.Join(dir, "stop"), filepath.Join(dir, "beat.pl")
 	text := fmt.Sprintf(`use Time::HiRes qw(time sleep);
-until (-e "%s") { open(F, ">>", "%s"); printf F "%%d\n", time * 1e9; close F; sleep 0.01 }
+open(P, ">", "%[2]s.pid"); print P $$; close P;
+until (-e "%[1]s") { open(F, ">>", "%[2]s"); printf F "%%d\n", time * 1e9; close F; sleep 0.01 }
 `, stop, file)
 	if err := os.WriteFile(script, []byte(text), 0o600); err != nil {
 		t.Fatal(err)
@@ -176,6 +177,15 @@ until (-e "%s") { open(F, ">>", "%s"); printf F "%%d\n", time * 1e9; close F; sl
 func (b beating) begun(t *testing.T) {
 	t.Helper()
 	await(t, 30*time.Second, "the command runs", func() bool { return read(t, b.file) != "" })
+}
+
+// stopped fails the test if the command is not stopped.
+func (b beating) stopped(t *testing.T) {
+	t.Helper()
+	stat := read(t, "/proc/"+read(t, b.file+".pid")+"/stat")
+	if _, state, _ := strings.Cut(stat, ") "); !strings.HasPrefix(state, "T") {
+		t.Errorf("the command is not stopped: %s", stat)
+	}
 }
 
 // more waits until the command writes.
@@ -206,6 +216,7 @@ func TestStopAndGoOn(t *testing.T) {
 			b.begun(t)
 			x.types(ctrlZ)
 			x.sees("Stopped")
+			b.stopped(t)
 			x.sees("> ")
 			x.types("echo shell-$((40+2))\n")
 			x.sees("shell-42")
@@ -247,6 +258,7 @@ func TestStoppedPastTheLease(t *testing.T) {
 	b.begun(t)
 	x.types(ctrlZ)
 	x.sees("Stopped")
+	b.stopped(t)
 	began := next(t, url)
 	x.types("fg; echo went=$?\n")
 	x.sees("went=70")
@@ -267,6 +279,7 @@ func TestStopInAPipeline(t *testing.T) {
 	b.begun(t)
 	x.types(ctrlZ)
 	x.sees("Stopped")
+	b.stopped(t)
 	x.types("fg; echo went=$?\n")
 	b.more(t)
 	touch(t, stop)
