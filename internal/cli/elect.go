@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"os"
 	"strings"
 	"syscall"
 	"time"
@@ -84,22 +83,22 @@ func (a *app) elect(ctx context.Context, name string, argv []string, o *lockOpti
 	}
 	defer done()
 	opts = append(opts, o.waits()...) // the rest of the wait
-	signals, stop := mindSignals()
+	in, stop := mindSignals()
 	defer stop()
 	for {
-		err := a.runOnce(ctx, client, name, argv, opts, o, grace, signals)
+		err := a.runOnce(ctx, client, name, argv, opts, o, grace, in)
 		if once || !errors.Is(err, holdfast.ErrLost) {
 			return err
 		}
 		a.warn("%v; joining the election again", err)
-		if err := restOrSignal(ctx, signals); err != nil {
+		if err := restOrSignal(ctx, in); err != nil {
 			return err
 		}
 	}
 }
 
 // restOrSignal pauses, so that a leader who loses repeatedly does not cause a busy loop.
-func restOrSignal(ctx context.Context, signals <-chan os.Signal) error {
+func restOrSignal(ctx context.Context, in incoming) error {
 	timer := time.NewTimer(time.Second)
 	defer timer.Stop()
 	for {
@@ -108,7 +107,9 @@ func restOrSignal(ctx context.Context, signals <-chan os.Signal) error {
 			return nil
 		case <-ctx.Done():
 			return context.Cause(ctx)
-		case s := <-signals:
+		case <-in.children:
+			reapOrphans()
+		case s := <-in.signals:
 			if n, ok := s.(syscall.Signal); ok && ends(n) {
 				return exitError(128 + int(n))
 			}

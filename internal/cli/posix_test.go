@@ -18,7 +18,7 @@ func TestSupervisionOfPOSIX(t *testing.T) {
 	same := []string{
 		"TestBrokenWhileRunning", "TestSignalsArePassedOn", "TestSignalWhileWaiting", "TestWatchdogKilled", "TestNoOtherWatchdog",
 		"TestStoppedCommandIsTerminated", "TestDaemonIsLeftAlone", "TestRunWithinRun", "TestFilesArePassedOn", "TestIgnoredSignals",
-		"TestTerminal", "TestStopAndGoOn", "TestStoppedPastTheLease", "TestStopInAPipeline", "TestAtMostSaysSo",
+		"TestTerminal", "TestStopAndGoOn", "TestCommandOfAnotherUser", "TestStoppedPastTheLease", "TestStopInAPipeline", "TestAtMostSaysSo",
 		"TestHolderKilled/sqlite", "TestHolderStopped/sqlite",
 	}
 	exe, err := os.Executable()

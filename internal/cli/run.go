@@ -40,11 +40,13 @@ Signals are passed on to the command. It runs in its own process group, in the
 foreground if there is a terminal. Ctrl-Z, fg and bg work as for any command, but a
 stopped holdfast renews nothing, and the command is killed when the lease ends. Children
 that are still running when the command exits are left alone, as by a shell, and the lock
-is released. A child that starts its own session (setsid) cannot be killed and may
-outlive the lease: send the token with its writes.
+is released. A child that starts its own session (setsid), and a process that runs as
+another user, cannot be killed and may outlive the lease: send the token with its writes,
+and write "sudo holdfast run NAME -- COMMAND" with sudo before holdfast.
 
-On Linux the kernel kills the command if holdfast is killed. On macOS and the BSDs the
-separate process does, so a command outlives its lease there if both are killed at once.
+If holdfast and the separate process are killed at once, the kernel kills the command on
+Linux, but not its children; on macOS and the BSDs neither. As the first process of a
+container, holdfast reaps orphans, and no process of the container outlives it.
 On OpenBSD and NetBSD there is no local file: give --backend.
 
 Exit status: the command's own, or 128 plus the signal that ended it; 75 if the lock could
@@ -95,13 +97,13 @@ func addGrace(cmd *cobra.Command, grace, ttl *time.Duration) {
 // runOnce takes the lock, runs the command and releases the lock. The error is ErrLost when the
 // command was ended because of the lease.
 func (a *app) runOnce(ctx context.Context, client *holdfast.Client, name string, argv []string, opts []holdfast.AcquireOption,
-	o *lockOptions, grace time.Duration, signals <-chan os.Signal,
+	o *lockOptions, grace time.Duration, in incoming,
 ) error {
-	lock, err := a.acquireOrSignal(ctx, client, name, opts, signals)
+	lock, err := a.acquireOrSignal(ctx, client, name, opts, in)
 	if err != nil {
 		return err
 	}
-	status, err := a.supervise(lock, argv, o, grace, signals)
+	status, err := a.supervise(lock, argv, o, grace, in)
 	if err != nil {
 		_ = lock.Release(context.WithoutCancel(ctx))
 		return err
@@ -121,7 +123,7 @@ func (a *app) runOnce(ctx context.Context, client *holdfast.Client, name string,
 }
 
 // acquireOrSignal waits for the lock until a signal ends the wait.
-func (a *app) acquireOrSignal(ctx context.Context, c *holdfast.Client, name string, opts []holdfast.AcquireOption, signals <-chan os.Signal) (*holdfast.Lock, error) {
+func (a *app) acquireOrSignal(ctx context.Context, c *holdfast.Client, name string, opts []holdfast.AcquireOption, in incoming) (*holdfast.Lock, error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	var got atomic.Int64
@@ -133,7 +135,9 @@ func (a *app) acquireOrSignal(ctx context.Context, c *holdfast.Client, name stri
 		defer notice.Stop()
 		for {
 			select {
-			case s := <-signals:
+			case <-in.children:
+				reapOrphans()
+			case s := <-in.signals:
 				n, _ := s.(syscall.Signal)
 				if ends(n) {
 					got.Store(int64(n))
@@ -178,16 +182,23 @@ func (a *app) tellHolder(ctx context.Context, c *holdfast.Client, name string) {
 	a.warn("waiting for %q, held by %s since %s", name, h.Owner, h.Since.Local().Format(time.TimeOnly))
 }
 
-// mindSignals returns the signals that are passed on to the command, until the returned
-// function is called. The command ignores the signals that are ignored here.
-func mindSignals() (<-chan os.Signal, func()) {
-	signals := make(chan os.Signal, 16)
+// incoming are the signals that this process gets.
+type incoming struct {
+	signals  <-chan os.Signal // to pass on to the command
+	children <-chan os.Signal // a child has ended, perhaps an orphan: see reapOrphans
+}
+
+// mindSignals returns the incoming signals, until the returned function is called. The command ignores the signals that
+// are ignored here.
+func mindSignals() (incoming, func()) {
+	signals, children := make(chan os.Signal, 16), make(chan os.Signal, 1)
+	signal.Notify(children, syscall.SIGCHLD)
 	signal.Notify(signals, minded(
 		syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP, syscall.SIGQUIT, syscall.SIGUSR1, syscall.SIGUSR2,
 		syscall.SIGWINCH, syscall.SIGCONT, syscall.SIGTSTP, syscall.SIGALRM,
 	)...)
 	surviveUnread()
-	return signals, func() { signal.Stop(signals) }
+	return incoming{signals, children}, func() { signal.Stop(signals); signal.Stop(children) }
 }
 
 func ends(s syscall.Signal) bool {
@@ -196,7 +207,7 @@ func ends(s syscall.Signal) bool {
 
 // supervise runs the command as long as the lease is kept. It returns an error for a command
 // that could not be started, or for a lock that was lost.
-func (a *app) supervise(lock *holdfast.Lock, argv []string, o *lockOptions, grace time.Duration, signals <-chan os.Signal) (int, error) {
+func (a *app) supervise(lock *holdfast.Lock, argv []string, o *lockOptions, grace time.Duration, in incoming) (int, error) {
 	// The command dies with the thread that started it.
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
@@ -217,7 +228,7 @@ func (a *app) supervise(lock *holdfast.Lock, argv []string, o *lockOptions, grac
 	if err := start(); err != nil {
 		a.warn("start the command: %v", err) // the child ends by itself
 	}
-	w := &supervisor{app: a, lock: lock, atMost: o.atMost > 0, child: c, watchdog: g, margin: margin, grace: grace, signals: signals, done: make(chan struct{})}
+	w := &supervisor{app: a, lock: lock, atMost: o.atMost > 0, child: c, watchdog: g, margin: margin, grace: grace, in: in, done: make(chan struct{})}
 	watched := make(chan struct{})
 	go func() { defer close(watched); w.watch() }()
 	status := w.await(tty)
@@ -225,6 +236,9 @@ func (a *app) supervise(lock *holdfast.Lock, argv []string, o *lockOptions, grac
 	<-watched
 	w.watchdog.bye()
 	if w.condemned.Load() {
+		if c.foreign() {
+			w.sayForeign()
+		}
 		if err := lock.Err(); err != nil {
 			return status, fmt.Errorf("the command was ended: %w", err)
 		}
@@ -257,7 +271,7 @@ type supervisor struct {
 	watchdog  *watchdog
 	margin    time.Duration
 	grace     time.Duration
-	signals   <-chan os.Signal
+	in        incoming
 	done      chan struct{} // closed when the command has ended
 	condemned atomic.Bool   // it was told to end because of the lease
 	toStop    atomic.Bool   // SIGTSTP was passed on
@@ -276,14 +290,16 @@ func (w *supervisor) watch() {
 		select {
 		case <-w.done:
 			return
-		case s := <-w.signals:
+		case <-w.in.children:
+			reapOrphans(w.child.pid, w.watchdog.process.Pid)
+		case s := <-w.in.signals:
 			if n, ok := s.(syscall.Signal); ok {
 				if n == syscall.SIGTSTP {
 					w.toStop.Store(true)
 				}
-				w.child.signal(n)
+				_ = w.child.signal(n)
 				if n == syscall.SIGTERM || n == syscall.SIGHUP {
-					w.child.signal(syscall.SIGCONT) // a stopped command gets it too
+					_ = w.child.signal(syscall.SIGCONT) // a stopped command gets it too
 				}
 			}
 		case <-w.lock.Renewed():
@@ -300,7 +316,9 @@ func (w *supervisor) watch() {
 			w.condemn(w.reason())
 		case <-kill.C:
 			w.condemned.Store(true)
-			w.child.signal(syscall.SIGKILL)
+			if errors.Is(w.child.signal(syscall.SIGKILL), syscall.EPERM) {
+				w.sayForeign()
+			}
 		case <-lost:
 			lost = nil
 			w.condemn(w.lock.Err().Error())
@@ -327,8 +345,13 @@ func (w *supervisor) reason() string {
 func (w *supervisor) condemn(why string) {
 	w.condemned.Store(true)
 	w.app.warn("ending the command: %s", why)
-	w.child.signal(syscall.SIGTERM)
-	w.child.signal(syscall.SIGCONT) // a stopped command gets the SIGTERM too
+	_ = w.child.signal(syscall.SIGTERM)
+	_ = w.child.signal(syscall.SIGCONT) // a stopped command gets the SIGTERM too
+}
+
+// sayForeign reports processes that this one may not end. It continues to wait for a command that is one of them.
+func (w *supervisor) sayForeign() {
+	w.app.sayError(fmt.Errorf("the lock %q is lost, but processes of another user in the command's process group %d cannot be ended, and may run beside the next holder: end them", w.lock.Name(), w.child.pid), exitLost)
 }
 
 // replaceWatchdog starts a new watchdog after the first one was killed, and returns what

@@ -9,10 +9,14 @@ import (
 	"io/fs"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"runtime"
+	"slices"
 	"strconv"
+	"strings"
 	"sync"
 	"syscall"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -116,12 +120,45 @@ func gate(args []string, stderr io.Writer) int {
 }
 
 // signal sends s to the whole group, unless the command was reaped: after that its ID may
-// belong to another process.
-func (c *child) signal(s syscall.Signal) {
+// belong to another process. It returns EPERM if the command belongs to another user: the group's other processes have got the
+// signal.
+func (c *child) signal(s syscall.Signal) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if !c.reaped {
-		_ = syscall.Kill(-c.pid, s)
+	if c.reaped {
+		return nil
+	}
+	_ = syscall.Kill(-c.pid, s)
+	return syscall.Kill(c.pid, 0)
+}
+
+// foreign reports whether processes of another user are left in the group after the command was reaped and the rest of the
+// group killed. Processes that were killed may need a moment to end, and are in the group until they are reaped.
+func (c *child) foreign() bool {
+	var err error
+	for range 100 {
+		if err = syscall.Kill(-c.pid, 0); errors.Is(err, syscall.ESRCH) {
+			return false
+		}
+		time.Sleep(10 * time.Millisecond)
+		reapOrphans()
+	}
+	return errors.Is(err, syscall.EPERM)
+}
+
+// reapOrphans reaps the processes that the kernel has handed to this one, which is then PID 1 or a subreaper, when their
+// parent ended, and that have ended too. It leaves alone the process IDs of own, and the group of this process: there are
+// programs that a library has started and waits for. It does nothing where there is no /proc.
+func reapOrphans(own ...int) {
+	lists, _ := filepath.Glob("/proc/self/task/*/children")
+	for _, list := range lists {
+		text, _ := os.ReadFile(list) //nolint:gosec // of the kernel
+		for _, word := range strings.Fields(string(text)) {
+			pid, err := strconv.Atoi(word)
+			if group, gone := syscall.Getpgid(pid); errors.Join(err, gone) == nil && group != syscall.Getpgrp() && !slices.Contains(own, pid) {
+				_, _ = syscall.Wait4(pid, nil, syscall.WNOHANG, nil)
+			}
+		}
 	}
 }
 
