@@ -247,7 +247,7 @@ func (c *Client) call(name string, s *settings) *call {
 	x := &call{c: c, floor: s.atLeast, most: s.atMost, noRenew: s.noRenew}
 	r := &x.req
 	r.Patience, r.Session, r.Fixed, r.Candidates = s.wait, c.sess, s.lease, x
-	r.Name, r.Owner, r.Note, r.Reentrant, r.Wait = name, s.owner, s.note, s.reentrant, s.wait != 0
+	r.Name, r.Owner, r.Note, r.Wait = name, s.owner, s.note, s.wait != 0
 	if s.limit > 1 || s.shared && s.limit != 1 { // a limit of one admits a single holder
 		r.Mode = backend.Shared
 		r.Permits = 1

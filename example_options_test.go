@@ -104,25 +104,3 @@ func ExampleAtMost() {
 	}
 	// Output: lost: at_most
 }
-
-// Two processes of one job hold the lock together, under one token.
-func ExampleReentrant() {
-	ctx := context.Background()
-	store := memlock.NewStore()
-	one, two := store.Open(), store.Open()
-	defer one.Close()
-	defer two.Close()
-	a, _ := holdfast.New(one, holdfast.Config{Owner: "job-7"})
-	defer a.Close(ctx)
-	b, _ := holdfast.New(two, holdfast.Config{Owner: "job-7"})
-	defer b.Close(ctx)
-
-	first, _ := a.Acquire(ctx, "disk", holdfast.Reentrant())
-	second, err := b.TryAcquire(ctx, "disk", holdfast.Reentrant())
-	if err != nil {
-		fmt.Println(err)
-		return
-	}
-	fmt.Println(first.Token() == second.Token())
-	// Output: true
-}

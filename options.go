@@ -18,18 +18,17 @@ type ResumeOption interface{ resume(s *settings) error }
 
 // settings is the combined effect of the options of one call.
 type settings struct {
-	ttl       time.Duration // 0: the client's TTL
-	wait      time.Duration // negative: until the context ends
-	shared    bool
-	limit     int // 0: not given
-	permits   int // 0: not given
-	owner     string
-	note      string
-	atLeast   time.Duration
-	atMost    time.Duration
-	noRenew   bool
-	reentrant bool
-	lease     LeaseID
+	ttl     time.Duration // 0: the client's TTL
+	wait    time.Duration // negative: until the context ends
+	shared  bool
+	limit   int // 0: not given
+	permits int // 0: not given
+	owner   string
+	note    string
+	atLeast time.Duration
+	atMost  time.Duration
+	noRenew bool
+	lease   LeaseID
 }
 
 type acquireFunc func(s *settings) error
@@ -102,7 +101,7 @@ func Permits(k int) AcquireOption {
 	})
 }
 
-// Owner names the caller, for people and for re-entry with Reentrant. At most 256 bytes. Default:
+// Owner names the caller, for people. At most 256 bytes. Default:
 // Config.Owner.
 func Owner(owner string) AcquireOption {
 	return acquireFunc(func(s *settings) error { s.owner = owner; return nil })
@@ -141,13 +140,6 @@ func AtMost(d time.Duration) Option {
 // the client, also its Close.
 func NoRenew() Option {
 	return anyFunc(func(s *settings) error { s.noRenew = true; return nil })
-}
-
-// Reentrant joins the exclusive lease that is held, if that was acquired with Reentrant by the same
-// Owner, also in another process. Both have the same token, and the lock is free when both are
-// released. Within one process re-entry needs no option: pass on the context of the lock.
-func Reentrant() AcquireOption {
-	return acquireFunc(func(s *settings) error { s.reentrant = true; return nil })
 }
 
 // WithLease uses a lease ID made by the caller (16 to 64 characters of A-Z a-z 0-9 _ -). The same

@@ -190,21 +190,17 @@ type AcquireRequest struct {
 	// Permits is how many the lease takes, 1 to Limit. Shared with a limit only;
 	// 0 counts as 1.
 	Permits int
-	// Owner names the requester, for people and for re-entry; see ValidateText. Optional.
+	// Owner names the requester, for people; see ValidateText. Optional.
 	Owner string
 	// Note is free text for people. Optional.
 	Note string
-	// Reentrant lets an exclusive lease join the exclusive lease that is held, if that lease is
-	// reentrant too and has the same, non-empty owner. The joining lease does not wait in the queue
-	// and gets the same token. The lock is free when all of them are released.
-	Reentrant bool
 	// Wait joins the queue when the lock is not free.
 	Wait bool
 }
 
 // Claim returns the part of the request that decides which leases it is compatible with.
 func (r AcquireRequest) Claim() Claim {
-	return Claim{Mode: r.Mode, Limit: r.Limit, Permits: max(1, r.Permits), Owner: r.Owner, Reentrant: r.Reentrant}
+	return Claim{Mode: r.Mode, Limit: r.Limit, Permits: max(1, r.Permits)}
 }
 
 // Grant is the result of Backend.Acquire.
@@ -221,8 +217,6 @@ type Grant struct {
 	Since time.Time
 	// Waited is true when the lease waited in the queue.
 	Waited bool
-	// Joined is true when a reentrant lease joined one that was held.
-	Joined bool
 	// ByTimer is true when, on a backend that pushes, the grant was found by a timer and not by
 	// push: a notification was lost.
 	ByTimer bool

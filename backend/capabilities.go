@@ -23,8 +23,6 @@ type Capabilities struct {
 	Shared bool
 	// Permits: shared leases with a limit.
 	Permits bool
-	// Reentrant: leases of one owner join across processes.
-	Reentrant bool
 	// FIFO: C3 holds. Otherwise the order of waiters is not defined.
 	FIFO bool
 	// Push: a hand-over reaches the waiter without polling.

@@ -43,8 +43,8 @@
 //
 // # Who does what
 //
-// The client (package holdfast) owns retries, the timing of renewals, local deadlines, re-entry in
-// one process, events and the signal of loss. A backend owns the queue, the tokens, the clock and
+// The client (package holdfast) owns retries, the timing of renewals, local deadlines, re-entry,
+// events and the signal of loss. A backend owns the queue, the tokens, the clock and
 // the wake-ups. Its only timers are those that a wait needs.
 //
 // # Sessions and timed leases

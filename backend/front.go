@@ -1,8 +1,7 @@
 package backend
 
 // Front is a queue of leases in a store that does not record which leases are held. As no waiter is
-// overtaken, the held leases are always the front of the queue, as far as it fits. Front is for
-// backends without re-entry, because a re-entrant lease overtakes.
+// overtaken, the held leases are always the front of the queue, as far as it fits.
 type Front struct {
 	// Claims of all holders and waiters, in order.
 	Claims []Claim

@@ -4,21 +4,13 @@ import "slices"
 
 // Claim is what a lease, or a request for one, occupies of its lock.
 type Claim struct {
-	Mode      Mode
-	Limit     int // 0: none
-	Permits   int // at least 1
-	Owner     string
-	Reentrant bool
-}
-
-// Joins reports whether c may join h, a held lease, by re-entry.
-func (c Claim) Joins(h Claim) bool {
-	return c.Mode == Exclusive && h.Mode == Exclusive &&
-		c.Reentrant && h.Reentrant && c.Owner != "" && c.Owner == h.Owner
+	Mode    Mode
+	Limit   int // 0: none
+	Permits int // at least 1
 }
 
 // Fits reports whether c may be held together with the leases in out, which are held: the rule of
-// C1. Leases that joined one another by re-entry count as one.
+// C1.
 func (c Claim) Fits(out []Claim) bool {
 	if len(out) == 0 {
 		return true

@@ -17,10 +17,6 @@ func permits(limit, k int) backend.Claim {
 	return backend.Claim{Mode: backend.Shared, Limit: limit, Permits: k}
 }
 
-func reentrant(owner string) backend.Claim {
-	return backend.Claim{Mode: backend.Exclusive, Permits: 1, Owner: owner, Reentrant: true}
-}
-
 func TestFits(t *testing.T) {
 	t.Parallel()
 	for _, x := range []struct {
@@ -41,44 +37,11 @@ func TestFits(t *testing.T) {
 		{"last permit", permits(3, 1), []backend.Claim{permits(3, 2)}, true},
 		{"one permit too many", permits(3, 1), []backend.Claim{permits(3, 2), permits(3, 1)}, false},
 		{"two permits where one is left", permits(3, 2), []backend.Claim{permits(3, 2)}, false},
-		{"reentrant under its like: joining is not fitting", reentrant("a"), []backend.Claim{reentrant("a")}, false},
-		{"reader under leases that joined", reader, []backend.Claim{reentrant("a"), reentrant("a")}, false},
 	} {
 		t.Run(x.name, func(t *testing.T) {
 			t.Parallel()
 			if got := x.claim.Fits(x.out); got != x.want {
 				t.Errorf("%+v.Fits(%+v) = %v", x.claim, x.out, got)
-			}
-		})
-	}
-}
-
-func TestJoins(t *testing.T) {
-	t.Parallel()
-	plain := exclusive
-	plain.Owner = "a"
-	nobody := reentrant("")
-	sharing := reader
-	sharing.Owner, sharing.Reentrant = "a", true
-	for _, x := range []struct {
-		name string
-		a, b backend.Claim
-		want bool
-	}{
-		{"same owner", reentrant("a"), reentrant("a"), true},
-		{"another owner", reentrant("a"), reentrant("b"), false},
-		{"a prefix of the owner", reentrant("a"), reentrant("ab"), false},
-		{"the other is not reentrant", reentrant("a"), plain, false},
-		{"this one is not reentrant", plain, reentrant("a"), false},
-		{"no owner", nobody, nobody, false},
-		{"shared", sharing, sharing, false},
-		{"shared under exclusive", sharing, reentrant("a"), false},
-		{"exclusive under shared", reentrant("a"), sharing, false},
-	} {
-		t.Run(x.name, func(t *testing.T) {
-			t.Parallel()
-			if got := x.a.Joins(x.b); got != x.want {
-				t.Errorf("%+v.Joins(%+v) = %v", x.a, x.b, got)
 			}
 		})
 	}
@@ -136,11 +99,11 @@ func TestAdmitProperties(t *testing.T) {
 		}
 		spare := out[:cap(out)]
 		for i := len(out); i < len(spare); i++ {
-			spare[i] = backend.Claim{Owner: "untouched"}
+			spare[i] = backend.Claim{Limit: -1}
 		}
 		n := backend.Admit(out, queue)
 		for i := len(out); i < len(spare); i++ {
-			if spare[i].Owner != "untouched" {
+			if spare[i].Limit != -1 {
 				t.Fatalf("Admit wrote into the caller's slice: %+v", spare)
 			}
 		}

@@ -124,17 +124,6 @@ func (r AcquireRequest) validateClaim(c Capabilities) error {
 	default:
 		return invalid("mode", strconv.Itoa(int(r.Mode)), "exclusive or shared")
 	}
-	if r.Reentrant {
-		if r.Mode != Exclusive {
-			return invalid("reentrant", "true", "false for a shared lease")
-		}
-		if r.Owner == "" {
-			return invalid("owner", `""`, "given for a reentrant lease")
-		}
-		if !c.Reentrant {
-			return fmt.Errorf("re-entry across processes: %w", ErrUnsupported)
-		}
-	}
 	return nil
 }
 

@@ -14,7 +14,7 @@ import (
 // all is a backend that can do everything.
 func all() backend.Capabilities {
 	return backend.Capabilities{
-		Name: "test", Sessions: true, Timed: true, Shared: true, Permits: true, Reentrant: true, FIFO: true, Watch: true,
+		Name: "test", Sessions: true, Timed: true, Shared: true, Permits: true, FIFO: true, Watch: true,
 		MinTTL: time.Second, MaxTTL: time.Hour, ExpiryLag: time.Second, MaxRenew: 2,
 	}
 }
@@ -144,10 +144,6 @@ func TestAcquireRequestValidate(t *testing.T) {
 		{"limit too great", shared(backend.MaxLimit+1, 1), nil, "limit"},
 		{"permits are not supported", shared(3, 1), func(c *backend.Capabilities) { c.Permits = false }, "unsupported"},
 		{"permits where there are no readers", shared(3, 1), func(c *backend.Capabilities) { c.Shared = false }, ""},
-		{"reentrant", func(r *backend.AcquireRequest) { r.Reentrant, r.Owner = true, "a" }, nil, ""},
-		{"reentrant without owner", func(r *backend.AcquireRequest) { r.Reentrant = true }, nil, "owner"},
-		{"reentrant reader", func(r *backend.AcquireRequest) { r.Mode, r.Reentrant, r.Owner = backend.Shared, true, "a" }, nil, "reentrant"},
-		{"re-entry is not supported", func(r *backend.AcquireRequest) { r.Reentrant, r.Owner = true, "a" }, func(c *backend.Capabilities) { c.Reentrant = false }, "unsupported"},
 		{"no session", func(r *backend.AcquireRequest) { r.Session = "" }, nil, "session"},
 		{"bad session", func(r *backend.AcquireRequest) { r.Session = "x" }, nil, "session"},
 		{"timed", timed(time.Minute), nil, ""},

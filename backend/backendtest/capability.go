@@ -15,7 +15,6 @@ func capabilityCases() []Case {
 		{ID: "C11", Name: "no-timed-leases", Rule: rule, Needs: func(c caps) bool { return !c.Timed }, run: refuses(timed(time.Minute))},
 		{ID: "C11", Name: "no-shared-leases", Rule: rule, Needs: func(c caps) bool { return !c.Shared }, run: refuses(shared)},
 		{ID: "C11", Name: "no-permits", Rule: rule, Needs: func(c caps) bool { return !c.Permits }, run: refuses(permits(2, 1))},
-		{ID: "C11", Name: "no-reentry", Rule: rule, Needs: func(c caps) bool { return !c.Reentrant }, run: refuses(reentrant("one"))},
 		{ID: "C11", Name: "no-watch", Rule: rule, Needs: func(c caps) bool { return !c.Watch }, run: noWatch},
 	}
 }

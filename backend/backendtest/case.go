@@ -62,7 +62,6 @@ func (r Result) Passed() bool { return r.Skipped == "" && len(r.Failures) == 0 }
 func Cases() []Case {
 	return slices.Concat(
 		exclusionCases(),
-		reentryCases(),
 		inspectionCases(),
 		tokenCases(),
 		orderCases(),

@@ -496,9 +496,6 @@ func describe(r backend.AcquireRequest) string {
 	if r.Timed {
 		b.WriteString(", timed " + r.TTL.String())
 	}
-	if r.Reentrant {
-		b.WriteString(", reentrant for " + strconv.Quote(r.Owner))
-	}
 	b.WriteString(")")
 	return b.String()
 }

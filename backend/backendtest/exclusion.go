@@ -2,7 +2,6 @@ package backendtest
 
 import (
 	"errors"
-	"fmt"
 	"strings"
 	"sync/atomic"
 	"time"
@@ -15,6 +14,7 @@ func exclusionCases() []Case {
 	return []Case{
 		{ID: "C1", Name: "exclusive-excludes", Rule: c1, run: exclusiveExcludes},
 		{ID: "C1", Name: "one-session-excludes-itself", Rule: "two leases of one session exclude each other: only the lease ID counts", run: oneSession},
+		{ID: "C1", Name: "owners-permit-nothing", Rule: "two leases of one owner exclude each other: an owner is a name for people", run: ownersPermitNothing},
 		{ID: "C1", Name: "one-of-many-wins", Rule: c1, run: oneOfMany},
 		{ID: "C1", Name: "refusals-name-somebody", Rule: "a lock without holders and waiters is never reported as held", run: refusalsName},
 		{ID: "C1", Name: "shared-leases-share", Rule: c1, Needs: needsShared, run: sharedShares},
@@ -218,77 +218,13 @@ func trickyNames(base string) []string {
 	return append(names, base+pad, base+pad+"y", base+pad+"yz", base+pad+"yZ", base+pad+"é")
 }
 
-func reentryCases() []Case {
-	const rule = "a reentrant exclusive lease joins one that is out and has the same owner: it does not wait and has the same token"
-	needs := func(c caps) bool { return c.Reentrant }
-	return []Case{
-		{ID: "C1", Name: "reentry-joins", Rule: rule, Needs: needs, run: reentryJoins},
-		{ID: "C1", Name: "reentry-overtakes-the-queue", Rule: rule, Needs: func(c caps) bool { return c.Reentrant && c.FIFO }, run: reentryOvertakes},
-		{ID: "C1", Name: "reentry-is-asked-for", Rule: "an acquire with another owner, or without re-entry, does not join", Needs: needs, run: reentryIsAsked},
-	}
-}
-
-func reentryJoins(e *env) {
+func ownersPermitNothing(e *env) {
 	a, b := e.client(), e.client()
-	name, who := e.name(), "tree-7"
-	first := a.take(a.ask(name, reentrant(who)))
-	if first.Joined {
-		e.Errorf("Grant.Joined is set for the lease that was first")
+	name := e.name()
+	l := a.take(a.ask(name, owner("one")))
+	for _, c := range []*client{a, b} {
+		c.refused(c.ask(name, owner("one")))
 	}
-	second, third := b.take(b.ask(name, reentrant(who))), b.take(b.ask(name, reentrant(who), e.timed(e.long())))
-	for _, l := range []lease{second, third} {
-		if l.Token != first.Token || !l.Joined {
-			e.Fatalf("the joiner has token %d, joined %v; the lease that it joined has token %d", l.Token, l.Joined, first.Token)
-		}
-	}
-	for _, l := range []lease{first, third, second} {
-		b.refused(b.ask(name))
-		b.refused(b.ask(name, reentrant("tree-8")))
-		b.give(l)
-	}
+	a.give(l)
 	e.free(name)
-	if next := b.take(b.ask(name)); next.Token <= first.Token {
-		e.Fatalf("token %d after token %d", next.Token, first.Token)
-	}
-}
-
-func reentryOvertakes(e *env) {
-	a, b := e.client(), e.client()
-	name, who := e.name(), "tree-7"
-	first := a.take(a.ask(name, reentrant(who)))
-	w := b.join(b.ask(name))
-	second := b.take(b.ask(name, reentrant(who)))
-	third := a.start(a.ask(name, reentrant(who))).granted()
-	if second.Token != first.Token || third.Token != first.Token {
-		e.Fatalf("the joiners have the tokens %d and %d; the lease that they joined has token %d", second.Token, third.Token, first.Token)
-	}
-	for _, l := range []lease{first, second, third} {
-		w.waits()
-		a.give(l)
-	}
-	if next := w.granted(); next.Token <= first.Token {
-		e.Fatalf("token %d after token %d", next.Token, first.Token)
-	}
-}
-
-func reentryIsAsked(e *env) {
-	a := e.client()
-	for i, c := range []struct{ first, second []option }{
-		{[]option{reentrant("one")}, []option{reentrant("two")}},
-		{[]option{reentrant("one")}, []option{reentrant("on")}},
-		{[]option{reentrant("one")}, []option{reentrant("One")}},
-		{[]option{reentrant("one")}, []option{owner("one")}},
-		{[]option{owner("one")}, []option{reentrant("one")}},
-	} {
-		name := fmt.Sprintf("%s/%d", e.name(), i)
-		l := a.take(a.ask(name, c.first...))
-		a.refused(a.ask(name, c.second...))
-		a.give(l)
-		e.free(name)
-	}
-	if e.caps.Shared {
-		name := e.name()
-		a.take(a.ask(name, shared, owner("one")))
-		a.refused(a.ask(name, reentrant("one")))
-	}
 }

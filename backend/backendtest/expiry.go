@@ -295,11 +295,6 @@ func leftIsAll(e *env) {
 		a.take(a.ask(name, permits(3, 1)))
 		whole("beside another permit", b.take(b.ask(name, of(permits(3, 2))...)))
 	}
-	if e.caps.Reentrant {
-		name := e.name()
-		a.take(a.ask(name, reentrant("one")))
-		whole("re-entered", b.take(b.ask(name, of(reentrant("one"))...)))
-	}
 }
 
 // leftNeverTooMuch compares the reported time left with when the lock becomes free.

@@ -117,7 +117,6 @@ func badRequests(e *env) []badRequest {
 		{"permits", "more permits than the limit", permits(2, 3)},
 		{"permits", "negative permits", permits(2, -1)},
 		{"permits", "two permits without a limit", permits(0, 2)},
-		{"owner", "re-entry without an owner", reentrant("")},
 	}
 	if e.caps.Timed {
 		bad = append(bad,
@@ -125,9 +124,6 @@ func badRequests(e *env) []badRequest {
 			badRequest{"ttl", "a negative TTL", timed(-time.Second)},
 			badRequest{"ttl", "a TTL below the bound", timed(e.caps.MinTTL - 1)},
 			badRequest{"ttl", "a TTL above the bound", timed(e.caps.MaxTTL + 1)})
-	}
-	if e.caps.Shared {
-		bad = append(bad, badRequest{"reentrant", "re-entry of a shared lease", func(r *backend.AcquireRequest) { reentrant("one")(r); shared(r) }})
 	}
 	if e.caps.Sessions {
 		for what, s := range badIDs() {

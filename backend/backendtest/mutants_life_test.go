@@ -295,13 +295,8 @@ func identityMutants() []mutant {
 				return b.Acquire(ctx, r)
 			}}
 		}},
-		{"lets any owner re-enter", []string{"C1"}, func() *hooks {
-			return &hooks{acquire: func(ctx context.Context, b backend.Backend, r backend.AcquireRequest) (backend.Grant, error) {
-				if r.Owner != "" && r.Mode == backend.Exclusive && r.Validate(b.Capabilities()) == nil {
-					r.Reentrant = true
-				}
-				return b.Acquire(ctx, r)
-			}}
+		{"lets the owner of a lease in again", []string{"C1"}, func() *hooks {
+			return rejoins(func(r backend.AcquireRequest, h backend.Holder) bool { return r.Owner != "" && r.Owner == h.Owner })
 		}},
 	}
 }

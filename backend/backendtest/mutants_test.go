@@ -175,14 +175,27 @@ func exclusionMutants() []mutant {
 			}}
 		}},
 		{"takes a session for the owner: what one goroutine holds the other has too", []string{"C1"}, func() *hooks {
-			return &hooks{acquire: func(ctx context.Context, b backend.Backend, r backend.AcquireRequest) (backend.Grant, error) {
-				if r.Session != "" && !r.Timed && r.Mode == backend.Exclusive && r.Owner == "" && r.Validate(b.Capabilities()) == nil {
-					r.Owner, r.Reentrant = string(r.Session), true
-				}
-				return b.Acquire(ctx, r)
-			}}
+			return rejoins(func(r backend.AcquireRequest, h backend.Holder) bool {
+				return r.Session != "" && r.Session == h.Session
+			})
 		}},
 	}
+}
+
+// rejoins grants a lock that is held to a request that is the same client as a holder.
+func rejoins(same func(backend.AcquireRequest, backend.Holder) bool) *hooks {
+	return &hooks{acquire: func(ctx context.Context, b backend.Backend, r backend.AcquireRequest) (backend.Grant, error) {
+		g, err := b.Acquire(ctx, r)
+		var held *backend.HeldError
+		if errors.As(err, &held) && r.Mode == backend.Exclusive {
+			for _, h := range held.Holders {
+				if same(r, h) {
+					return backend.Grant{Token: h.Token, Asked: time.Now(), Since: h.Since, Left: h.Left}, nil
+				}
+			}
+		}
+		return g, err
+	}}
 }
 
 // looksFirst is the classic race: one request reads whether the lock is free, and another takes

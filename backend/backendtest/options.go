@@ -22,7 +22,3 @@ func timed(ttl time.Duration) option {
 func owner(s string) option { return func(r *backend.AcquireRequest) { r.Owner = s } }
 
 func note(s string) option { return func(r *backend.AcquireRequest) { r.Note = s } }
-
-func reentrant(by string) option {
-	return func(r *backend.AcquireRequest) { r.Reentrant, r.Owner = true, by }
-}

@@ -5,9 +5,8 @@
 //
 // # Guarantees
 //
-// C1 to C14, except for what Capabilities does not claim: no timed leases, no re-entry across
-// processes, no events. Leases end with their session, and the session with the process. TTLs are
-// session_ttl_min or more, which is 10 s by default. Consul ends a session no earlier than its TTL
+// C1 to C14, except for what Capabilities does not claim: no timed leases and no events. Leases end
+// with their session, and the session with the process. TTLs are session_ttl_min or more, which is 10 s by default. Consul ends a session no earlier than its TTL
 // and as late as twice that (developer.hashicorp.com/consul/docs/dynamic-app-config/sessions): for
 // that long a lock may stay with a process that died, and a new leader starts to count again. A
 // process that lives and cannot renew gives up after the TTL by itself, and requests the end of

@@ -75,12 +75,10 @@ func (b *Backend) Acquire(ctx context.Context, req backend.AcquireRequest) (back
 	return g, err
 }
 
-// key returns the key of the entry, unless it joins.
+// key returns the key of the entry, unless that is at the head.
 func (a *acquisition) key() string {
 	return a.b.keys.entry(a.req.Name, a.p.slot, a.req.Mode, a.req.Limit)
 }
-
-func (a *acquisition) joinedKey() string { return a.b.keys.joinedEntry(a.req.Name, a.p.slot) }
 
 // run tries to take the lock, and joins the queue where trying is not enough.
 func (a *acquisition) run(ctx context.Context) (backend.Grant, error) {
@@ -123,9 +121,6 @@ func (a *acquisition) held(ctx context.Context, st state) error {
 func (a *acquisition) guards() []clientv3.Cmp {
 	cmps := []clientv3.Cmp{absent(a.claimK), absent(a.tomb), absent(a.key())}
 	cmps = append(cmps, a.alive()...)
-	if a.req.Reentrant {
-		cmps = append(cmps, absent(a.joinedKey()))
-	}
 	for _, limits := range a.otherLimits() {
 		cmps = append(cmps, limits.empty())
 	}
@@ -142,7 +137,7 @@ func (a *acquisition) why() []clientv3.Op {
 	ops := []clientv3.Op{
 		clientv3.OpGet(a.claimK, clientv3.WithKeysOnly()), clientv3.OpGet(a.tomb, clientv3.WithKeysOnly()),
 		clientv3.OpGet(session, clientv3.WithKeysOnly()),
-		clientv3.OpGet(a.key(), clientv3.WithKeysOnly()), clientv3.OpGet(a.joinedKey(), clientv3.WithKeysOnly()),
+		clientv3.OpGet(a.key(), clientv3.WithKeysOnly()),
 		a.b.keys.entries(a.req.Name).get(clientv3.WithLimit(glance)),
 		clientv3.OpGet(a.b.keys.head(a.req.Name)),
 	}
@@ -194,8 +189,8 @@ func (a *acquisition) see(ctx context.Context) (found, error) {
 func (a *acquisition) explain(resp *pb.TxnResponse, rev int64) (found, error) {
 	get := func(i int) *pb.RangeResponse { return resp.Responses[i].GetResponseRange() }
 	there := func(i int) bool { return len(get(i).Kvs) > 0 }
-	f := found{rev: rev, claimed: there(0), all: !get(5).More}
-	for _, e := range a.b.keys.decodeAll(get(6).Kvs) {
+	f := found{rev: rev, claimed: there(0), all: !get(4).More}
+	for _, e := range a.b.keys.decodeAll(get(5).Kvs) {
 		f.claimed = f.claimed || e.id() == a.req.Lease
 	}
 	switch {
@@ -206,17 +201,17 @@ func (a *acquisition) explain(resp *pb.TxnResponse, rev int64) (found, error) {
 	case a.sess != nil && !there(2):
 		a.b.end(a.sess, true)
 		return f, backend.ErrSessionLost
-	case there(3) || there(4):
+	case there(3):
 		a.b.slots.move(a.p)
 	}
 	for i := range a.otherLimits() {
-		for _, kv := range get(7 + i).Kvs {
+		for _, kv := range get(6 + i).Kvs {
 			if p, ok := a.b.keys.parse(string(kv.Key)); ok {
 				return f, &backend.LimitError{Name: a.req.Name, Asked: a.req.Limit, InForce: p.limit}
 			}
 		}
 	}
-	f.st = judge(a.b.keys.decodeAll(get(5).Kvs))
+	f.st = judge(a.b.keys.decodeAll(get(4).Kvs))
 	return f, nil
 }
 
@@ -236,11 +231,11 @@ func (a *acquisition) complete(ctx context.Context, f found) (found, error) {
 
 // record returns the entry's value. out is set where a timed lease is on an etcd lease other than
 // the session's.
-func (a *acquisition) record(out bool, root int64) record {
+func (a *acquisition) record(out bool) record {
 	now := time.Now().UnixMilli()
 	r := record{
-		Lease: string(a.req.Lease), Session: string(a.req.Session), Owner: a.req.Owner, Note: a.req.Note, Reentrant: a.req.Reentrant,
-		Permits: a.req.Permits, Root: root, Asked: now,
+		Lease: string(a.req.Lease), Session: string(a.req.Session), Owner: a.req.Owner, Note: a.req.Note,
+		Permits: a.req.Permits, Asked: now,
 	}
 	if a.req.Timed {
 		r.TTL = a.req.TTL.Milliseconds()
@@ -272,7 +267,7 @@ func (a *acquisition) clear() []clientv3.Cmp {
 	if a.req.Mode == backend.Exclusive {
 		return []clientv3.Cmp{k.entries(lock).empty()}
 	}
-	cmps := []clientv3.Cmp{k.joined(lock).empty(), k.exclusive(lock).empty()}
+	cmps := []clientv3.Cmp{k.exclusive(lock).empty()}
 	if a.req.Limit > 0 {
 		cmps = append(cmps, k.sharedWith(lock, a.req.Limit).empty())
 	}
@@ -296,7 +291,7 @@ func (a *acquisition) enqueue(ctx context.Context) (backend.Grant, error) {
 	for n := 0; ; n++ {
 		a.asked = time.Now()
 		a.step()
-		key, r := a.key(), a.record(false, 0)
+		key, r := a.key(), a.record(false)
 		resp, rev, err := a.b.commits.commit(ctx, opAcquire, &change{
 			name: a.req.Name, kind: kind, rides: kind == joins && a.b.queues.waits(a.req.Name), cmps: a.b.keys.headed(a.req.Name, a.req.Lease),
 			els: []clientv3.Op{clientv3.OpTxn(a.guards(), a.newEntry(key, r), nil)},
@@ -333,7 +328,7 @@ func (a *acquisition) goAhead(ctx context.Context) (backend.Grant, bool, error) 
 	a.asked = time.Now()
 	a.step()
 	k := a.b.keys
-	key, r := k.head(a.req.Name), a.record(false, 0)
+	key, r := k.head(a.req.Name), a.record(false)
 	resp, rev, err := a.b.commits.commit(ctx, opAcquire, &change{
 		name: a.req.Name,
 		cmps: a.ahead(),
@@ -389,11 +384,8 @@ func (a *acquisition) entered(ctx context.Context, in *pb.TxnResponse, own entry
 		return a.inQueue(ctx, own.rev)
 	}
 	last := in.Responses[0].GetResponseRange().GetKvs()
-	switch {
-	case len(last) == 0:
+	if len(last) == 0 {
 		return a.out(ctx, own, false)
-	case a.req.Reentrant:
-		return a.inQueue(ctx, own.rev)
 	}
 	before := need{key: string(last[0].Key), rev: last[0].CreateRevision}
 	return a.wait(ctx, own.rev, verdict{need: before, rev: own.rev})
@@ -413,12 +405,6 @@ func (a *acquisition) inQueue(ctx context.Context, rev int64) (backend.Grant, er
 	case out:
 		return a.out(ctx, *own, false)
 	}
-	if root := st.joinable(a.claim); root != nil {
-		g, joined, err := a.join(ctx, *own, *root)
-		if joined || err != nil {
-			return g, err
-		}
-	}
 	return a.wait(ctx, rev, verdict{need: needOf(&st, a.req.Lease), rev: now})
 }
 
@@ -428,33 +414,6 @@ func (a *acquisition) uncertain(err error) error {
 		return err
 	}
 	return &backend.UnavailableError{Backend: name, Op: opAcquire, MayHold: true, Err: err}
-}
-
-// join moves the entry out of the queue and joins it to a lease that is held. It returns false if
-// that lease was gone by then.
-func (a *acquisition) join(ctx context.Context, own, root entry) (backend.Grant, bool, error) {
-	a.step()
-	lease, err := a.own(ctx)
-	if err != nil {
-		return backend.Grant{}, false, a.uncertain(err)
-	}
-	key := a.joinedKey()
-	resp, rev, err := a.commitOut(ctx, &change{
-		name: a.req.Name,
-		cmps: append(a.alive(), created(own.key, own.rev), created(root.key, root.rev), absent(key)),
-		then: append(a.puts(key, lease, a.record(true, root.rank())), clientv3.OpDelete(own.key)),
-	})
-	if err != nil {
-		a.failed(err)
-		return backend.Grant{}, false, a.uncertain(err)
-	}
-	if !resp.Succeeded {
-		a.drop()
-		return backend.Grant{}, false, nil
-	}
-	a.lease = clientv3.NoLease
-	a.b.slots.stand(a.p, key, rev)
-	return a.grant(grantOf{rank: root.rank(), joined: true, left: a.req.TTL, pool: a.pooledID()}), true, nil
 }
 
 // vanished returns the reason why the entry no longer exists.

@@ -20,8 +20,7 @@ const opBreak = "break"
 
 // Break takes the lock from its holders, and notifies their sessions and the watchers. The
 // first read fixes the victims: all leases with tokens up to the greatest of theirs. A lease
-// granted later does not have such a token, unless it joins a victim by re-entry and so shares its
-// token: then it is broken, too. Where there are more than breakAtOnce holders, they lose the lock
+// granted later does not have such a token. Where there are more than breakAtOnce holders, they lose the lock
 // in several transactions, each of which keeps out the waiters that cannot share the lock with the
 // rest. If Break fails between them, the remaining holders still hold the lock.
 //
@@ -37,11 +36,11 @@ func (b *Backend) Break(ctx context.Context, req backend.BreakRequest) (backend.
 	defer leave()
 	br := &breaking{b: b, req: req}
 	for n := 0; ; n++ {
-		done, err := br.pass(ctx)
+		err := br.pass(ctx)
 		switch {
-		case done:
+		case err == nil:
 			return br.res, nil
-		case err != nil && !leaseGone(err):
+		case !leaseGone(err):
 			return backend.BreakResult{}, br.fail(err)
 		case !retry.Pause(ctx, delay(n)):
 			return backend.BreakResult{}, br.fail(fail(ctx, opBreak, context.Cause(ctx), false))
@@ -54,7 +53,7 @@ type breaking struct {
 	b     *Backend
 	req   backend.BreakRequest
 	res   backend.BreakResult
-	upTo  int64 // the greatest rank of a victim; 0: not read yet
+	upTo  int64 // the greatest create revision of a victim; 0: not read yet
 	begun bool  // something was changed
 }
 
@@ -66,35 +65,30 @@ func (br *breaking) fail(err error) error {
 	return err
 }
 
-// pass reads the leases to break, and breaks them. It returns true if none is left. If leaseGone
-// reports true for the error, the etcd lease that something was to hang on was gone, and nothing of
-// that part was done.
-func (br *breaking) pass(ctx context.Context) (bool, error) {
+// pass reads the leases to break, and breaks them. If leaseGone reports true for the error, the etcd
+// lease that something was to hang on was gone, and nothing of that part was done.
+func (br *breaking) pass(ctx context.Context) error {
 	st, rev, err := br.b.read(ctx, br.req.Name)
 	if err != nil {
-		return false, err
+		return err
 	}
 	if br.upTo == 0 {
 		if len(st.holders) == 0 {
 			br.res.Token = token(rev)
-			return true, nil
+			return nil
 		}
-		br.upTo = st.holders[len(st.holders)-1].rank()
+		br.upTo = st.holders[len(st.holders)-1].rev
 		br.res.Token = token(br.upTo + 1)
 	}
-	victims := slices.DeleteFunc(append(st.holders, st.queue...), func(e entry) bool { return e.rank() > br.upTo || !br.req.Takes(e.id()) })
+	victims := slices.DeleteFunc(append(st.holders, st.queue...), func(e entry) bool { return e.rev > br.upTo || !br.req.Takes(e.id()) })
 	told := br.b.holders(ctx, victims, breakAtOnce)
-	joinable := false
 	for from := 0; from < len(victims); from += breakAtOnce {
 		to := min(from+breakAtOnce, len(victims))
 		if err := br.part(ctx, victims[from:to], told[from:to]); err != nil {
-			return false, err
+			return err
 		}
 	}
-	for i := range victims {
-		joinable = joinable || victims[i].Reentrant && br.req.Lease == ""
-	}
-	return !joinable, nil // a lease that joined in the meantime has a victim's token
+	return nil
 }
 
 // part deletes those of these entries that still exist. told describes them.

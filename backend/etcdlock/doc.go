@@ -19,7 +19,6 @@
 //	q/<name>␀x!                an exclusive lease that found no other entry
 //	q/<name>␀x<slot>           another exclusive lease, held or waiting
 //	q/<name>␀s<limit><slot>    a shared one, with its limit in 6 hex digits
-//	q/<name>␀j<slot>           one that joined another by re-entry
 //	q/<name>␀y<lease>          a tombstone: the lease has ended, or was broken, and why
 //	q/<name>␀z                 the newest break, for watchers
 //	c/<name>␀<lease>           the claim: the lease exists, and where
@@ -51,9 +50,6 @@
 // abandoned); the record of the session exists; and, for a shared lease, there is no entry with
 // another limit. An acquire that does not wait puts its entry only where nothing is in the way. For
 // a semaphore, the permits are counted first, and the condition is that nothing was added since.
-//
-// Re-entry. A lease that joins another has the create revision of that one in its value, and ranks
-// with it, even after the first is released: the waiters wait for all of them.
 //
 // Slots. Entries reuse the same few keys, and the claim ties a key to its lease. etcd's index keeps
 // every key that was ever used until it compacts, and a range read passes over the dead ones.
@@ -92,8 +88,7 @@
 // reads again as well, and so does every waiter every 15 s.
 //
 // Hand-over. Within one process no read is needed. A release also checks whether the entry right
-// behind it is next, which is so if that entry and its session exist and no lease has joined the
-// one released. An entry made later ranks later, so nothing else can stand between the two.
+// behind it is next, which is so if that entry and its session exist. An entry made later ranks later, so nothing else can stand between the two.
 //
 // Group commit. Requests that arrive while two transactions are in progress, or one with many
 // requests in it, travel together in the next one: up to 64, but never two entries of one lock,

@@ -15,15 +15,11 @@ import (
 
 // record is the value of an entry. Name, mode and limit are in the key.
 type record struct {
-	Lease     string `json:"lease"`
-	Session   string `json:"session,omitempty"`
-	Owner     string `json:"owner,omitempty"`
-	Note      string `json:"note,omitempty"`
-	Permits   int    `json:"permits,omitempty"`
-	Reentrant bool   `json:"reentrant,omitempty"`
-	// Root is the create revision of the lease that this one joined, which is the place and the
-	// token of both.
-	Root int64 `json:"root,omitempty"`
+	Lease   string `json:"lease"`
+	Session string `json:"session,omitempty"`
+	Owner   string `json:"owner,omitempty"`
+	Note    string `json:"note,omitempty"`
+	Permits int    `json:"permits,omitempty"`
 	// TTL of a timed lease in milliseconds.
 	TTL int64 `json:"ttl,omitempty"`
 	// Out is set when a timed lease was granted: it is not on the etcd lease of a session.
@@ -44,7 +40,7 @@ type entry struct {
 	place
 	record
 	key   string
-	rev   int64 // create revision
+	rev   int64 // create revision: the place in the order of grants, and the token
 	mod   int64
 	lease clientv3.LeaseID
 }
@@ -101,16 +97,7 @@ func (e *entry) mode() backend.Mode {
 	return backend.Exclusive
 }
 
-// rank returns the place in the order of grants, which is also the token: the entry's own create
-// revision, or that of the lease joined.
-func (e *entry) rank() int64 {
-	if e.zone == zoneJoined && e.Root > 0 {
-		return e.Root
-	}
-	return e.rev
-}
-
-func (e *entry) token() fence.Token { return fence.Token(e.rank()) } //nolint:gosec // revisions are positive
+func (e *entry) token() fence.Token { return token(e.rev) }
 
 func (e *entry) timed() bool { return e.TTL > 0 }
 
@@ -118,9 +105,7 @@ func (e *entry) timed() bool { return e.TTL > 0 }
 func (e *entry) alone() bool { return e.timed() && e.Out && !e.Pooled }
 
 func (e *entry) claim() backend.Claim {
-	return backend.Claim{
-		Mode: e.mode(), Limit: e.limit, Permits: max(1, e.Permits), Owner: e.Owner, Reentrant: e.Reentrant,
-	}
+	return backend.Claim{Mode: e.mode(), Limit: e.limit, Permits: max(1, e.Permits)}
 }
 
 func (e *entry) since() time.Time {
@@ -141,35 +126,12 @@ type state struct {
 	refused bool
 }
 
-// judge determines the holders: the longest part of the queue, from its head, that fits together;
-// or, where leases have joined by re-entry, these and the one that they joined. It depends on
-// nothing but the entries, so that all who read the same revision come to the same result.
+// judge determines the holders: the longest part of the queue, from its head, that fits together. It
+// depends on nothing but the entries, so that all who read the same revision come to the same result.
 func judge(es []entry) state {
-	slices.SortFunc(es, func(a, b entry) int {
-		return cmp.Or(cmp.Compare(a.rank(), b.rank()), cmp.Compare(a.rev, b.rev))
-	})
-	n := 0
-	if i := slices.IndexFunc(es, func(e entry) bool { return e.zone == zoneJoined }); i >= 0 {
-		root := es[i].rank()
-		slices.SortStableFunc(es, func(a, b entry) int { return cmp.Compare(outOf(root, a), outOf(root, b)) })
-		for n < len(es) && es[n].rank() == root {
-			n++
-		}
-	} else {
-		claims := make([]backend.Claim, len(es))
-		for i := range es {
-			claims[i] = es[i].claim()
-		}
-		n = backend.Admit(nil, claims)
-	}
+	slices.SortFunc(es, func(a, b entry) int { return cmp.Compare(a.rev, b.rev) })
+	n := backend.Admit(nil, claims(es))
 	return state{holders: es[:n], queue: es[n:]}
-}
-
-func outOf(root int64, e entry) int {
-	if e.rank() == root {
-		return 0
-	}
-	return 1
 }
 
 // find returns the entry of that lease, and whether it is held.
@@ -185,16 +147,6 @@ func (s *state) find(id backend.LeaseID) (*entry, bool) {
 		}
 	}
 	return nil, false
-}
-
-// joinable returns the held lease that a claim may join, or nil.
-func (s *state) joinable(c backend.Claim) *entry {
-	for i := range s.holders {
-		if c.Joins(s.holders[i].claim()) {
-			return &s.holders[i]
-		}
-	}
-	return nil
 }
 
 // admits reports whether a claim that comes last may be granted immediately.

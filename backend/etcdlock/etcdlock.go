@@ -156,7 +156,7 @@ func (c Config) Capabilities() (backend.Capabilities, error) {
 
 func (c Config) capabilities() backend.Capabilities {
 	return backend.Capabilities{
-		Name: name, Sessions: true, Timed: true, Shared: true, Permits: true, Reentrant: true, FIFO: true,
+		Name: name, Sessions: true, Timed: true, Shared: true, Permits: true, FIFO: true,
 		Push: true, LossPush: true, Watch: true, Durable: true, TokenKind: "revision",
 		MinTTL: c.MinTTL, MaxTTL: maxTTL, ExpiryLag: expiryLag, MaxRenew: maxRenew,
 	}

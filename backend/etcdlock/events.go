@@ -141,7 +141,6 @@ type changes struct {
 type lockChanges struct {
 	added   map[string]bool
 	removed []entry
-	leases  map[backend.LeaseID]bool // of what was added
 }
 
 // follow processes events, which are in order and whole revisions.
@@ -201,7 +200,7 @@ func (f *follower) entryChanged(c *changes, key string, ev *clientv3.Event) {
 	}
 	lc, ok := c.locks[p.name]
 	if !ok {
-		lc = &lockChanges{added: make(map[string]bool), leases: make(map[backend.LeaseID]bool)}
+		lc = &lockChanges{added: make(map[string]bool)}
 		c.locks[p.name] = lc
 		c.order = append(c.order, p.name)
 	}
@@ -216,7 +215,6 @@ func (f *follower) entryChanged(c *changes, key string, ev *clientv3.Event) {
 	if e, ok := f.keys.decode(ev.Kv); ok {
 		if _, known := l.entries[key]; !known {
 			lc.added[key] = true
-			lc.leases[e.id()] = true
 		}
 		l.entries[key] = e
 	}
@@ -229,9 +227,6 @@ func (f *follower) tell(lock string, lc *lockChanges, c *changes) {
 	slices.SortFunc(lc.removed, func(a, b entry) int { return int(a.rev - b.rev) })
 	for i := range lc.removed {
 		e := &lc.removed[i]
-		if lc.leases[e.id()] {
-			continue // it moved: it joined a lease that was held
-		}
 		kind, reason := f.end(e, was[e.key], c)
 		f.event(kind, e, reason)
 	}

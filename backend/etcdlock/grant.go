@@ -103,7 +103,7 @@ func (a *acquisition) again(ctx context.Context) (backend.Grant, error) {
 	case out && !e.timed() && e.Session != string(a.req.Session):
 		return backend.Grant{}, backend.ErrLost // it will die with the other session
 	case out && !e.timed():
-		return a.grant(grantOf{rank: e.rank(), joined: e.zone == zoneJoined, since: e.since()}), nil
+		return a.grant(grantOf{rev: e.rev, since: e.since()}), nil
 	}
 	if a.sess == nil {
 		return backend.Grant{}, a.held(ctx, st)
@@ -177,7 +177,7 @@ func (a *acquisition) outAgain(ctx context.Context, e entry) (backend.Grant, err
 	}
 	// etcd rounds down to seconds: in its last second a lease has next to nothing left.
 	left := max(leftOf(&e, time.Duration(resp.TTL)*time.Second), time.Millisecond)
-	g := grantOf{rank: e.rank(), joined: e.zone == zoneJoined, left: left, since: e.since()}
+	g := grantOf{rev: e.rev, left: left, since: e.since()}
 	if e.Pooled {
 		g.pool = e.lease
 	}
@@ -197,14 +197,14 @@ func (a *acquisition) onNew(ctx context.Context, e entry) (backend.Grant, error)
 		return backend.Grant{}, a.uncertain(r.Err)
 	}
 	at, _ := a.b.slots.find(a.p.leaseKey)
-	return a.grant(grantOf{rank: e.rank(), joined: e.zone == zoneJoined, left: r.Left, since: e.since(), pool: at.pool}), nil
+	return a.grant(grantOf{rev: e.rev, left: r.Left, since: e.since(), pool: at.pool}), nil
 }
 
 // out turns an entry at the head of the queue into a grant. A timed lease first moves to an etcd
 // lease outside the session: until then it lives with the session.
 func (a *acquisition) out(ctx context.Context, e entry, waited bool) (backend.Grant, error) {
 	if !a.req.Timed {
-		return a.grant(grantOf{rank: e.rank(), waited: waited}), nil
+		return a.grant(grantOf{rev: e.rev, waited: waited}), nil
 	}
 	defer a.drop()
 	for n := 0; ; n++ {
@@ -268,16 +268,16 @@ func (a *acquisition) detach(ctx context.Context, e entry, waited bool) (backend
 		return backend.Grant{}, false, nil
 	}
 	a.lease = clientv3.NoLease
-	return a.grant(grantOf{rank: e.rank(), waited: waited, left: a.req.TTL, pool: a.pooledID()}), true, nil
+	return a.grant(grantOf{rev: e.rev, waited: waited, left: a.req.TTL, pool: a.pooledID()}), true, nil
 }
 
 // grantOf is what a grant is made of.
 type grantOf struct {
-	rank           int64
-	waited, joined bool
-	left           time.Duration
-	pool           clientv3.LeaseID // of a timed lease that shares one
-	since          time.Time        // zero: now
+	rev    int64 // create revision of the entry
+	waited bool
+	left   time.Duration
+	pool   clientv3.LeaseID // of a timed lease that shares one
+	since  time.Time        // zero: now
 }
 
 // grant records a lease that is held, and builds the answer.
@@ -285,7 +285,7 @@ func (a *acquisition) grant(g grantOf) backend.Grant {
 	if g.since.IsZero() {
 		g.since = time.Now()
 	}
-	out := backend.Grant{Token: token(g.rank), Asked: a.asked, Since: g.since, Waited: g.waited, Joined: g.joined}
+	out := backend.Grant{Token: token(g.rev), Asked: a.asked, Since: g.since, Waited: g.waited}
 	if a.req.Timed {
 		out.Left = g.left
 		a.b.slots.out(a.p, nil, a.req.TTL)
@@ -294,7 +294,7 @@ func (a *acquisition) grant(g grantOf) backend.Grant {
 	}
 	a.b.slots.out(a.p, a.sess, 0)
 	if g.waited {
-		a.b.markSince(a.p, g.rank)
+		a.b.markSince(a.p, g.rev)
 	}
 	return out
 }

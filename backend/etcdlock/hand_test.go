@@ -101,27 +101,6 @@ func TestHandOverIsNotTooEarly(t *testing.T) {
 				t.Fatal(r.err)
 			}
 		})
-		t.Run("joined"+version, func(t *testing.T) {
-			t.Parallel()
-			first := request("joined", s)
-			first.Owner, first.Reentrant = "me", true
-			second := first
-			second.Lease = backend.NewLeaseID()
-			if _, err := b.Acquire(t.Context(), first); err != nil {
-				t.Fatal(err)
-			}
-			waits := start(t.Context(), b, request("joined", s))
-			await(t, "in the queue", func() bool { return b.Waiting("joined") == 1 })
-			if g, err := b.Acquire(t.Context(), second); err != nil || !g.Joined {
-				t.Fatalf("%+v, %v", g, err)
-			}
-			release(t, b, first)
-			still(t, b, "joined", waits)
-			release(t, b, second)
-			if r := receive(t, waits); r.err != nil {
-				t.Fatal(r.err)
-			}
-		})
 	}
 }
 

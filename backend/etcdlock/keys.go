@@ -11,11 +11,9 @@ import (
 	"github.com/holdfast-io/holdfast/backend"
 )
 
-// The zones of a lock: the byte after its name and the NUL. The code relies on their order: joined
-// before shared before exclusive, all entries before the tombstones, and these before the note of a
-// break.
+// The zones of a lock: the byte after its name and the NUL. The code relies on their order: shared
+// before exclusive, all entries before the tombstones, and these before the note of a break.
 const (
-	zoneJoined    = 'j' // <slot>, of a lease that joined another by re-entry
 	zoneShared    = 's' // <limit, 6 hex digits><slot>
 	zoneExclusive = 'x' // <slot>
 	zoneTomb      = 'y' // <lease>: the lease has ended
@@ -103,10 +101,6 @@ func (k keys) untouched(name string) span {
 	return span{k.lock(name), k.lock(name) + string(rune(zoneNote))}
 }
 
-func (k keys) joined(name string) span {
-	return span{k.lock(name) + string(rune(zoneJoined)), k.lock(name) + string(rune(zoneJoined+1))}
-}
-
 func (k keys) shared(name string) span {
 	return span{k.lock(name) + string(rune(zoneShared)), k.lock(name) + string(rune(zoneShared+1))}
 }
@@ -115,7 +109,7 @@ func (k keys) exclusive(name string) span {
 	return span{k.lock(name) + string(rune(zoneExclusive)), k.lock(name) + string(rune(zoneExclusive+1))}
 }
 
-// isExclusive reports whether an entry of the lock is exclusive, and did not join another.
+// isExclusive reports whether an entry of the lock is exclusive.
 func (k keys) isExclusive(name, key string) bool {
 	return strings.HasPrefix(key, k.exclusive(name).from)
 }
@@ -134,11 +128,7 @@ func (k keys) otherLimits(name string, limit int) (span, span) {
 
 func (k keys) note(name string) string { return k.lock(name) + string(rune(zoneNote)) }
 
-func (k keys) joinedEntry(name string, slot slot) string {
-	return k.lock(name) + string(rune(zoneJoined)) + string(slot)
-}
-
-// entry returns the key of the entry of a lease, unless it joined.
+// entry returns the key of the entry of a lease.
 func (k keys) entry(name string, slot slot, mode backend.Mode, limit int) string {
 	if mode == backend.Shared {
 		return k.lock(name) + string(rune(zoneShared)) + hexLimit(limit) + string(slot)
@@ -223,7 +213,7 @@ func (k keys) parse(key string) (place, bool) {
 			return place{}, false
 		}
 		p.limit, p.slot = int(n), p.slot[limitDigits:]
-	case zoneJoined, zoneExclusive:
+	case zoneExclusive:
 	default:
 		return place{}, false
 	}

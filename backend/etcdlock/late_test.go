@@ -71,32 +71,6 @@ func lost(_ *pb.TxnRequest, send func() error) error {
 	return errLost
 }
 
-// A lease that has joined another, and whose answer was lost, is abandoned like any other, although
-// its entry is no longer where it was in the queue.
-func TestAbandonedJoin(t *testing.T) {
-	t.Parallel()
-	members := testserver.StartEtcd(t, testserver.EtcdOptions{NoFsync: true})
-	other := direct(t, members)
-	b, next := postman(t, members)
-	first, joins := request("lock", kept(t, other)), request("lock", kept(t, b))
-	for _, r := range []*backend.AcquireRequest{&first, &joins} {
-		r.Owner, r.Reentrant = "o", true
-	}
-	if _, err := other.Acquire(t.Context(), first); err != nil {
-		t.Fatal(err)
-	}
-	next(`\"root\":`, lost)
-	if _, err := b.Acquire(t.Context(), joins); !errors.Is(err, backend.ErrUnavailable) {
-		t.Fatalf("a lost answer is %v", err)
-	}
-	if err := b.Release(t.Context(), backend.ReleaseRequest{Name: "lock", Lease: joins.Lease, Session: joins.Session, Abandon: true}); err != nil {
-		t.Fatal(err)
-	}
-	if info, err := other.Inspect(t.Context(), "lock"); err != nil || len(info.Holders) != 1 || info.Holders[0].Lease != first.Lease {
-		t.Errorf("%+v, %v; want the first alone", info, err)
-	}
-}
-
 // A timed lease ends when the etcd lease ends that it is on, which was made before another request
 // for the same lease arrived late: what is left of it counts from then.
 func TestTimedLeaseOnAnOlderEtcdLease(t *testing.T) {
@@ -136,49 +110,6 @@ func TestTimedLeaseOnAnOlderEtcdLease(t *testing.T) {
 	if g.Asked.After(made) || g.Left > req.TTL {
 		t.Errorf("%s are left from %s after the etcd lease was made, which lives for %s", g.Left, g.Asked.Sub(made), req.TTL)
 	}
-}
-
-// A lease that could not join another is still in the queue, and the etcd lease that was made for it
-// is revoked.
-func TestJoinRefused(t *testing.T) {
-	t.Parallel()
-	members := testserver.StartEtcd(t, testserver.EtcdOptions{NoFsync: true})
-	other, c := direct(t, members), raw(t, members)
-	b, next := postman(t, members)
-	s := kept(t, other)
-	before, root, joins := request("lock", s), request("lock", s), request("lock", kept(t, b))
-	for _, r := range []*backend.AcquireRequest{&root, &joins} {
-		r.Owner, r.Reentrant = "o", true
-	}
-	joins.Timed, joins.TTL = true, time.Hour
-	if _, err := other.Acquire(t.Context(), before); err != nil {
-		t.Fatal(err)
-	}
-	var made int64
-	next(`{\"lease\":\"`+string(joins.Lease), func(_ *pb.TxnRequest, send func() error) error {
-		release(t, other, before)
-		if _, err := other.Acquire(t.Context(), root); err != nil {
-			t.Error(err)
-		}
-		next(`\"root\":`, func(txn *pb.TxnRequest, _ func() error) error {
-			for _, op := range txn.Success {
-				made = max(made, op.GetRequestPut().GetLease())
-			}
-			return rpctypes.ErrGRPCPermissionDenied
-		})
-		return send()
-	})
-	_, err := b.Acquire(t.Context(), joins)
-	if away, ok := errors.AsType[*backend.UnavailableError](err); !ok || !away.MayHold {
-		t.Errorf("%v: it is in the queue, and may be granted", err)
-	}
-	if made == 0 {
-		t.Fatal("no etcd lease was made")
-	}
-	await(t, "the etcd lease is revoked", func() bool {
-		resp, err := c.TimeToLive(t.Context(), clientv3.LeaseID(made))
-		return err == nil && resp.TTL < 0
-	})
 }
 
 // etcd executes the first request for which it has no space: it reports the error, and raises the

@@ -283,53 +283,6 @@ func TestOneLockInOneBatch(t *testing.T) {
 // wakes is longer than a hand-over by a watch takes, and shorter than most waits for a timer.
 const wakes = 3 * time.Second
 
-// A lease that joined by re-entry holds the lock as much as the one it joined, even after that one
-// is gone.
-func TestJoined(t *testing.T) {
-	t.Parallel()
-	members := testserver.StartEtcd(t, testserver.EtcdOptions{NoFsync: true})
-	b, other := direct(t, members), direct(t, members)
-	s, os := kept(t, b), kept(t, other)
-	mine := func() backend.AcquireRequest {
-		req := request("lock", s)
-		req.Owner, req.Reentrant = "me", true
-		return req
-	}
-	first, second, third := mine(), mine(), mine()
-	third.Timed, third.TTL = true, time.Minute
-	root, err := b.Acquire(t.Context(), first)
-	if err != nil {
-		t.Fatal(err)
-	}
-	waiter := request("lock", os)
-	done := start(t.Context(), other, waiter)
-	await(t, "in the queue", func() bool { return other.Waiting("lock") == 1 })
-	for _, req := range []backend.AcquireRequest{second, third, second, third} {
-		if g, err := b.Acquire(t.Context(), req); err != nil || g.Token != root.Token || !g.Joined {
-			t.Fatalf("%+v, %v; it has to join token %d", g, err, root.Token)
-		}
-	}
-	for _, left := range []int{3, 2, 1} {
-		info, err := other.Inspect(t.Context(), "lock")
-		if err != nil || len(info.Holders) != left || len(info.Waiters) != 1 || info.Token != root.Token {
-			t.Fatalf("with %d left: %+v, %v", left, info, err)
-		}
-		switch left {
-		case 3:
-			release(t, b, first)
-		case 2:
-			release(t, b, second)
-		}
-	}
-	res, err := b.Break(t.Context(), backend.BreakRequest{Name: "lock"})
-	if err != nil || len(res.Broken) != 1 || res.Token <= root.Token {
-		t.Errorf("Break: %+v, %v", res, err)
-	}
-	if r := receive(t, done); r.err != nil || r.grant.Token <= root.Token {
-		t.Errorf("after them: %+v, %v", r.grant, r.err)
-	}
-}
-
 func TestDeletedKeyIsALoss(t *testing.T) {
 	t.Parallel()
 	members := testserver.StartEtcd(t, testserver.EtcdOptions{NoFsync: true})

@@ -53,8 +53,7 @@ func (b *Backend) release(ctx context.Context, id leaseKey, bury bool) (bool, er
 		if found, err := b.remove(ctx, id, at, bury); found || err != nil || !bury {
 			return found, err
 		}
-		// A lease whose answer was lost may have joined another one. Its entry then has another
-		// key.
+		// A request of another session may have made another entry since, and lost the answer.
 		b.slots.drop(id)
 		bury = false
 	}
@@ -144,13 +143,12 @@ func (b *Backend) remove(ctx context.Context, id leaseKey, e entryRef, bury bool
 }
 
 // turnOf returns the conditions under which a waiter is next when the lease right before it, which
-// has the lock, is released: the waiter is still in the queue, its session is alive, no other session
-// has adopted its place, and no lease has joined the one that is released. Nothing else can be before
-// the waiter: an entry made later ranks later.
+// has the lock, is released: the waiter is still in the queue, its session is alive, and no other session
+// has adopted its place. Nothing else can be before the waiter: an entry made later ranks later.
 func (b *Backend) turnOf(w *waiter) []clientv3.Cmp {
 	return []clientv3.Cmp{
 		created(w.key, w.rev), clientv3.Compare(clientv3.LeaseValue(w.key), "=", int64(w.sess.on.Load().lease)),
-		present(b.keys.session(w.sess.id)), b.keys.joined(w.queue.name).empty(),
+		present(b.keys.session(w.sess.id)),
 	}
 }
 

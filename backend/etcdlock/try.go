@@ -27,17 +27,16 @@ func (a *acquisition) try(ctx context.Context) (backend.Grant, *state, error) {
 			g, err := a.again(ctx)
 			return g, nil, err
 		}
-		var root *entry
 		if f.rev >= 0 {
 			var err error
 			if f, err = a.complete(ctx, f); err != nil {
 				return backend.Grant{}, nil, err
 			}
-			if root = f.st.joinable(a.claim); root == nil && !f.st.admits(a.claim) {
+			if !f.st.admits(a.claim) {
 				return backend.Grant{}, &f.st, nil
 			}
 		}
-		g, next, err := a.tryOnce(ctx, f, root)
+		g, next, err := a.tryOnce(ctx, f)
 		if err != nil || next == nil {
 			return g, nil, err
 		}
@@ -47,30 +46,26 @@ func (a *acquisition) try(ctx context.Context) (backend.Grant, *state, error) {
 
 // decide evaluates a long queue without reading all of it: a claim that thousands of readers refuse
 // costs no more than one that a single reader refuses. It returns false where the permits of all
-// entries decide, or which lease is to be joined.
+// entries decide.
 //
 // The result is of one revision. Only a queue of nothing but readers admits a claim that is judged
 // by the front of it.
 func (a *acquisition) decide(ctx context.Context) (found, bool, error) {
-	if a.req.Reentrant {
-		return found{}, false, nil
-	}
 	k, lock := a.b.keys, a.req.Name
 	resp, err := a.b.txn(ctx, opAcquire, false, nil, []clientv3.Op{
 		k.exclusive(lock).get(clientv3.WithLimit(1), clientv3.WithKeysOnly()),
-		k.joined(lock).get(clientv3.WithLimit(1), clientv3.WithKeysOnly()),
 		k.entries(lock).get(clientv3.WithLimit(glance)),
 	}, nil)
 	if err != nil {
 		return found{}, false, err
 	}
 	get := func(i int) *pb.RangeResponse { return resp.Responses[i].GetResponseRange() }
-	f := found{rev: resp.Header.Revision, all: true, st: judge(k.decodeAll(get(2).Kvs))}
-	total := int(get(2).Count)
+	f := found{rev: resp.Header.Revision, all: true, st: judge(k.decodeAll(get(1).Kvs))}
+	total := int(get(1).Count)
 	if total <= glance { // it has become short
 		return f, true, nil
 	}
-	readers := get(0).Count+get(1).Count == 0
+	readers := get(0).Count == 0
 	limit, _ := backend.LimitInForce(claims(f.st.holders), claims(f.st.queue))
 	switch {
 	case readers && limit == 0: // all of them are held
@@ -100,28 +95,24 @@ func (a *acquisition) decide(ctx context.Context) (found, bool, error) {
 
 // tryOnce sends the transaction that takes the lock if it is as f says, or, where f says nothing
 // yet, if nothing is in the way at all.
-func (a *acquisition) tryOnce(ctx context.Context, f found, root *entry) (backend.Grant, *found, error) {
+func (a *acquisition) tryOnce(ctx context.Context, f found) (backend.Grant, *found, error) {
 	a.step()
 	lease, err := a.own(ctx)
 	if err != nil {
 		return backend.Grant{}, nil, err
 	}
-	key, rank := a.key(), int64(0)
-	cmps := a.guards()
+	key, cmps := a.key(), a.guards()
 	ahead := a.req.Mode == backend.Exclusive && f.rev < 0 // a caller that has read the queue may have seen a tombstone
 	switch {
 	case ahead:
 		key, cmps = a.b.keys.head(a.req.Name), a.ahead()
-	case root != nil:
-		key, rank = a.joinedKey(), root.rank()
-		cmps = append(cmps, created(root.key, root.rev))
 	case f.rev < 0:
 		cmps = append(cmps, a.clear()...)
 	default:
 		cmps = append(cmps, a.b.keys.entries(a.req.Name).unchanged(f.rev))
 	}
 	resp, rev, err := a.commitOut(ctx, &change{
-		name: a.req.Name, cmps: cmps, then: a.puts(key, lease, a.record(true, rank)),
+		name: a.req.Name, cmps: cmps, then: a.puts(key, lease, a.record(true)),
 	})
 	switch {
 	case err != nil:
@@ -135,9 +126,6 @@ func (a *acquisition) tryOnce(ctx context.Context, f found, root *entry) (backen
 		return backend.Grant{}, &next, err
 	}
 	a.lease = clientv3.NoLease // it is the entry's now
-	if root == nil {
-		rank = rev
-	}
 	a.b.slots.stand(a.p, key, rev)
-	return a.grant(grantOf{rank: rank, joined: root != nil, left: a.req.TTL, pool: a.pooledID()}), nil, nil
+	return a.grant(grantOf{rev: rev, left: a.req.TTL, pool: a.pooledID()}), nil, nil
 }

@@ -23,7 +23,7 @@ const (
 	sinceDelay = 250 * time.Millisecond
 )
 
-func token(rank int64) fence.Token { return fence.Token(rank) } //nolint:gosec // revisions are positive
+func token(rev int64) fence.Token { return fence.Token(rev) } //nolint:gosec // revisions are positive
 
 // verdict is what a waiter found when it read.
 type verdict struct {
@@ -61,7 +61,7 @@ func (a *acquisition) wait(ctx context.Context, own int64, seen verdict) (backen
 		}
 		if h := l.took(w); h != nil {
 			a.asked = h.asked
-			return a.grant(grantOf{rank: own, waited: true}), nil
+			return a.grant(grantOf{rev: own, waited: true}), nil
 		}
 		var err error
 		known = false
@@ -115,7 +115,6 @@ func (a *acquisition) look(ctx context.Context, w *waiter, own int64, force bool
 	resp, err := a.b.txn(ctx, opAcquire, false, nil, []clientv3.Op{
 		clientv3.OpGet(at.key),
 		queue.get(append(clientv3.WithLastCreate(), clientv3.WithMaxCreateRev(own-1))...),
-		k.joined(a.req.Name).get(clientv3.WithLimit(1), clientv3.WithKeysOnly()),
 		clientv3.OpGet(k.session(a.sess.id), clientv3.WithKeysOnly()),
 	}, nil)
 	if err != nil {
@@ -127,7 +126,7 @@ func (a *acquisition) look(ctx context.Context, w *waiter, own int64, force bool
 			v.own = &e
 		}
 	}
-	alive := len(resp.Responses[3].GetResponseRange().Kvs) > 0
+	alive := len(resp.Responses[2].GetResponseRange().Kvs) > 0
 	switch {
 	case alive && (v.own == nil || v.own.Session != string(a.req.Session)):
 		return v, backend.ErrLost // it was removed, or is the place of another session now
@@ -135,10 +134,8 @@ func (a *acquisition) look(ctx context.Context, w *waiter, own int64, force bool
 		a.b.end(a.sess, true)
 		return v, backend.ErrSessionLost
 	}
-	for _, i := range []int{2, 1} {
-		for _, kv := range resp.Responses[i].GetResponseRange().Kvs {
-			v.need = need{key: string(kv.Key), rev: kv.CreateRevision}
-		}
+	for _, kv := range resp.Responses[1].GetResponseRange().Kvs {
+		v.need = need{key: string(kv.Key), rev: kv.CreateRevision}
 	}
 	v.out = v.need.key == ""
 	return v, nil

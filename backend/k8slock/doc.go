@@ -6,9 +6,8 @@
 //
 // # Guarantees
 //
-// C1 to C14, except for what Capabilities does not claim: no timed leases, no re-entry across
-// processes, no events. Leases end with their session, and the session with the backend value that
-// opened it (Capabilities.Bound): for every other value it is ErrSessionLost. Kubernetes ends
+// C1 to C14, except for what Capabilities does not claim: no timed leases and no events. Leases end
+// with their session, and the session with the backend value that opened it (Capabilities.Bound): for every other value it is ErrSessionLost. Kubernetes ends
 // nothing by itself. A session has ended when some process of this package has seen it unrenewed
 // for its TTL, by that process's own monotonic clock and from when it saw the newest renewal: no
 // two clocks are compared. So a lock may stay with a process that died for twice the TTL. An

@@ -48,8 +48,7 @@ type UserLocksConfig struct {
 // whole seconds (wait_timeout). The holder learns of the end of its connection immediately, and
 // of a break within half a second.
 //
-// There are only exclusive locks, and no timed leases, no re-entry across processes and no
-// events. Inspect does not return waiters, and they are served in no promised order. A lock is
+// There are only exclusive locks, and no timed leases and no events. Inspect does not return waiters, and they are served in no promised order. A lock is
 // only ever tried, never waited for in the server, so that one connection is enough for all of
 // them. A session with waiters tries all of their locks together, after an eighth of the time in
 // which nothing changed, but not before 2 ms and at the latest after 250 ms, give or take an

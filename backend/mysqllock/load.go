@@ -33,12 +33,12 @@ const (
 	readMeta     = `SELECT $NOW, m.last_floor, NULL, 0, FALSE, $READONLY FROM @meta m WHERE m.id = 1`
 	readLocks    = `SELECT $NOW, m.last_floor, k.name, k.last, k.buried > $NOW, $READONLY FROM @meta m JOIN @locks k ON k.name IN (%s) WHERE m.id = 1`
 	readSessions = `SELECT id, ttl, ends, cause FROM @sessions WHERE id IN (%s)`
-	readLeases   = `SELECT l.name, l.lease, l.held, l.place, l.mode, l.permits, l.cap, l.owner, l.note, l.reentrant, l.timed, l.ttl,
-			l.token, l.asked, l.since, l.ends, l.waited, l.joined, l.session, s.ttl, s.ends, s.cause, FALSE
+	readLeases   = `SELECT l.name, l.lease, l.held, l.place, l.mode, l.permits, l.cap, l.owner, l.note, l.timed, l.ttl,
+			l.token, l.asked, l.since, l.ends, l.waited, l.session, s.ttl, s.ends, s.cause, FALSE
 		FROM @leases l LEFT JOIN @sessions s ON s.id = l.session WHERE l.name IN (%s)`
 	// Thin leases as rows of the table of leases. fat is 0, or 1 after lockLocks.
-	thinLeases = ` UNION ALL SELECT k.name, k.lease, TRUE, k.token, k.mode, k.permits, k.cap, k.owner, k.note, k.reentrant, k.timed, k.ttl,
-			k.token, k.since, k.since, k.ends, FALSE, FALSE, k.session, s.ttl, s.ends, s.cause, TRUE
+	thinLeases = ` UNION ALL SELECT k.name, k.lease, TRUE, k.token, k.mode, k.permits, k.cap, k.owner, k.note, k.timed, k.ttl,
+			k.token, k.since, k.since, k.ends, FALSE, k.session, s.ttl, s.ends, s.cause, TRUE
 		FROM @locks k LEFT JOIN @sessions s ON s.id = k.session WHERE k.name IN (%s) AND k.lease <> '' AND k.fat = %d`
 	// What readLeases leaves out of long queues.
 	countRest = `SELECT l.name, COUNT(*), MAX(IF(l.mode = ?, l.cap, -1)) FROM @leases l WHERE l.name IN (%s) AND NOT (%s) GROUP BY l.name`
@@ -192,8 +192,8 @@ func scanLease(rows *sql.Rows, v *sqllease.View) error {
 	var ttl, asked, since int64
 	var ends, sessionTTL, sessionEnds sql.NullInt64
 	var cause sql.NullString
-	err := rows.Scan(&l.Name, &l.Lease, &l.Held, &l.Place, &l.Claim.Mode, &l.Claim.Permits, &l.Claim.Limit, &l.Claim.Owner, &l.Note,
-		&l.Claim.Reentrant, &l.Timed, &ttl, &l.Token, &asked, &since, &ends, &l.Waited, &l.Joined,
+	err := rows.Scan(&l.Name, &l.Lease, &l.Held, &l.Place, &l.Claim.Mode, &l.Claim.Permits, &l.Claim.Limit, &l.Owner, &l.Note,
+		&l.Timed, &ttl, &l.Token, &asked, &since, &ends, &l.Waited,
 		&l.Session, &sessionTTL, &sessionEnds, &cause, &l.Thin)
 	l.TTL, l.Asked, l.Since, l.Ends = micros(ttl), time.UnixMicro(asked), time.UnixMicro(since), endOf(ends)
 	v.Leases = append(v.Leases, l)

@@ -38,7 +38,7 @@ const (
 	// A later assignment sees the result of an earlier one.
 	takeRows = `UPDATE @locks k SET mark = {mark}, last = `
 	takeNext = ` + 1, token = last, since = $CLOCK, used = since, lease = {lease}, session = {session}, mode = {mode}, permits = {permits}, cap = {cap},
-			owner = {owner}, note = {note}, reentrant = {reentrant}, timed = {timed}, ttl = {ttl}, ends = CASE WHEN timed THEN since + ttl END
+			owner = {owner}, note = {note}, timed = {timed}, ttl = {ttl}, ends = CASE WHEN timed THEN since + ttl END
 		WHERE name IN ({names}) AND lease = '' AND fat = 0 AND NOT ($READONLY)
 			AND ({its session} = '' OR EXISTS (SELECT 1 FROM @sessions s WHERE s.id = {its session} AND s.cause = '' AND s.ends > $CLOCK)) AND `
 	takeKnown = takeRows + `last` + takeNext + `last > 0 AND buried <= $CLOCK`
@@ -77,14 +77,13 @@ func (s store) quickAcquire(ctx context.Context, x *sqllease.Quick) error {
 	parts["lease"], parts["leases"] = chosen(granted, leases), in(leases)
 	parts["session"], parts["its session"] = chosen(granted, sessions), chosen(place, sessions)
 	for name, of := range map[string]func(*sqllease.LeaseRow) any{
-		"mode":      func(l *sqllease.LeaseRow) any { return int64(l.Claim.Mode) },
-		"permits":   func(l *sqllease.LeaseRow) any { return int64(l.Claim.Permits) },
-		"cap":       func(l *sqllease.LeaseRow) any { return int64(l.Claim.Limit) },
-		"owner":     func(l *sqllease.LeaseRow) any { return l.Claim.Owner },
-		"note":      func(l *sqllease.LeaseRow) any { return l.Note },
-		"reentrant": func(l *sqllease.LeaseRow) any { return number(l.Claim.Reentrant) },
-		"timed":     func(l *sqllease.LeaseRow) any { return number(l.Timed) },
-		"ttl":       func(l *sqllease.LeaseRow) any { return l.TTL.Microseconds() },
+		"mode":    func(l *sqllease.LeaseRow) any { return int64(l.Claim.Mode) },
+		"permits": func(l *sqllease.LeaseRow) any { return int64(l.Claim.Permits) },
+		"cap":     func(l *sqllease.LeaseRow) any { return int64(l.Claim.Limit) },
+		"owner":   func(l *sqllease.LeaseRow) any { return l.Owner },
+		"note":    func(l *sqllease.LeaseRow) any { return l.Note },
+		"timed":   func(l *sqllease.LeaseRow) any { return number(l.Timed) },
+		"ttl":     func(l *sqllease.LeaseRow) any { return l.TTL.Microseconds() },
 	} {
 		parts[name] = chosen(granted, column(of))
 	}

@@ -21,7 +21,7 @@ const now = "TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))"
 // As the store does it, for the lock $N.
 const (
 	inflate = `UPDATE test.holdfast_locks SET fat = 1 WHERE name = '$N';INSERT INTO test.holdfast_leases SELECT name, lease, session, true, token, mode, permits, cap, owner, note,
-		reentrant, timed, ttl, token, since, since, ends, false, false FROM test.holdfast_locks WHERE name = '$N'`
+		timed, ttl, token, since, since, ends, false FROM test.holdfast_locks WHERE name = '$N'`
 	bury = `INSERT INTO test.holdfast_locks (name, last, used, buried) SELECT '$N', last_floor, ` + now + `, ` + now + ` + 3600000000 FROM test.holdfast_meta`
 )
 
@@ -180,7 +180,7 @@ func TestQuickTogether(t *testing.T) {
 	ask := func(i int) sqllease.LeaseRow {
 		row := sqllease.LeaseRow{
 			Name: fmt.Sprintf("%02d", i), Lease: backend.NewLeaseID(), Session: sessions[i%2], Held: true, Note: fmt.Sprint("note ", i),
-			Claim: backend.Claim{Mode: backend.Exclusive, Owner: fmt.Sprint("owner ", i), Permits: 1, Limit: 1},
+			Owner: fmt.Sprint("owner ", i), Claim: backend.Claim{Mode: backend.Exclusive, Permits: 1, Limit: 1},
 		}
 		if i%3 == 0 {
 			row.Claim.Mode, row.Claim.Permits, row.Claim.Limit = backend.Shared, 1+i, 100+i
@@ -188,7 +188,6 @@ func TestQuickTogether(t *testing.T) {
 		if i%5 == 0 {
 			row.Timed, row.TTL = true, time.Duration(i+60)*time.Minute
 		}
-		row.Claim.Reentrant = i%7 == 0
 		return row
 	}
 	take, give := new(sqllease.Quick), new(sqllease.Quick)
@@ -209,7 +208,7 @@ func TestQuickTogether(t *testing.T) {
 		if row.Timed {
 			row.Session, least = "", row.TTL-time.Minute
 		}
-		if h.Lease != row.Lease || h.Session != row.Session || h.Owner != row.Claim.Owner || h.Note != row.Note || h.Mode != row.Claim.Mode ||
+		if h.Lease != row.Lease || h.Session != row.Session || h.Owner != row.Owner || h.Note != row.Note || h.Mode != row.Claim.Mode ||
 			h.Permits != row.Claim.Permits || row.Claim.Mode == backend.Shared && info.Limit != row.Claim.Limit ||
 			row.Timed && (h.Left > row.TTL || h.Left < least) {
 			t.Errorf("%+v was asked for; it is %+v, of at most %d", row, h, info.Limit)

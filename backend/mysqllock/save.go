@@ -16,10 +16,10 @@ const (
 	cutSession   = `UPDATE @sessions SET ends = LEAST(ends, $NOW + ttl) WHERE id = ? AND cause = ''`
 	cutLease     = `UPDATE @leases SET ends = LEAST(ends, $NOW + ttl) WHERE name = ? AND lease = ? AND held AND timed`
 	deleteLease  = `DELETE FROM @leases WHERE name = ? AND lease = ?`
-	updateLease  = `UPDATE @leases SET session = ?, held = ?, place = ?, token = ?, since = ?, ends = ?, joined = ? WHERE name = ? AND lease = ?`
-	insertLeases = `INSERT INTO @leases (name, lease, session, held, place, mode, permits, cap, owner, note, reentrant, timed, ttl, token, asked,
-		since, ends, waited, joined) VALUES %s`
-	newLease     = `(?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)`
+	updateLease  = `UPDATE @leases SET session = ?, held = ?, place = ?, token = ?, since = ?, ends = ? WHERE name = ? AND lease = ?`
+	insertLeases = `INSERT INTO @leases (name, lease, session, held, place, mode, permits, cap, owner, note, timed, ttl, token, asked,
+		since, ends, waited) VALUES %s`
+	newLease     = `(?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)`
 	updateLock   = `UPDATE @locks SET last = ?, used = ? WHERE name = ?`
 	freeLock     = `UPDATE @locks SET fat = 0, ` + noThin + ` WHERE name = ?`
 	buryLock     = `UPDATE @locks SET buried = GREATEST(buried, ?) WHERE name = ?`
@@ -47,7 +47,7 @@ func (s store) save(q *batch, c *sqllease.Changes) {
 	}
 	for i := range c.Changed {
 		l := &c.Changed[i]
-		q.exec(s.b.sql(updateLease), string(l.Session), l.Held, l.Place, l.Token, stamp(l.Since), end(l.Ends), l.Joined, l.Name, string(l.Lease))
+		q.exec(s.b.sql(updateLease), string(l.Session), l.Held, l.Place, l.Token, stamp(l.Since), end(l.Ends), l.Name, string(l.Lease))
 	}
 	if len(c.Fresh) > 0 {
 		var args []any
@@ -76,8 +76,8 @@ func skip(*sql.Rows) error { return nil }
 
 func row(l *sqllease.LeaseRow) []any {
 	return []any{
-		l.Name, string(l.Lease), string(l.Session), l.Held, l.Place, int64(l.Claim.Mode), l.Claim.Permits, l.Claim.Limit, l.Claim.Owner, l.Note,
-		l.Claim.Reentrant, l.Timed, l.TTL.Microseconds(), l.Token, stamp(l.Asked), stamp(l.Since), end(l.Ends), l.Waited, l.Joined,
+		l.Name, string(l.Lease), string(l.Session), l.Held, l.Place, int64(l.Claim.Mode), l.Claim.Permits, l.Claim.Limit, l.Owner, l.Note,
+		l.Timed, l.TTL.Microseconds(), l.Token, stamp(l.Asked), stamp(l.Since), end(l.Ends), l.Waited,
 	}
 }
 

@@ -16,7 +16,7 @@ import (
 //go:embed schema.sql
 var schema string
 
-const schemaVersion = 2
+const schemaVersion = 3
 
 const (
 	readGalera  = `SHOW GLOBAL VARIABLES LIKE 'wsrep_on'`

@@ -25,7 +25,6 @@ CREATE TABLE IF NOT EXISTS @locks (
 	cap       INTEGER         NOT NULL DEFAULT 0,
 	owner     VARBINARY(512)  NOT NULL DEFAULT '',
 	note      VARBINARY(4096) NOT NULL DEFAULT '',
-	reentrant BOOLEAN         NOT NULL DEFAULT FALSE,
 	timed     BOOLEAN         NOT NULL DEFAULT FALSE,
 	ttl       BIGINT          NOT NULL DEFAULT 0,
 	token     BIGINT          NOT NULL DEFAULT 0,
@@ -55,7 +54,6 @@ CREATE TABLE IF NOT EXISTS @leases (
 	cap       INTEGER         NOT NULL, -- the limit
 	owner     VARBINARY(512)  NOT NULL,
 	note      VARBINARY(4096) NOT NULL,
-	reentrant BOOLEAN         NOT NULL,
 	timed     BOOLEAN         NOT NULL,
 	ttl       BIGINT          NOT NULL,
 	token     BIGINT          NOT NULL,
@@ -63,7 +61,6 @@ CREATE TABLE IF NOT EXISTS @leases (
 	since     BIGINT          NOT NULL,
 	ends      BIGINT, -- of a timed lease that is held
 	waited    BOOLEAN         NOT NULL,
-	joined    BOOLEAN         NOT NULL,
 	PRIMARY KEY (name, lease),
 	KEY (session),
 	KEY (ends)

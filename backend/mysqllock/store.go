@@ -174,7 +174,7 @@ func scanName(rows *sql.Rows, all *[]string) error {
 }
 
 const (
-	lookAtLeases   = `SELECT name, lease, session, held, timed, token, since, ends, joined FROM @leases WHERE %s`
+	lookAtLeases   = `SELECT name, lease, session, held, timed, token, since, ends FROM @leases WHERE %s`
 	lookAtSessions = `SELECT id, ends > $NOW FROM @sessions WHERE id IN (%s) AND cause = ''`
 	// When the next of the leases of each lock can end. Now, where one is to be cut; see
 	// sqllease.Changes.
@@ -204,7 +204,7 @@ func (s store) Look(ctx context.Context, g *sqllease.Glance) error {
 			var r sqllease.LeaseRow
 			var since int64
 			var ends sql.NullInt64
-			err := rows.Scan(&r.Name, &r.Lease, &r.Session, &r.Held, &r.Timed, &r.Token, &since, &ends, &r.Joined)
+			err := rows.Scan(&r.Name, &r.Lease, &r.Session, &r.Held, &r.Timed, &r.Token, &since, &ends)
 			r.Since, r.Ends = time.UnixMicro(since), endOf(ends)
 			found[sqllease.Key{Name: r.Name, ID: r.Lease}] = r
 			return err //nolint:wrapcheck // see Unavailable

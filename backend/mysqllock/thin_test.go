@@ -116,8 +116,8 @@ func TestThinWaitsForTheRow(t *testing.T) {
 			err := meanwhile(t, s, func() error {
 				return b.Release(leasetest.Within(t), backend.ReleaseRequest{Name: "n", Lease: req.Lease, Session: id})
 			}, `UPDATE holdfast_locks SET fat = 1, last = last + 64`+row,
-				`INSERT INTO holdfast_leases SELECT name, lease, session, true, token, mode, permits, cap, owner, note, reentrant, timed, ttl, token, since, since, ends, false, false FROM holdfast_locks`+row,
-				`INSERT INTO holdfast_leases SELECT name, '`+other+`', session, false, last, mode, permits, cap, owner, note, reentrant, timed, ttl, 0, since, since, NULL, true, false FROM holdfast_locks`+row)
+				`INSERT INTO holdfast_leases SELECT name, lease, session, true, token, mode, permits, cap, owner, note, timed, ttl, token, since, since, ends, false FROM holdfast_locks`+row,
+				`INSERT INTO holdfast_leases SELECT name, '`+other+`', session, false, last, mode, permits, cap, owner, note, timed, ttl, 0, since, since, NULL, true FROM holdfast_locks`+row)
 			if err != nil {
 				t.Errorf("release: %v", err)
 			}

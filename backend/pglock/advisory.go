@@ -51,8 +51,7 @@ type AdvisoryConfig struct {
 // (idle_session_timeout, and TCP's own where it waits for the rest of a request). The holder
 // learns of the end of its connection immediately.
 //
-// There are no timed leases, no permits, no re-entry across processes and no events, and waiters
-// are served in no promised order. A lock is only ever tried, never waited for in the server, so
+// There are no timed leases, no permits and no events, and waiters are served in no promised order. A lock is only ever tried, never waited for in the server, so
 // that one connection is enough for all of them. A refused waiter is put into a table, and the
 // client that releases the lock notifies the first one there; a client that arrives at that
 // moment may be faster. A waiter tries once a second in any case, because there is no

@@ -30,12 +30,12 @@ const (
 	// The clock, and the sessions of the requests.
 	readMeta = `SELECT clock_timestamp(), floor, watched > clock_timestamp(), ` + isEarly + `, s.id, s.ttl, s.ends, s.cause, s.addr
 		FROM @meta LEFT JOIN @sessions s ON s.id = ANY($1::text[])`
-	leaseColumns = `SELECT l.name, l.lease, l.addr, l.held, l.place, l.mode, l.permits, l.cap, l.owner, l.note, l.reentrant, l.timed, l.ttl,
-			l.token, l.asked, l.since, l.ends, l.waited, l.joined, l.session, s.ttl, s.ends, s.cause, s.addr, false
+	leaseColumns = `SELECT l.name, l.lease, l.addr, l.held, l.place, l.mode, l.permits, l.cap, l.owner, l.note, l.timed, l.ttl,
+			l.token, l.asked, l.since, l.ends, l.waited, l.session, s.ttl, s.ends, s.cause, s.addr, false
 		FROM @leases l LEFT JOIN @sessions s ON s.id = l.session `
 	// Thin leases as rows of the table of leases.
-	thinLease = `k.name, k.lease, ''::text, true, k.token, k.mode, k.permits, k.cap, k.owner, k.note, k.reentrant, k.timed, k.ttl,
-			k.token, k.since, k.since, k.ends, false, false, k.session`
+	thinLease = `k.name, k.lease, ''::text, true, k.token, k.mode, k.permits, k.cap, k.owner, k.note, k.timed, k.ttl,
+			k.token, k.since, k.since, k.ends, false, k.session`
 	thinLeases = ` UNION ALL SELECT ` + thinLease + `, s.ttl, s.ends, s.cause, s.addr, true
 		FROM @locks k LEFT JOIN @sessions s ON s.id = k.session WHERE k.name = ANY($1::text[]) AND k.lease <> '' AND k.fat = `
 	thinNow, thinBefore = thinLeases + `0`, thinLeases + `1` // before lockLocks in the same transaction
@@ -187,8 +187,8 @@ func scanLeases(rows pgx.Rows, v *sqllease.View) error {
 		var ttl int64
 		var sessionTTL *int64
 		var ends, sessionEnds *time.Time
-		err := rows.Scan(&l.Name, &l.Lease, &l.Addr, &l.Held, &l.Place, &l.Claim.Mode, &l.Claim.Permits, &l.Claim.Limit, &l.Claim.Owner, &l.Note,
-			&l.Claim.Reentrant, &l.Timed, &ttl, &l.Token, &l.Asked, &l.Since, &ends, &l.Waited, &l.Joined,
+		err := rows.Scan(&l.Name, &l.Lease, &l.Addr, &l.Held, &l.Place, &l.Claim.Mode, &l.Claim.Permits, &l.Claim.Limit, &l.Owner, &l.Note,
+			&l.Timed, &ttl, &l.Token, &l.Asked, &l.Since, &ends, &l.Waited,
 			&l.Session, &sessionTTL, &sessionEnds, &cause, &addr, &l.Thin)
 		if err != nil {
 			return err //nolint:wrapcheck // see Unavailable

@@ -12,7 +12,7 @@ import (
 
 const (
 	lookAtLeases = `SELECT x.n, l.lease IS NOT NULL, coalesce(l.held, false), coalesce(l.timed, false), coalesce(l.session, ''),
-			coalesce(l.token, 0), coalesce(l.since, clock_timestamp()), coalesce(l.ends, clock_timestamp()), coalesce(l.joined, false),
+			coalesce(l.token, 0), coalesce(l.since, clock_timestamp()), coalesce(l.ends, clock_timestamp()),
 			x.session = '' OR coalesce(s.cause = '' AND s.ends > clock_timestamp(), false), x.session <> '' AND coalesce(s.cause <> '', true)
 		FROM unnest($1::text[], $2::text[], $3::text[]) WITH ORDINALITY AS x (name, lease, session, n)
 		LEFT JOIN @leases l ON l.name = x.name AND l.lease = x.lease LEFT JOIN @sessions s ON s.id = x.session`
@@ -54,7 +54,7 @@ func scanSeen(rows pgx.Rows, all *[]sqllease.Seen) error {
 	return each(rows, func() error {
 		var x sqllease.Seen
 		r := &x.Row
-		err := rows.Scan(&x.N, &x.There, &r.Held, &r.Timed, &r.Session, &r.Token, &r.Since, &r.Ends, &r.Joined, &x.Lives, &x.Ended)
+		err := rows.Scan(&x.N, &x.There, &r.Held, &r.Timed, &r.Session, &r.Token, &r.Since, &r.Ends, &x.Lives, &x.Ended)
 		x.N--
 		*all = append(*all, x)
 		return err //nolint:wrapcheck // see Unavailable

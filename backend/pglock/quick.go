@@ -29,8 +29,8 @@ const (
 
 	unwatched    = `m.id = 1 AND m.watched <= statement_timestamp()`
 	quickAcquire = `UPDATE @locks k SET last = greatest(k.last, m.floor) + 1, token = greatest(k.last, m.floor) + 1, used = clock_timestamp(), since = clock_timestamp(),
-			lease = $2::text, session = $3::text, mode = $4, permits = $5, cap = $6, owner = $7, note = $8, reentrant = $9, timed = $10::boolean, ttl = $11::bigint,
-			ends = CASE WHEN $10::boolean THEN clock_timestamp() + $11::bigint * interval '1 microsecond' END
+			lease = $2::text, session = $3::text, mode = $4, permits = $5, cap = $6, owner = $7, note = $8, timed = $9::boolean, ttl = $10::bigint,
+			ends = CASE WHEN $9::boolean THEN clock_timestamp() + $10::bigint * interval '1 microsecond' END
 		FROM @meta m WHERE k.name = $1::text AND k.lease = '' AND k.fat = 0 AND ` + unwatched + `
 			AND (k.buried <= clock_timestamp() OR k.buried = (SELECT b.buried FROM @locks b WHERE b.name = $1::text)
 				AND NOT EXISTS (SELECT FROM @tombs t WHERE t.name = $1::text AND t.lease = $2::text AND t.until > clock_timestamp()))
@@ -56,7 +56,7 @@ func (s store) Quick(ctx context.Context, x *sqllease.Quick) error {
 				q.Queue(s.b.sql(newLock), l.Name)
 			}
 			q.Queue(s.b.sql(quickAcquire), l.Name, string(l.Lease), string(l.Session), int16(l.Claim.Mode), int32(l.Claim.Permits), int32(l.Claim.Limit), //nolint:gosec // at most backend.MaxLimit
-				l.Claim.Owner, l.Note, l.Claim.Reentrant, l.Timed, l.TTL.Microseconds()).Query(func(rows pgx.Rows) error { return scanGranted(rows, &x.Granted) })
+				l.Owner, l.Note, l.Timed, l.TTL.Microseconds()).Query(func(rows pgx.Rows) error { return scanGranted(rows, &x.Granted) })
 		}
 		for _, k := range x.Release {
 			q.Queue(s.b.sql(quickRelease), k.Name, string(k.ID)).Query(func(rows pgx.Rows) error { return scanNames(rows, &x.Released) })

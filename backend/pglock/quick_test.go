@@ -77,7 +77,7 @@ func TestOneRoundTripForFreeLocks(t *testing.T) {
 // As the store does it, for the lock $N.
 const (
 	inflate = `WITH k AS (UPDATE holdfast.locks SET fat = 1 WHERE name = '$N' RETURNING *)
-		INSERT INTO holdfast.leases SELECT name, lease, session, '', true, token, mode, permits, cap, owner, note, reentrant, timed, ttl, token, since, since, ends, false, false FROM k`
+		INSERT INTO holdfast.leases SELECT name, lease, session, '', true, token, mode, permits, cap, owner, note, timed, ttl, token, since, since, ends, false FROM k`
 	bury = `INSERT INTO holdfast.locks (name, last, used, buried) SELECT '$N', floor, clock_timestamp(), clock_timestamp() + interval '1 hour' FROM holdfast.meta`
 )
 

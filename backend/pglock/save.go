@@ -16,15 +16,15 @@ const (
 	cutLeases   = `UPDATE @leases l SET ends = least(l.ends, clock_timestamp() + l.ttl * interval '1 microsecond')
 		FROM unnest($1::text[], $2::text[]) AS x (name, lease) WHERE l.name = x.name AND l.lease = x.lease AND l.held AND l.timed`
 	deleteLeases = `DELETE FROM @leases l USING unnest($1::text[], $2::text[]) AS x (name, lease) WHERE l.name = x.name AND l.lease = x.lease`
-	insertLeases = `INSERT INTO @leases (name, lease, session, addr, held, place, mode, permits, cap, owner, note, reentrant, timed, ttl,
-			token, asked, since, ends, waited, joined)
+	insertLeases = `INSERT INTO @leases (name, lease, session, addr, held, place, mode, permits, cap, owner, note, timed, ttl,
+			token, asked, since, ends, waited)
 		SELECT * FROM unnest($1::text[], $2::text[], $3::text[], $4::text[], $5::boolean[], $6::bigint[], $7::smallint[], $8::integer[], $9::integer[],
-			$10::text[], $11::text[], $12::boolean[], $13::boolean[], $14::bigint[], $15::bigint[], $16::timestamptz[], $17::timestamptz[],
-			$18::timestamptz[], $19::boolean[], $20::boolean[])`
+			$10::text[], $11::text[], $12::boolean[], $13::bigint[], $14::bigint[], $15::timestamptz[], $16::timestamptz[],
+			$17::timestamptz[], $18::boolean[])`
 	updateLeases = `UPDATE @leases l SET session = x.session, addr = x.addr, held = x.held, place = x.place, token = x.token, since = x.since,
-			ends = x.ends, joined = x.joined
-		FROM unnest($1::text[], $2::text[], $3::text[], $4::text[], $5::boolean[], $6::bigint[], $7::bigint[], $8::timestamptz[], $9::timestamptz[],
-			$10::boolean[]) AS x (name, lease, session, addr, held, place, token, since, ends, joined)
+			ends = x.ends
+		FROM unnest($1::text[], $2::text[], $3::text[], $4::text[], $5::boolean[], $6::bigint[], $7::bigint[], $8::timestamptz[], $9::timestamptz[])
+			AS x (name, lease, session, addr, held, place, token, since, ends)
 		WHERE l.name = x.name AND l.lease = x.lease`
 	updateLocks = `UPDATE @locks l SET last = x.last, used = $3 FROM unnest($1::text[], $2::bigint[]) AS x (name, last) WHERE l.name = x.name`
 	freeLocks   = `UPDATE @locks SET fat = 0, ` + noThin + ` WHERE name = ANY($1::text[])`
@@ -77,7 +77,7 @@ func (s store) queueSave(q *pgx.Batch, c *sqllease.Changes) {
 // leaseRows has rows of the table of leases, column by column.
 type leaseRows struct {
 	names, leases, sessions, addrs, owners, notes []string
-	held, reentrant, timed, waited, joined        []bool
+	held, timed, waited                           []bool
 	places, ttls, tokens                          []int64
 	modes                                         []int16
 	permits, limits                               []int32
@@ -88,9 +88,8 @@ type leaseRows struct {
 func (r *leaseRows) add(l *sqllease.LeaseRow) {
 	r.names, r.leases = append(r.names, l.Name), append(r.leases, string(l.Lease))
 	r.sessions, r.addrs = append(r.sessions, string(l.Session)), append(r.addrs, l.Addr)
-	r.owners, r.notes = append(r.owners, l.Claim.Owner), append(r.notes, l.Note)
-	r.held, r.reentrant = append(r.held, l.Held), append(r.reentrant, l.Claim.Reentrant)
-	r.timed, r.waited, r.joined = append(r.timed, l.Timed), append(r.waited, l.Waited), append(r.joined, l.Joined)
+	r.owners, r.notes = append(r.owners, l.Owner), append(r.notes, l.Note)
+	r.held, r.timed, r.waited = append(r.held, l.Held), append(r.timed, l.Timed), append(r.waited, l.Waited)
 	r.places, r.ttls, r.tokens = append(r.places, l.Place), append(r.ttls, l.TTL.Microseconds()), append(r.tokens, l.Token)
 	r.modes = append(r.modes, int16(l.Claim.Mode))
 	r.permits, r.limits = append(r.permits, int32(l.Claim.Permits)), append(r.limits, int32(l.Claim.Limit)) //nolint:gosec // at most backend.MaxLimit
@@ -115,11 +114,11 @@ func (s store) saveLeases(q *pgx.Batch, c *sqllease.Changes) {
 		fresh.add(&c.Fresh[i])
 	}
 	if r := &changed; len(r.names) > 0 {
-		q.Queue(s.b.sql(updateLeases), r.names, r.leases, r.sessions, r.addrs, r.held, r.places, r.tokens, r.since, r.ends, r.joined)
+		q.Queue(s.b.sql(updateLeases), r.names, r.leases, r.sessions, r.addrs, r.held, r.places, r.tokens, r.since, r.ends)
 	}
 	if r := &fresh; len(r.names) > 0 {
 		q.Queue(s.b.sql(insertLeases), r.names, r.leases, r.sessions, r.addrs, r.held, r.places, r.modes, r.permits, r.limits,
-			r.owners, r.notes, r.reentrant, r.timed, r.ttls, r.tokens, r.asked, r.since, r.ends, r.waited, r.joined)
+			r.owners, r.notes, r.timed, r.ttls, r.tokens, r.asked, r.since, r.ends, r.waited)
 	}
 }
 

@@ -18,7 +18,7 @@ import (
 var schema string
 
 // schemaVersion and advisoryVersion are those that schema.sql and advisory.sql write.
-const schemaVersion, advisoryVersion = 2, 1
+const schemaVersion, advisoryVersion = 3, 1
 
 const (
 	readVersion = `SELECT version, current_setting('server_encoding') FROM @meta`

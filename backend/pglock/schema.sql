@@ -29,7 +29,6 @@ CREATE TABLE @locks (
 	cap       integer     NOT NULL DEFAULT 0,
 	owner     text        NOT NULL DEFAULT '',
 	note      text        NOT NULL DEFAULT '',
-	reentrant boolean     NOT NULL DEFAULT false,
 	timed     boolean     NOT NULL DEFAULT false,
 	ttl       bigint      NOT NULL DEFAULT 0,
 	token     bigint      NOT NULL DEFAULT 0,
@@ -62,7 +61,6 @@ CREATE TABLE @leases (
 	cap       integer     NOT NULL, -- the limit
 	owner     text        NOT NULL,
 	note      text        NOT NULL,
-	reentrant boolean     NOT NULL,
 	timed     boolean     NOT NULL,
 	ttl       bigint      NOT NULL,
 	token     bigint      NOT NULL,
@@ -70,7 +68,6 @@ CREATE TABLE @leases (
 	since     timestamptz NOT NULL,
 	ends      timestamptz, -- of a timed lease that is held
 	waited    boolean     NOT NULL,
-	joined    boolean     NOT NULL,
 	PRIMARY KEY (name, lease)
 );
 CREATE INDEX leases_session ON @leases (session) WHERE session <> '';
@@ -99,4 +96,4 @@ CREATE INDEX losses_until ON @losses (until);
 -- Numbers begin at the microseconds of the server's clock, so that they grow also when the
 -- tables are dropped and created again.
 INSERT INTO @meta (id, version, floor, watched)
-	VALUES (1, 2, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint, '-infinity');
+	VALUES (1, 3, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint, '-infinity');

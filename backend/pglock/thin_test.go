@@ -99,8 +99,8 @@ func TestThinWaitsForTheRow(t *testing.T) { //nolint:tparallel // one row
 		err := meanwhile(t, func() error {
 			return b.Release(leasetest.Within(t), backend.ReleaseRequest{Name: "n", Lease: req.Lease, Session: id})
 		}, `WITH k AS (UPDATE holdfast.locks SET fat = 1, last = last + 64`+row+` RETURNING *) INSERT INTO holdfast.leases
-			SELECT name, lease, session, '', true, token, mode, permits, cap, owner, note, reentrant, timed, ttl, token, since, since, ends, false, false FROM k
-			UNION ALL SELECT name, 'Lqqqqqqqqqqqqqqqqqqqqqqqqqq', session, 'nobody', false, last, mode, permits, cap, owner, note, reentrant, timed, ttl, 0, since, since, NULL, true, false FROM k`)
+			SELECT name, lease, session, '', true, token, mode, permits, cap, owner, note, timed, ttl, token, since, since, ends, false FROM k
+			UNION ALL SELECT name, 'Lqqqqqqqqqqqqqqqqqqqqqqqqqq', session, 'nobody', false, last, mode, permits, cap, owner, note, timed, ttl, 0, since, since, NULL, true FROM k`)
 		if err != nil {
 			t.Errorf("release: %v", err)
 		}

@@ -22,8 +22,8 @@ const (
 	barrier = `LOCK TABLE @locks IN SHARE ROW EXCLUSIVE MODE`
 	// While there are watchers no lock is thin: what becomes of a thin lease is not published.
 	inflate = `WITH k AS (UPDATE @locks SET fat = 1 WHERE lease <> '' AND fat = 0 RETURNING *)
-		INSERT INTO @leases (name, lease, addr, held, place, mode, permits, cap, owner, note, reentrant, timed, ttl,
-			token, asked, since, ends, waited, joined, session) SELECT ` + thinLease + ` FROM k`
+		INSERT INTO @leases (name, lease, addr, held, place, mode, permits, cap, owner, note, timed, ttl,
+			token, asked, since, ends, waited, session) SELECT ` + thinLease + ` FROM k`
 	stayOn = `WITH was AS (SELECT watched > clock_timestamp() AS on FROM @meta)
 		UPDATE @meta SET watched = greatest(watched, clock_timestamp() + $1::bigint * interval '1 microsecond') FROM was RETURNING was.on, ` + halfFull
 )

@@ -52,7 +52,7 @@ const opAcquire, opRelease = "acquire", "release"
 // ask sends the request. If its outcome is unknown, the lease is in doubt from then on.
 func (b *Backend) ask(ctx context.Context, req backend.AcquireRequest, channel string) (outcome, error) {
 	t := terms{
-		session: string(req.Session), ttl: "0", limit: strconv.Itoa(req.Limit), reentrant: flag(req.Reentrant), wait: flag(req.Wait),
+		session: string(req.Session), ttl: "0", limit: strconv.Itoa(req.Limit), wait: flag(req.Wait),
 		mode: "x", permits: "1", channel: channel, owner: req.Owner, note: req.Note,
 	}
 	if req.Mode == backend.Shared {

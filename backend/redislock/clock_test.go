@@ -50,9 +50,9 @@ func TestLongestTTLIsRemembered(t *testing.T) {
 	at := func(d time.Duration, want bool) {
 		t.Helper()
 		clock.Set(d)
-		for _, reentrant := range []bool{false, true} { // the short way and the long way
+		for _, mode := range []backend.Mode{backend.Exclusive, backend.Shared} { // the short way and the long way
 			acquire(t, b, backend.AcquireRequest{
-				Name: fmt.Sprint(d, reentrant), Timed: true, TTL: redislock.MinTTL, Owner: "o", Reentrant: reentrant,
+				Name: fmt.Sprint(d, mode), Timed: true, TTL: redislock.MinTTL, Mode: mode,
 			})
 		}
 		if got := longest(); (got == hour) != want {

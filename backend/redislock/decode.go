@@ -62,7 +62,7 @@ type granted struct {
 	token fence.Token
 	since time.Time
 	left  time.Duration // 0 for a lease that lives with its session
-	flag  string        // "w" waited, "j" joined, "-" neither
+	flag  string        // "w" waited, "-" did not
 	fresh bool          // granted by the call that returned it
 }
 
@@ -85,13 +85,13 @@ func (d *decoder) grant() granted {
 
 func (g granted) grant(asked time.Time) backend.Grant {
 	return backend.Grant{
-		Token: g.token, Asked: asked, Left: g.left, Since: g.since, Waited: g.flag == "w", Joined: g.flag == "j",
+		Token: g.token, Asked: asked, Left: g.left, Since: g.since, Waited: g.flag == "w",
 	}
 }
 
 // record splits the record of a holder or a waiter.
 func (d *decoder) record() []string {
-	const fields = 11
+	const fields = 10
 	f := strings.SplitN(d.text(), "\n", fields)
 	if len(f) != fields {
 		d.err = errReply
@@ -151,7 +151,7 @@ func (d *decoder) holder(list []reply) backend.Holder {
 	h.Permits = int(in.number(f[2]))
 	h.Token = fence.Token(in.number(f[3])) //nolint:gosec // not negative
 	h.Since = time.UnixMicro(in.number(f[4]))
-	h.Owner, h.Note = f[9], f[10]
+	h.Owner, h.Note = f[8], f[9]
 	if in.err != nil && d.err == nil {
 		d.err = in.err
 	}
@@ -168,7 +168,7 @@ func (d *decoder) waiters() []backend.Waiter {
 		w.Mode = in.mode(f[1])
 		w.Permits = int(in.number(f[2]))
 		w.Since = time.UnixMicro(in.number(f[4]))
-		w.Owner, w.Note = f[9], f[10]
+		w.Owner, w.Note = f[8], f[9]
 		if in.err != nil {
 			d.err = in.err
 			return nil

@@ -10,7 +10,7 @@ import (
 
 // FuzzReply decodes answers that no script returns: nothing panics.
 func FuzzReply(f *testing.F) {
-	record := "sid\nx\n1\n17\n18\n0\n1\n-\nchan\nowner\nnote"
+	record := "sid\nx\n1\n17\n18\n0\n-\nchan\nowner\nnote"
 	f.Add("name\x00#1\x00#7\x00[\x00[\x00lease\x00" + record + "\x00#5\x00]\x00]\x00[\x00]")
 	f.Add("#17\x00#18\x00#0\x00w\x00#1")
 	f.Add("#1\x00lease\treason\nother\t\x00[\x00OK\x00#1\x00#2\x00]")

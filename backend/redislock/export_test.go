@@ -134,9 +134,9 @@ func callOf(op []string) *call {
 	switch a := op[1:]; op[0] {
 	case opAcquire:
 		c.terms = terms{
-			session: a[0], ttl: a[1], limit: a[2], reentrant: a[3], wait: a[4], mode: a[5], permits: a[6], channel: a[7], owner: a[8], note: a[9],
+			session: a[0], ttl: a[1], limit: a[2], wait: a[3], mode: a[4], permits: a[5], channel: a[6], owner: a[7], note: a[8],
 		}
-		c.name, c.lease = a[10], a[11]
+		c.name, c.lease = a[9], a[10]
 	case opRelease:
 		c.terms = terms{abandon: a[0], session: a[1]}
 		c.name, c.lease = a[2], a[3]
@@ -188,7 +188,7 @@ func (b *Backend) CallFor(req backend.AcquireRequest) ([]string, error) {
 	}
 	m := manifestOf([]*call{{
 		op: opAcquire, name: req.Name, lease: string(req.Lease),
-		terms: terms{session: string(req.Session), ttl: "0", limit: "0", reentrant: "0", wait: "0", mode: "x", permits: "1"},
+		terms: terms{session: string(req.Session), ttl: "0", limit: "0", wait: "0", mode: "x", permits: "1"},
 	}})
 	b.engine.mu.Lock()
 	defer b.engine.mu.Unlock()

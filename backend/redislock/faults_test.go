@@ -298,9 +298,9 @@ func TestForeignKeys(t *testing.T) {
 	for name, command := range foreign {
 		s.Do(command...)
 		for _, wait := range []bool{false, true} {
-			for _, reentrant := range []bool{false, true} { // the short way and the long way
+			for _, mode := range []backend.Mode{backend.Exclusive, backend.Shared} { // the short way and the long way
 				_, err := b.Acquire(within(t, patience), backend.AcquireRequest{
-					Name: name, Lease: backend.NewLeaseID(), Session: id, Wait: wait, Owner: "o", Reentrant: reentrant,
+					Name: name, Lease: backend.NewLeaseID(), Session: id, Wait: wait, Mode: mode,
 				})
 				if !errors.Is(err, redislock.ErrForeignData) || !errors.Is(err, backend.ErrUnavailable) {
 					t.Errorf("acquire %q: %v", name, err)
@@ -311,8 +311,8 @@ func TestForeignKeys(t *testing.T) {
 	s.Do("RENAME", "{hf0}:f", "aside")
 	for _, command := range [][]string{{"SET", "{hf0}:f", "12x"}, {"SET", "{hf0}:f", ""}, {"HSET", "{hf0}:f", "a", "1"}} {
 		s.Do(command...)
-		for _, reentrant := range []bool{false, true} {
-			_, err := b.Acquire(t.Context(), backend.AcquireRequest{Name: "any", Lease: backend.NewLeaseID(), Session: id, Owner: "o", Reentrant: reentrant})
+		for _, mode := range []backend.Mode{backend.Exclusive, backend.Shared} {
+			_, err := b.Acquire(t.Context(), backend.AcquireRequest{Name: "any", Lease: backend.NewLeaseID(), Session: id, Mode: mode})
 			if !errors.Is(err, redislock.ErrForeignData) {
 				t.Errorf("acquire with foreign tokens: %v", err)
 			}
@@ -345,7 +345,7 @@ func TestForeignKeys(t *testing.T) {
 		}
 		s.Do("DEL", key)
 	}
-	s.Do("SET", "{hf0}:m", "hf2 64 0 0 0 0 g r 1")
+	s.Do("SET", "{hf0}:m", "hf3 64 0 0 0 0 g r 1")
 	if _, err := b.Acquire(t.Context(), backend.AcquireRequest{Name: "any", Lease: backend.NewLeaseID(), Session: id}); !errors.Is(err, backend.ErrUnavailable) {
 		t.Errorf("acquire with a marker of another format: %v", err)
 	}
@@ -420,9 +420,9 @@ func TestClockBehind(t *testing.T) {
 	if err := a.ends(t); !errors.Is(err, redislock.ErrClockBehind) {
 		t.Errorf("acquire in the queue: %v", err)
 	}
-	for _, reentrant := range []bool{false, true} {
+	for _, mode := range []backend.Mode{backend.Exclusive, backend.Shared} {
 		s.Do("SET", "{hf0}:f", ahead(2*time.Hour))
-		_, err := b.Acquire(t.Context(), backend.AcquireRequest{Name: "two", Lease: backend.NewLeaseID(), Session: id, Owner: "o", Reentrant: reentrant})
+		_, err := b.Acquire(t.Context(), backend.AcquireRequest{Name: "two", Lease: backend.NewLeaseID(), Session: id, Mode: mode})
 		if !errors.Is(err, redislock.ErrClockBehind) || !errors.Is(err, backend.ErrUnavailable) {
 			t.Errorf("acquire: %v", err)
 		}

@@ -13,7 +13,7 @@ type terms struct {
 	session string
 	abandon string // of a release
 	// Of an acquire.
-	ttl, limit, reentrant, wait, mode, permits, channel, owner, note string
+	ttl, limit, wait, mode, permits, channel, owner, note string
 }
 
 // manifest is a batch as it is sent: operations, of which acquire and release carry many
@@ -60,7 +60,7 @@ func (m *manifest) add(i int, c *call) {
 }
 
 // The number of terms of each operation.
-const acquireTerms, releaseTerms = 10, 2
+const acquireTerms, releaseTerms = 9, 2
 
 // write appends the arguments.
 func (m *manifest) write(args []string) []string {
@@ -71,7 +71,7 @@ func (m *manifest) write(args []string) []string {
 		switch c.op {
 		case opAcquire:
 			args = append(args, strconv.Itoa(acquireTerms+2*len(g.calls)),
-				t.session, t.ttl, t.limit, t.reentrant, t.wait, t.mode, t.permits, t.channel, t.owner, t.note)
+				t.session, t.ttl, t.limit, t.wait, t.mode, t.permits, t.channel, t.owner, t.note)
 		case opRelease:
 			args = append(args, strconv.Itoa(releaseTerms+2*len(g.calls)), t.abandon, t.session)
 		default:
@@ -156,7 +156,7 @@ func (o *outcome) shorten() {
 func (c *call) member(g granted) string {
 	t := &c.terms
 	return strings.Join([]string{
-		c.name, c.lease, t.session, "x", t.permits, strconv.FormatUint(uint64(g.token), 10), itoa(g.since.UnixMicro()), "0", "0", "-",
+		c.name, c.lease, t.session, "x", t.permits, strconv.FormatUint(uint64(g.token), 10), itoa(g.since.UnixMicro()), "0", "-",
 		t.channel, t.owner, t.note,
 	}, "\n")
 }

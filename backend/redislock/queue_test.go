@@ -213,13 +213,6 @@ func TestQueueGoesOn(t *testing.T) {
 			}
 			return w
 		},
-		"one that joined by re-entry dies": func(e *queueEnv) *asking {
-			first := acquire(e.t, e.b, e.reentrant(e.req(hour)))
-			e.dies(acquire(e.t, e.b, e.reentrant(e.req(short))))
-			w := e.waits(1, hour)
-			release(e.t, e.b, first)
-			return w
-		},
 		"the waiter before was adopted by a session that dies": func(e *queueEnv) *asking {
 			held := acquire(e.t, e.b, e.req(hour))
 			before := e.waits(1, hour)
@@ -270,11 +263,6 @@ func (e *queueEnv) shared(r backend.AcquireRequest) backend.AcquireRequest {
 
 func (e *queueEnv) timed(r backend.AcquireRequest, ttl time.Duration) backend.AcquireRequest {
 	r.Timed, r.TTL = true, ttl
-	return r
-}
-
-func (e *queueEnv) reentrant(r backend.AcquireRequest) backend.AcquireRequest {
-	r.Reentrant, r.Owner = true, "the same"
 	return r
 }
 
@@ -395,7 +383,7 @@ func pushesGoNowhere(t *testing.T, s *testserver.RedisServer, lease backend.Leas
 		t.Fatal("no record of the waiter")
 	}
 	f := strings.Split(rec, "\n")
-	f[8] = "nobody"
+	f[7] = "nobody"
 	s.Do("HSET", "{hf0}:w:one", string(lease), strings.Join(f, "\n"))
 }
 

@@ -168,7 +168,7 @@ func newBackend(ctx context.Context, link transport, direct bool, cfg Config) (*
 	b.channel = b.tag + "c:" + rand.Text()
 	b.synced = b.examine(ctx)
 	b.caps = backend.Capabilities{
-		Name: backendName, Sessions: true, Timed: true, Shared: true, Permits: true, Reentrant: true, FIFO: true, Push: true, LossPush: true,
+		Name: backendName, Sessions: true, Timed: true, Shared: true, Permits: true, FIFO: true, Push: true, LossPush: true,
 		Watch: true, Durable: b.synced != "", TokenKind: "clock", MinTTL: MinTTL, MaxTTL: MaxTTL, ExpiryLag: expiryLag,
 	}
 	mode := "-"
@@ -325,8 +325,7 @@ func (b *Backend) stop() {
 	b.link.close()
 }
 
-// sortHolders sorts holders in the order of their grants. Holders that joined one another
-// have the same token.
+// sortHolders sorts holders in the order of their grants.
 func sortHolders(hs []backend.Holder) {
 	slices.SortFunc(hs, func(x, y backend.Holder) int {
 		return cmp.Or(cmp.Compare(x.Token, y.Token), x.Since.Compare(y.Since), cmp.Compare(x.Lease, y.Lease))

@@ -51,22 +51,6 @@ func TestThinReleasedAfterRenewal(t *testing.T) {
 	}
 }
 
-// The data was lost, and a client of an earlier version was the first to write a marker again: those that are connected continue.
-func TestOldFormatComesBack(t *testing.T) {
-	t.Parallel()
-	inBothForms(t, func(t *testing.T, args ...string) {
-		t.Helper()
-		s, cfg := quick(t, args...)
-		b := open(t, s, cfg)
-		session(t, b, time.Hour)
-		marker := fmt.Sprint(s.Do("GET", "{hf0}:m"))
-		s.Do("FLUSHALL")
-		s.Do("SET", "{hf0}:m", earlier(marker))
-		id := session(t, b, time.Hour)
-		release(t, b, acquire(t, b, backend.AcquireRequest{Name: "one", Session: id}))
-	})
-}
-
 // The name of the stream ended while the beginning of a watch inflated what is thin, which takes
 // more than one request: what was released until the next request was no event, so the stream
 // that others have listened to must not continue under its old name.

@@ -429,7 +429,7 @@ func (a *acquisition) refusal(cs []*contender, count int) error {
 
 func (v *vote) holder() backend.Holder {
 	return backend.Holder{
-		Lease: v.lease, Owner: v.claim.Owner, Note: v.note, Mode: v.claim.Mode, Permits: v.claim.Permits,
+		Lease: v.lease, Owner: v.owner, Note: v.note, Mode: v.claim.Mode, Permits: v.claim.Permits,
 		Token: v.token, Since: v.since, Left: v.left,
 	}
 }

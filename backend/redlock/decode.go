@@ -69,6 +69,7 @@ func (d *decoder) sub() *decoder {
 type vote struct {
 	lease backend.LeaseID
 	claim backend.Claim
+	owner string
 	token fence.Token
 	final bool // the token is that of the grant
 	left  time.Duration
@@ -113,7 +114,7 @@ func (d *decoder) vote(now int64) vote {
 	v.final = f[5] == "1"
 	v.left = micros(d.parse(f[6]) - now)
 	v.since = time.UnixMicro(d.parse(f[7]))
-	v.claim.Owner, v.note = f[9], f[10]
+	v.owner, v.note = f[9], f[10]
 	return v
 }
 

@@ -6,8 +6,7 @@
 // # Guarantees
 //
 // C1 to C14 except C3 and what Capabilities does not claim: waiters are granted in no
-// promised order; there are no sessions, no re-entry across processes and no events; the
-// nodes do not know the waiters. It works while a majority of the nodes works. Exclusion
+// promised order; there are no sessions and no events; the nodes do not know the waiters. It works while a majority of the nodes works. Exclusion
 // depends on time: the clocks of nodes and clients must run at about the same rate, and no
 // node's clock may be stepped forward. None of this stops a client that was suspended for
 // longer than its lease and then acts. The token is for that, and does not depend on time:

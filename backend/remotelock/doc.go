@@ -8,8 +8,7 @@
 // The guarantees are those of the server's backend, as far as HTTP carries them: C1 to C8, C11,
 // C12 and C14 hold here if they hold there. All leases are timed leases. There are no sessions:
 // a client renews its leases individually, many in one request. A loss is reported by the next
-// renewal, not by push (C10). Reentrant leases, and a semaphore of one permit, are refused with
-// ErrUnsupported.
+// renewal, not by push (C10). A semaphore of one permit is refused with ErrUnsupported.
 //
 // # How it works
 //

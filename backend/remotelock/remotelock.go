@@ -167,7 +167,7 @@ func capabilities(c wire.Capabilities) backend.Capabilities {
 }
 
 // Capabilities returns those capabilities of the server's backend that HTTP carries. There are
-// no sessions, no re-entry and no push of losses.
+// no sessions and no push of losses.
 func (b *Backend) Capabilities() backend.Capabilities { return b.caps }
 
 // Close ends the calls in progress with ErrClosed, and closes the connections.

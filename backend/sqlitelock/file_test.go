@@ -107,7 +107,7 @@ func TestOpenRefuses(t *testing.T) {
 		{"another program's database", func(f fixture) { f.script("CREATE TABLE mine (x)") }, sqlitelock.ErrForeign},
 		{"another program's application_id", func(f fixture) { f.script("PRAGMA application_id = 7") }, sqlitelock.ErrForeign},
 		{"a directory", func(f fixture) { _ = os.Mkdir(f.path, 0o700) }, sqlitelock.ErrForeign},
-		{"a later version", func(f fixture) { f.made().script("PRAGMA user_version = 2") }, sqlitelock.ErrNewer},
+		{"a later version", func(f fixture) { f.made().script("PRAGMA user_version = 3") }, sqlitelock.ErrNewer},
 		{"a spoilt header", func(f fixture) { f.made().spoil(0, "xxxxxxxxxxxx") }, sqlitelock.ErrForeign},
 		{"a spoilt page", func(f fixture) { f.made().spoil(4096, strings.Repeat("x", 4096)) }, sqlitelock.ErrCorrupt},
 		{"a spoilt schema", func(f fixture) { f.made().spoil(100, strings.Repeat("\xff", 900)) }, sqlitelock.ErrCorrupt},

@@ -53,7 +53,6 @@ CREATE TABLE leases (
 	cap       INTEGER NOT NULL CHECK (cap >= 0), -- the limit
 	owner     TEXT    NOT NULL,
 	note      TEXT    NOT NULL,
-	reentrant INTEGER NOT NULL CHECK (reentrant IN (0, 1)),
 	timed     INTEGER NOT NULL CHECK (timed IN (0, 1)),
 	ttl       INTEGER NOT NULL,
 	token     INTEGER NOT NULL,
@@ -61,7 +60,6 @@ CREATE TABLE leases (
 	since     INTEGER NOT NULL, -- wall time
 	ends      INTEGER NOT NULL, -- boot time, of a timed lease that is held; else 0
 	waited    INTEGER NOT NULL CHECK (waited IN (0, 1)),
-	joined    INTEGER NOT NULL CHECK (joined IN (0, 1)),
 	PRIMARY KEY (name, lease)
 ) STRICT, WITHOUT ROWID;
 CREATE INDEX leases_session ON leases (session) WHERE session <> '';

@@ -21,7 +21,7 @@ var schema string
 
 const (
 	applicationID = 0x486f6c64 // "Hold": marks the file as ours
-	schemaVersion = 1
+	schemaVersion = 2
 )
 
 // store is the one connection to the file.

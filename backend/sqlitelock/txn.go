@@ -310,14 +310,14 @@ func (t *txn) saveLease(l *lease) {
 		t.exec(`DELETE FROM leases WHERE name = ? AND lease = ?`, l.Lock.Name, string(l.ID))
 	case l.State == lockstate.Over:
 	case l.Own.saved:
-		t.exec(`UPDATE leases SET session = ?, addr = ?, held = ?, place = ?, ttl = ?, token = ?, since = ?, ends = ?, joined = ? WHERE name = ? AND lease = ?`,
-			string(l.Own.session), l.Own.addr, l.State == lockstate.Held, l.Own.place, int64(l.TTL), int64(l.Token), nanos(l.Since), int64(l.Own.ends), l.Joined, //nolint:gosec // it counts up from 0
+		t.exec(`UPDATE leases SET session = ?, addr = ?, held = ?, place = ?, ttl = ?, token = ?, since = ?, ends = ? WHERE name = ? AND lease = ?`,
+			string(l.Own.session), l.Own.addr, l.State == lockstate.Held, l.Own.place, int64(l.TTL), int64(l.Token), nanos(l.Since), int64(l.Own.ends), //nolint:gosec // it counts up from 0
 			l.Lock.Name, string(l.ID))
 	default:
-		t.exec(`INSERT INTO leases VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)`,
+		t.exec(`INSERT INTO leases VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)`,
 			l.Lock.Name, string(l.ID), string(l.Own.session), l.Own.addr, l.State == lockstate.Held, l.Own.place,
-			int(l.Claim.Mode), l.Claim.Permits, l.Claim.Limit, l.Claim.Owner, l.Note, l.Claim.Reentrant, l.Timed, int64(l.TTL),
-			int64(l.Token), nanos(l.Asked), nanos(l.Since), int64(l.Own.ends), l.Waited, l.Joined) //nolint:gosec // it counts up from 0
+			int(l.Claim.Mode), l.Claim.Permits, l.Claim.Limit, l.Owner, l.Note, l.Timed, int64(l.TTL),
+			int64(l.Token), nanos(l.Asked), nanos(l.Since), int64(l.Own.ends), l.Waited) //nolint:gosec // it counts up from 0
 	}
 	l.Own.saved = l.State != lockstate.Over
 }
@@ -338,13 +338,13 @@ func (t *txn) lock(name string) *lock {
 	l := &lock{Name: name}
 	t.locks[name] = l
 	var all []*lease
-	t.each(`SELECT lease, session, addr, held, place, mode, permits, cap, owner, note, reentrant, timed, ttl, token, asked, since, ends, waited, joined
+	t.each(`SELECT lease, session, addr, held, place, mode, permits, cap, owner, note, timed, ttl, token, asked, since, ends, waited
 		FROM leases WHERE name = ?`, []any{name}, func(scan func(...any)) {
 		x := &lease{Lock: l, Own: ofLease{saved: true}}
 		var out bool
 		var asked, since int64
-		scan(&x.ID, &x.Own.session, &x.Own.addr, &out, &x.Own.place, &x.Claim.Mode, &x.Claim.Permits, &x.Claim.Limit, &x.Claim.Owner,
-			&x.Note, &x.Claim.Reentrant, &x.Timed, &x.TTL, &x.Token, &asked, &since, &x.Own.ends, &x.Waited, &x.Joined)
+		scan(&x.ID, &x.Own.session, &x.Own.addr, &out, &x.Own.place, &x.Claim.Mode, &x.Claim.Permits, &x.Claim.Limit, &x.Owner,
+			&x.Note, &x.Timed, &x.TTL, &x.Token, &asked, &since, &x.Own.ends, &x.Waited)
 		x.Asked, x.Since = time.Unix(0, asked), time.Unix(0, since)
 		if out {
 			x.State = lockstate.Held

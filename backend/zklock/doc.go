@@ -4,8 +4,7 @@
 // # Guarantees
 //
 // C1 to C14 as package backend defines them, except for what [Backend.Capabilities] does not claim:
-// there are no timed leases, no re-entry across processes and no events. Leases end with the
-// session, and a session with the backend value that opened it (Capabilities.Bound): another
+// there are no timed leases and no events. Leases end with the session, and a session with the backend value that opened it (Capabilities.Bound): another
 // process cannot continue it.
 //
 // A majority of the ensemble decides; a minority that dies or is cut off loses nothing. Tokens grow

@@ -33,7 +33,7 @@ func QuickConditions(t *testing.T, b backend.Backend, s Database) {
 		cutSession = `UPDATE @sessions SET ends = $PAST WHERE id = '$S'`
 		noSession  = `DELETE FROM @sessions WHERE id = '$S'`
 		inQueue    = `$INFLATE;INSERT INTO @leases SELECT name, 'Lqqqqqqqqqqqqqqqqqqqqqqqqqq', session, $ADDRfalse, place + 1, mode, permits, cap, owner, note,
-			reentrant, false, 0, 0, asked, since, NULL, true, false FROM @leases WHERE name = '$N'`
+			false, 0, 0, asked, since, NULL, true FROM @leases WHERE name = '$N'`
 	)
 	for _, c := range []struct {
 		name    string

@@ -18,7 +18,7 @@ import (
 // Capabilities returns those of a store that keeps leases as rows, and can do everything.
 func Capabilities(name string) backend.Capabilities {
 	return backend.Capabilities{
-		Name: name, Sessions: true, Timed: true, Shared: true, Permits: true, Reentrant: true, FIFO: true, Push: true,
+		Name: name, Sessions: true, Timed: true, Shared: true, Permits: true, FIFO: true, Push: true,
 		LossPush: true, Watch: true, Durable: true, TokenKind: "counter",
 		MinTTL: 100 * time.Millisecond, MaxTTL: 365 * 24 * time.Hour, ExpiryLag: time.Second,
 	}
@@ -50,12 +50,12 @@ type Lease[L, X any] struct {
 	Lock   *Lock[L, X]
 	ID     backend.LeaseID
 	Claim  backend.Claim
+	Owner  string
 	Note   string
 	TTL    time.Duration
 	Timed  bool // it has an end of its own once it is held
 	State  State
 	Waited bool      // it was in the queue
-	Joined bool      // by re-entry
 	Asked  time.Time // when it was requested
 	Token  fence.Token
 	Since  time.Time // of the grant
@@ -137,20 +137,10 @@ func (l *Lock[L, X]) unread() []backend.Claim {
 	return []backend.Claim{{Mode: backend.Shared, Limit: l.RestLimit}}
 }
 
-// joins returns the lease that c may join by re-entry, or nil.
-func (l *Lock[L, X]) joins(c backend.Claim) *Lease[L, X] {
-	for i, h := range l.Holders.Claims {
-		if c.Joins(h) {
-			return l.Holders.Leases[i]
-		}
-	}
-	return nil
-}
-
 // admits reports whether a claim that is not in the queue may be granted now: it fits and no lease is
-// ahead of it, or it joins by re-entry, which overtakes.
+// ahead of it.
 func (l *Lock[L, X]) admits(c backend.Claim) bool {
-	return l.QueueLen() == 0 && c.Fits(l.Holders.Claims) || l.joins(c) != nil
+	return l.QueueLen() == 0 && c.Fits(l.Holders.Claims)
 }
 
 // Store is what the rules need of a store, within one transaction.
@@ -197,7 +187,7 @@ func Acquire[L, X any](s Store[L, X], lock *Lock[L, X], req *backend.AcquireRequ
 	if s.Abandoned(Key{lock.Name, req.Lease}) {
 		return nil, backend.ErrLost
 	}
-	l := &Lease[L, X]{Lock: lock, ID: req.Lease, Claim: req.Claim(), Note: req.Note, Timed: req.Timed, TTL: req.TTL}
+	l := &Lease[L, X]{Lock: lock, ID: req.Lease, Claim: req.Claim(), Owner: req.Owner, Note: req.Note, Timed: req.Timed, TTL: req.TTL}
 	if !s.Join(l, req.Session) {
 		return nil, backend.ErrSessionLost
 	}
@@ -244,7 +234,7 @@ func Answer[L, X any](s Store[L, X], l *Lease[L, X], session backend.SessionID, 
 	if !l.Timed && s.Session(l) != session {
 		return backend.Grant{}, backend.ErrLost
 	}
-	g := backend.Grant{Token: l.Token, Asked: asked, Since: l.Since, Waited: l.Waited, Joined: l.Joined}
+	g := backend.Grant{Token: l.Token, Asked: asked, Since: l.Since, Waited: l.Waited}
 	if l.Timed {
 		g.Left = min(s.Left(l), l.TTL)
 	}
@@ -332,11 +322,7 @@ func Settle[L, X any](s Store[L, X], lock *Lock[L, X], until func(*Lease[L, X]) 
 
 // grant adds a lease, which is not in the queue any more, to the holders.
 func grant[L, X any](s Store[L, X], l *Lease[L, X]) {
-	if h := l.Lock.joins(l.Claim); h != nil {
-		l.Token, l.Joined = h.Token, true
-	} else {
-		l.Token = s.Token(l.Lock)
-	}
+	l.Token = s.Token(l.Lock)
 	l.Lock.Holders.add(l)
 	l.State, l.Since = Held, s.Now()
 	if l.Timed {
@@ -370,7 +356,7 @@ func Lose[L, X any](s Store[L, X], l *Lease[L, X], event backend.EventKind, caus
 // Event describes what happened to a lease.
 func Event[L, X any](s Store[L, X], kind backend.EventKind, l *Lease[L, X], reason string) backend.Event {
 	e := backend.Event{
-		Kind: kind, Name: l.Lock.Name, Lease: l.ID, Owner: l.Claim.Owner, Mode: l.Claim.Mode, Reason: reason, At: s.Now(),
+		Kind: kind, Name: l.Lock.Name, Lease: l.ID, Owner: l.Owner, Mode: l.Claim.Mode, Reason: reason, At: s.Now(),
 	}
 	if kind != backend.EventWaiting && kind != backend.EventLeft {
 		e.Token = l.Token
@@ -388,7 +374,7 @@ func Info[L, X any](s Store[L, X], lock *Lock[L, X]) backend.LockInfo {
 	}
 	for _, w := range lock.Queue.Leases {
 		info.Waiters = append(info.Waiters, backend.Waiter{
-			Lease: w.ID, Session: s.Session(w), Owner: w.Claim.Owner, Note: w.Note,
+			Lease: w.ID, Session: s.Session(w), Owner: w.Owner, Note: w.Note,
 			Mode: w.Claim.Mode, Permits: w.Claim.Permits, Since: w.Asked,
 		})
 	}
@@ -436,7 +422,7 @@ func Holders[L, X any](s Store[L, X], leases []*Lease[L, X]) []backend.Holder {
 	var holders []backend.Holder
 	for _, h := range leases {
 		x := backend.Holder{
-			Lease: h.ID, Owner: h.Claim.Owner, Note: h.Note, Mode: h.Claim.Mode, Permits: h.Claim.Permits,
+			Lease: h.ID, Owner: h.Owner, Note: h.Note, Mode: h.Claim.Mode, Permits: h.Claim.Permits,
 			Token: h.Token, Since: h.Since, Left: s.Left(h),
 		}
 		if !h.Timed {

@@ -36,7 +36,7 @@ func (s *store) Now() time.Time          { return time.Unix(1, 0) }
 func (s *store) Token(*lock) fence.Token { s.token++; return s.token }
 func (s *store) Queued(l *lease)         { s.note("%s waits", l.ID) }
 func (s *store) Granted(l *lease) {
-	s.note("%s has %d, waited %t, joined %t", l.ID, l.Token, l.Waited, l.Joined)
+	s.note("%s has %d, waited %t", l.ID, l.Token, l.Waited)
 }
 
 func (s *store) Ended(l *lease, was lockstate.State, event backend.EventKind, err error, reason string) {
@@ -75,7 +75,7 @@ func ask(req backend.AcquireRequest) input {
 
 func take(id string, wait bool, c backend.Claim) input {
 	return ask(backend.AcquireRequest{
-		Lease: backend.LeaseID(id), Session: "s", Wait: wait, Mode: c.Mode, Permits: c.Permits, Limit: c.Limit, Owner: c.Owner, Reentrant: c.Reentrant,
+		Lease: backend.LeaseID(id), Session: "s", Wait: wait, Mode: c.Mode, Permits: c.Permits, Limit: c.Limit,
 	})
 }
 
@@ -108,10 +108,9 @@ func breaks(s *store, l *lock) {
 	s.note("%d were broken, token %d", len(res.Broken), res.Token)
 }
 
-func try(id string) input    { return take(id, false, backend.Claim{}) }
-func wait(id string) input   { return take(id, true, backend.Claim{}) }
-func read(id string) input   { return take(id, true, backend.Claim{Mode: backend.Shared}) }
-func rejoin(id string) input { return take(id, true, backend.Claim{Reentrant: true, Owner: "o"}) }
+func try(id string) input  { return take(id, false, backend.Claim{}) }
+func wait(id string) input { return take(id, true, backend.Claim{}) }
+func read(id string) input { return take(id, true, backend.Claim{Mode: backend.Shared}) }
 func permits(id string, n, limit int) input {
 	return take(id, true, backend.Claim{Mode: backend.Shared, Permits: n, Limit: limit})
 }
@@ -136,50 +135,41 @@ func TestRules(t *testing.T) {
 	}
 	for name, script := range map[string][]step{
 		"a free lock is granted, a held one is handed over in order": {
-			{try("a"), "a has 1, waited false, joined false"},
+			{try("a"), "a has 1, waited false"},
 			{wait("b"), "b waits"},
 			{wait("c"), "c waits"},
 			{try("d"), `d: lock "n" is held since`},
 			{settle, ""},
 			{end("a"), "a ended (1) with released, lease is lost why"},
-			{settle, "b has 2, waited true, joined false"},
+			{settle, "b has 2, waited true"},
 			{end("c"), "c ended (0) with left, lease is lost why"},
 			{end("b"), "b ended (1) with released, lease is lost why"},
 			{settle, ""},
-			{try("e"), "e has 3, waited false, joined false"},
+			{try("e"), "e has 3, waited false"},
 		},
 		"readers share, and none of them passes a writer that waits": {
-			{read("r"), "r has 1, waited false, joined false"},
-			{read("s"), "s has 2, waited false, joined false"},
+			{read("r"), "r has 1, waited false"},
+			{read("s"), "s has 2, waited false"},
 			{wait("w"), "w waits"},
 			{read("t"), "t waits"},
 			{read("u"), "u waits"},
 			{end("r"), "r ended (1) with released, lease is lost why"},
 			{settle, ""},
 			{end("s"), "s ended (1) with released, lease is lost why"},
-			{settle, "w has 3, waited true, joined false"},
+			{settle, "w has 3, waited true"},
 			{end("w"), "w ended (1) with released, lease is lost why"},
-			{settle, "t has 4, waited true, joined false; u has 5, waited true, joined false"},
+			{settle, "t has 4, waited true; u has 5, waited true"},
 		},
 		"permits are counted, and the limit is one for all": {
-			{permits("a", 2, 3), "a has 1, waited false, joined false"},
+			{permits("a", 2, 3), "a has 1, waited false"},
 			{permits("b", 2, 3), "b waits"},
 			{permits("c", 1, 3), "c waits"},
 			{permits("d", 1, 4), `d: limit 4 of lock "n": must be 3, which is in force`},
 			{end("a"), "a ended (1) with released, lease is lost why"},
-			{settle, "b has 2, waited true, joined false; c has 3, waited true, joined false"},
-		},
-		"who joins by re-entry passes the queue, with the token of the first": {
-			{rejoin("a"), "a has 1, waited false, joined false"},
-			{wait("w"), "w waits"},
-			{rejoin("b"), "b has 1, waited false, joined true"},
-			{end("a"), "a ended (1) with released, lease is lost why"},
-			{settle, ""},
-			{end("b"), "b ended (1) with released, lease is lost why"},
-			{settle, "w has 2, waited true, joined false"},
+			{settle, "b has 2, waited true; c has 3, waited true"},
 		},
 		"a repeated request gets what the first got, under the session of the newest": {
-			{try("a"), "a has 1, waited false, joined false"},
+			{try("a"), "a has 1, waited false"},
 			{try("a"), ""},
 			{under("t", "a", true), "a: lease is lost"},
 			{wait("b"), "b waits"},
@@ -188,39 +178,39 @@ func TestRules(t *testing.T) {
 			{under("dead", "b", true), "b: session"},
 			{under("t", "b", true), ""},
 			{end("a"), "a ended (1) with released, lease is lost why"},
-			{settle, "b has 2, waited true, joined false"},
+			{settle, "b has 2, waited true"},
 			{under("t", "b", false), ""},
 			{wait("b"), "b: lease is lost"},
 		},
 		"nothing is granted under a session that has ended": {
-			{under("dead", "a", true), "a: session"}, {try("b"), "b has 1, waited false, joined false"},
+			{under("dead", "a", true), "a: session"}, {try("b"), "b has 1, waited false"},
 		},
 		"a lease is released once, and never granted when it was abandoned": {
-			{try("a"), "a has 1, waited false, joined false"},
+			{try("a"), "a has 1, waited false"},
 			{release("a", false), "a ended (1) with released, lease is lost"},
 			{release("a", false), "a: lease is lost"},
 			{release("b", true), ""},
 			{wait("b"), "b: lease is lost"},
-			{wait("c"), "c has 2, waited false, joined false"},
+			{wait("c"), "c has 2, waited false"},
 			{release("c", true), "c ended (1) with released, lease is lost"},
 			{wait("c"), "c: lease is lost"},
 		},
 		"only a timed lease that is held is renewed by itself": {
-			{timed("a"), "a ends after 1s; a has 1, waited false, joined false"},
+			{timed("a"), "a ends after 1s; a has 1, waited false"},
 			{renew("a"), "a ends after 1h0m0s"},
 			{timed("a"), ""},
 			{renew("b"), "b: lease is lost"},
 			{timed("w"), `w: lock "n" is held`},
 			{release("a", false), "a ended (1) with released, lease is lost"},
-			{try("c"), "c has 2, waited false, joined false"},
+			{try("c"), "c has 2, waited false"},
 			{renew("c"), "c: lease is lost"},
 		},
 		"a break ends what is held, and the next token is greater": {
-			{read("a"), "a has 1, waited false, joined false"},
-			{read("b"), "b has 2, waited false, joined false"},
+			{read("a"), "a has 1, waited false"},
+			{read("b"), "b has 2, waited false"},
 			{wait("w"), "w waits"},
 			{breaks, "a ended (1) with broken, lease is lost why; a is lost (broken) why; b ended (1) with broken, lease is lost why; b is lost (broken) why; 2 were broken, token 3"},
-			{settle, "w has 4, waited true, joined false"},
+			{settle, "w has 4, waited true"},
 		},
 		"waiters that were not read are before a new one, and have a limit": {
 			{unread(2, 5), ""}, {try("a"), `a: lock "n" is held`}, {wait("a"), "a waits"}, {permits("b", 1, 6), `b: limit 6 of lock "n": must be 5, which is in force`},

@@ -101,8 +101,8 @@ func (s *session) overdue(now time.Time) bool {
 // leaseOf returns the lease of a row. Its session is that of the transaction.
 func (t *txn) leaseOf(r *LeaseRow) *lease {
 	l := &lease{
-		Lock: t.lock(r.Name), ID: r.Lease, Claim: r.Claim, Note: r.Note, Timed: r.Timed, TTL: r.TTL,
-		Asked: r.Asked, Waited: r.Waited, Token: token(r.Token), Since: r.Since, Joined: r.Joined,
+		Lock: t.lock(r.Name), ID: r.Lease, Claim: r.Claim, Owner: r.Owner, Note: r.Note, Timed: r.Timed, TTL: r.TTL,
+		Asked: r.Asked, Waited: r.Waited, Token: token(r.Token), Since: r.Since,
 		Own: ofLease{addr: r.Addr, place: r.Place, ends: r.Ends, saved: !r.Thin, thin: r.Thin},
 	}
 	if r.Held {
@@ -121,7 +121,7 @@ func (t *txn) leaseOf(r *LeaseRow) *lease {
 func rowOf(l *lease) LeaseRow {
 	return LeaseRow{
 		Name: l.Lock.Name, Lease: l.ID, Session: sessionOf(l), Addr: l.Own.addr, Held: l.State == lockstate.Held, Place: l.Own.place,
-		Claim: l.Claim, Note: l.Note, Timed: l.Timed, TTL: l.TTL, Token: int64(l.Token), Asked: l.Asked, Since: l.Since, Ends: l.Own.ends, //nolint:gosec // it counts up from 0
-		Waited: l.Waited, Joined: l.Joined,
+		Claim: l.Claim, Owner: l.Owner, Note: l.Note, Timed: l.Timed, TTL: l.TTL, Token: int64(l.Token), Asked: l.Asked, Since: l.Since, Ends: l.Own.ends, //nolint:gosec // it counts up from 0
+		Waited: l.Waited,
 	}
 }

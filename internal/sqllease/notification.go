@@ -24,7 +24,7 @@ type notification struct {
 // The first bytes of the lines of a notification besides those of a Look.
 const (
 	lineHello = 'h' // sent by a value to itself: notifications arrive
-	lineGrant = 'g' // lease, session, place, token, since, joined, name
+	lineGrant = 'g' // lease, session, place, token, since, name
 )
 
 // maxPayload is less than PostgreSQL's limit for a notification, 8000 bytes.
@@ -40,7 +40,7 @@ func (l *notification) encode() []string {
 		}
 		fields := []string{
 			string(lineGrant) + string(x.ID), string(sessionOf(x)), strconv.FormatInt(x.Own.place, 10), strconv.FormatUint(uint64(x.Token), 10),
-			strconv.FormatInt(x.Since.UnixMicro(), 10), strconv.FormatBool(x.Joined), x.Lock.Name,
+			strconv.FormatInt(x.Since.UnixMicro(), 10), x.Lock.Name,
 		}
 		lines = append(lines, strings.Join(fields, "\t")+"\n")
 	}
@@ -90,20 +90,19 @@ func decodeNotification(payload string) (waiters.Look, []news, bool) {
 }
 
 func decodeGrant(fields []string) (news, bool) {
-	const all = 7
+	const all = 6
 	if len(fields) != all {
 		return news{}, false
 	}
 	place, errPlace := strconv.ParseInt(fields[2], 10, 64)
 	n, errToken := strconv.ParseInt(fields[3], 10, 64)
 	since, errSince := strconv.ParseInt(fields[4], 10, 64)
-	joined, errJoined := strconv.ParseBool(fields[5])
-	if errPlace != nil || errToken != nil || errSince != nil || errJoined != nil || n <= 0 {
+	if errPlace != nil || errToken != nil || errSince != nil || n <= 0 {
 		return news{}, false
 	}
 	return news{
-		key: Key{Name: fields[6], ID: backend.LeaseID(fields[0])}, session: backend.SessionID(fields[1]), place: place,
-		grant: backend.Grant{Token: token(n), Since: time.UnixMicro(since), Waited: true, Joined: joined},
+		key: Key{Name: fields[5], ID: backend.LeaseID(fields[0])}, session: backend.SessionID(fields[1]), place: place,
+		grant: backend.Grant{Token: token(n), Since: time.UnixMicro(since), Waited: true},
 	}, true
 }
 

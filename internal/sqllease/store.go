@@ -151,6 +151,7 @@ type LeaseRow struct {
 	Held    bool              // held; otherwise in the queue
 	Place   int64             // in the queue or among the holders; a greater one is later
 	Claim   backend.Claim
+	Owner   string
 	Note    string
 	Timed   bool
 	TTL     time.Duration // of a timed lease
@@ -159,7 +160,6 @@ type LeaseRow struct {
 	Since   time.Time // of the grant
 	Ends    time.Time // of a timed lease that is held; otherwise zero
 	Waited  bool      // it was in the queue
-	Joined  bool      // by re-entry
 	Thin    bool      // it is in the row of its lock: see Quick
 }
 
@@ -296,7 +296,7 @@ type Waiting struct {
 type Seen struct {
 	N     int      // in Glance.Waiters
 	There bool     // it has a row
-	Row   LeaseRow // Held, Timed, Session, Token, Since, Ends and Joined
+	Row   LeaseRow // Held, Timed, Session, Token, Since and Ends
 	// Lives: the session of the request is within its TTL, or there is none. Ended: it will not come
 	// back. A session that is neither is past its end as far as can be seen, and a renewal that was
 	// in time may be on its way to the disk: a transaction has to lock it first.

@@ -167,9 +167,6 @@ func (r rows) Queued(l *lease) {
 
 func (r rows) Granted(l *lease) {
 	l.Own.place, l.Own.dirty = int64(l.Token), true //nolint:gosec // it counts up from 0
-	if l.Joined {
-		l.Own.place = next(l.Lock)
-	}
 	r.t.emit(backend.EventAcquired, l, "")
 	if l.Waited {
 		r.t.wake(l, nil)

@@ -358,7 +358,7 @@ func see(w *waiter, x *Seen, asked, now time.Time, byTimer bool) (waiters.Verdic
 	case !x.There:
 		return waiters.Verdict{Err: backend.ErrLost}, true
 	case r.Held && (r.Timed && r.Ends.After(now) || !r.Timed && x.Lives):
-		g := backend.Grant{Token: token(r.Token), Asked: asked, Since: r.Since, Waited: true, Joined: r.Joined}
+		g := backend.Grant{Token: token(r.Token), Asked: asked, Since: r.Since, Waited: true}
 		if r.Timed { // it may have been granted after the clock was read
 			g.Left = min(r.Ends.Sub(now), r.Ends.Sub(r.Since))
 		}

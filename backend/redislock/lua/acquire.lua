@@ -69,8 +69,8 @@ local function again(l, rec, lease, sid, wait, chan)
       call('HSET', T .. 's:' .. sid, lease, l.name)
       push(w.chan, 'a', lease, sid)
     end
-    call('HSET', l.w, lease, table.concat({sid, w.mode, w.permits, w.limit, w.since, w.timed and '1' or '0', w.ttl, w.reentrant,
-      chan, w.owner, w.note}, '\n'))
+    call('HSET', l.w, lease, table.concat({sid, w.mode, w.permits, w.limit, w.since, w.timed and '1' or '0', w.ttl, chan,
+      w.owner, w.note}, '\n'))
     local next = behind(l, lease)
     if next then nudge(l, next) end
   end
@@ -91,27 +91,14 @@ local function again(l, rec, lease, sid, wait, chan)
   return {'WAIT', left(l, ahead)}
 end
 
--- The lease that a reentrant request of this owner joins.
-local function joins(l, owner)
-  if l.x == 0 then return nil end
-  local all = call('HGETALL', l.key)
-  for i = 1, #all, 2 do
-    if all[i] ~= '@' then
-      local h = holder(all[i + 1])
-      if h.mode == 'x' and h.reentrant and h.owner == owner then return h end
-    end
-  end
-  return nil
-end
-
--- acquire sid ttl limit reentrant wait mode permits channel owner note (name lease)...
+-- acquire sid ttl limit wait mode permits channel owner note (name lease)...
 -- ttl is 0 for leases that live with their session. An answer for each:
 -- -> G... | WAIT left | HELD ahead holders count | LOST | SESSION | LIMIT limit | QUARANTINE left reason | CLOCK
 -- No new waiter joins the queue in the quarantine of its client: another client may release the
 -- lock. The caller gets QUARANTINE, and retries.
 local function acquire(i, name, lease)
-  local sid, ttl, limit, reentrant, wait = ARGV[i], tonumber(ARGV[i + 1]), tonumber(ARGV[i + 2]), ARGV[i + 3], ARGV[i + 4] == '1'
-  local mode, permits, chan, owner, note_ = ARGV[i + 5], tonumber(ARGV[i + 6]), ARGV[i + 7], ARGV[i + 8], ARGV[i + 9]
+  local sid, ttl, limit, wait = ARGV[i], tonumber(ARGV[i + 1]), tonumber(ARGV[i + 2]), ARGV[i + 3] == '1'
+  local mode, permits, chan, owner, note_ = ARGV[i + 4], tonumber(ARGV[i + 5]), ARGV[i + 6], ARGV[i + 7], ARGV[i + 8]
   local timed = ttl > 0
   local l, rec = open(name, lease)
   if rec or l.queued > 0 then
@@ -125,21 +112,18 @@ local function acquire(i, name, lease)
     advance(l) -- the quarantine may have ended, or waiters may be dead
     save(l) -- whatever becomes of this request
   end
-  local h = {sid = sid, mode = mode, permits = permits, since = num(now), timed = timed, reentrant = reentrant, flag = '-',
-    chan = chan, owner = owner, note = note_}
-  local joined = reentrant == '1' and joins(l, owner)
+  local h = {sid = sid, mode = mode, permits = permits, since = num(now), timed = timed, flag = '-', chan = chan,
+    owner = owner, note = note_}
   local free = l.queued == 0 and fits(l, mode, permits, limit)
-  if (free or wait or l.n == 0) and not joined then
+  if free or wait or l.n == 0 then
     local no = refused(quarantine)
     if no then
       save(l)
       return no
     end
   end
-  if full and (joined or free or wait) then crowded() end
-  if joined then
-    h.token, h.flag = joined.token, 'j'
-  elseif free then
+  if full and (free or wait) then crowded() end
+  if free then
     local t = tokens(1)
     if not t then return {'CLOCK'} end
     h.token = num(t)
@@ -165,8 +149,7 @@ local function acquire(i, name, lease)
   l.seq = l.seq + 1
   l.queued = l.queued + 1
   call('ZADD', l.q, l.seq, lease)
-  call('HSET', l.w, lease, table.concat({sid, mode, permits, limit, num(now), timed and '1' or '0', ttl, reentrant, chan, owner,
-    note_}, '\n'))
+  call('HSET', l.w, lease, table.concat({sid, mode, permits, limit, num(now), timed and '1' or '0', ttl, chan, owner, note_}, '\n'))
   event('waiting', name, lease, h)
   save(l)
   return {'WAIT', rest}

@@ -169,18 +169,18 @@ end
 -- The arguments are those of acquire: see acquire.lua. Returns the leases that were
 -- granted, the token of the first, and the time they have left.
 local function take(i, n)
-  local sid, ttl, reentrant, mode = ARGV[i], tonumber(ARGV[i + 1]), ARGV[i + 3], ARGV[i + 5]
-  if reentrant == '1' or mode ~= 'x' then return nil end -- it depends on the holders
+  local sid, ttl, mode = ARGV[i], tonumber(ARGV[i + 1]), ARGV[i + 4]
+  if mode ~= 'x' then return nil end -- it depends on the holders
   if ttl > 0 and (ttl > longest or now - seen_at > longest * 125) then return nil end -- the marker has to note the TTL
   if sid ~= '' and not living(sid) then return nil end
-  local those = unheld(apart(i + 10, i + n - 1))
+  local those = unheld(apart(i + 9, i + n - 1))
   if #those == 0 then return nil end
   -- When the memory is full, this first write is refused. The writes after it never are.
   local first = tokens(#those)
   if not first then return nil end
   local held, lives, out, timed = {}, {}, {}, ttl > 0
-  local head = '\n' .. sid .. '\nx\n' .. ARGV[i + 6] .. '\n'
-  local tail = '\n' .. instant .. '\n' .. num(ttl) .. '\n0\n-\n' .. ARGV[i + 7] .. '\n' .. ARGV[i + 8] .. '\n' .. ARGV[i + 9]
+  local head = '\n' .. sid .. '\nx\n' .. ARGV[i + 5] .. '\n'
+  local tail = '\n' .. instant .. '\n' .. num(ttl) .. '\n-\n' .. ARGV[i + 6] .. '\n' .. ARGV[i + 7] .. '\n' .. ARGV[i + 8]
   if not timed then
     for k, at in ipairs(those) do
       out[2 * k - 1], out[2 * k] = 0, ARGV[at] .. '\n' .. ARGV[at + 1] .. head .. num(first + k - 1) .. tail
@@ -252,7 +252,7 @@ local SUMMARY = '^(%d+) (%d) (%d+) (%d+) (%d+) (%d+) (%d+)$'
 -- way does when there is nothing else to do.
 local function join(i, name, lease)
   local sid = ARGV[i]
-  if ARGV[i + 1] ~= '0' or ARGV[i + 3] == '1' or ARGV[i + 4] ~= '1' or ARGV[i + 5] ~= 'x' then return nil end
+  if ARGV[i + 1] ~= '0' or ARGV[i + 3] ~= '1' or ARGV[i + 4] ~= 'x' then return nil end
   local till = living(sid)
   local key, q, w = T .. 'l:' .. name, T .. 'q:' .. name, T .. 'w:' .. name
   local got = call('HMGET', key, '@', lease)
@@ -276,8 +276,8 @@ local function join(i, name, lease)
   if timed == '1' and now + ttl * 1000 < ends then ends = now + ttl * 1000 end
   call('HSET', T .. 's:' .. sid, lease, name)
   call('ZADD', q, seq + 1, lease)
-  call('HSET', w, lease, sid .. '\nx\n' .. ARGV[i + 6] .. '\n' .. ARGV[i + 2] .. '\n' .. instant .. '\n0\n0\n0\n' .. ARGV[i + 7] .. '\n'
-    .. ARGV[i + 8] .. '\n' .. ARGV[i + 9])
+  call('HSET', w, lease, sid .. '\nx\n' .. ARGV[i + 5] .. '\n' .. ARGV[i + 2] .. '\n' .. instant .. '\n0\n0\n' .. ARGV[i + 6] .. '\n'
+    .. ARGV[i + 7] .. '\n' .. ARGV[i + 8])
   call('HSET', key, '@', n .. ' ' .. x .. ' ' .. used .. ' ' .. shared .. ' ' .. limit .. ' ' .. num(queued + 1) .. ' ' .. num(seq + 1))
   if ends < now then ends = now end
   return {'WAIT', ends - now}
@@ -297,9 +297,9 @@ local function pass(i, name, lease)
   if not string.find(rec, '^[^\n]*\nx\n%d+\n%d+\n%d+\n0\n') then return nil end -- it is timed
   local next = call('ZRANGE', q, 0, 0)[1]
   local waits = next and call('HGET', w, next)
-  local who, permits, reentrant, chan, rest
+  local who, permits, chan, rest
   if waits then
-    who, permits, reentrant, chan, rest = string.match(waits, '^([^\n]*)\nx\n(%d+)\n%d+\n%d+\n0\n%d+\n([01])\n([^\n]*)\n(.*)$')
+    who, permits, chan, rest = string.match(waits, '^([^\n]*)\nx\n(%d+)\n%d+\n%d+\n0\n%d+\n([^\n]*)\n(.*)$')
   end
   if not who or not living(who) then return nil end
   call('HDEL', T .. 's:' .. sid, lease)
@@ -309,7 +309,7 @@ local function pass(i, name, lease)
   call('ZREM', q, next)
   call('HDEL', w, next)
   call('HSET', key, '@', '1 1 0 ' .. shared .. ' ' .. limit .. ' ' .. num(queued - 1) .. ' ' .. seq, next,
-    who .. '\nx\n' .. permits .. '\n' .. token .. '\n' .. instant .. '\n0\n' .. reentrant .. '\nw\n' .. chan .. '\n' .. rest)
+    who .. '\nx\n' .. permits .. '\n' .. token .. '\n' .. instant .. '\n0\nw\n' .. chan .. '\n' .. rest)
   -- The lease is released, whether the notification is refused or not: see publish.
   call('HDEL', key, lease)
   if chan ~= '' then pcall(call, 'PUBLISH', chan, 'g\n' .. next .. '\n' .. token .. '\n' .. instant .. '\n0') end

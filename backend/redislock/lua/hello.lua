@@ -66,11 +66,6 @@ local function hello(i)
   else
     marker = parse(text)
     if not marker then foreign(KEY) end
-    if marker.format == OLDER then
-      -- Clients of that version are refused from here on. What they hold stays theirs until it
-      -- ends.
-      marker.format = FORMAT
-    end
     if marker.format ~= FORMAT then return {'FORMAT', marker.format} end
     rebase()
     local other = marker.run ~= run and (promoted or string.match(marker.run, '^[^/]*') ~= run)

@@ -33,7 +33,7 @@ return {
 
 end -- rest
 
-return {sweep = sweep, parse = parse, older = OLDER, rebase = rebase, rest = rest, acquire = acquire, release = release, check = check}
+return {sweep = sweep, parse = parse, rebase = rebase, rest = rest, acquire = acquire, release = release, check = check}
 
 end -- library
 
@@ -78,10 +78,10 @@ local function acquisition(i, n, brief)
   local ok, done, first, left
   if brief and met == 0 then ok, done, first, left = pcall(take, i, n) end
   if not ok then done = nil end -- to write again what it wrote does no harm
-  if done and 2 * #done == n - 10 then return {'ALL', first, now, left} end
+  if done and 2 * #done == n - 9 then return {'ALL', first, now, left} end
   local at = {}
   for k, where in ipairs(done or {}) do at[where] = {'T', first + k - 1, now, left} end
-  return each('acquire', i, n, 10, brief, at)
+  return each('acquire', i, n, 9, brief, at)
 end
 
 local function giving(i, n, brief)
@@ -166,8 +166,8 @@ local LEAST = 1000000000000000 -- us, in 2001: a number below it is no time, but
 -- session. The first command has a missing key: see execute. Without X, or with a foreign one, no
 -- session lives.
 local function takeone(remembers)
-  local sid, name, lease = ARGV[5], ARGV[15], ARGV[16]
-  if ARGV[6] ~= '0' or ARGV[8] == '1' or ARGV[10] ~= 'x' then return nil end
+  local sid, name, lease = ARGV[5], ARGV[14], ARGV[15]
+  if ARGV[6] ~= '0' or ARGV[9] ~= 'x' then return nil end
   met = call('EXISTS', STREAM, T .. 'o:' .. name, T .. 'l:' .. name, T .. 'd:' .. lease, T .. 'd:' .. sid)
   if met > 0 or call('ZCARD', X) == 0 then return nil end
   local known = call('MGET', KEY, T .. 'u:' .. sid)
@@ -178,8 +178,8 @@ local function takeone(remembers)
   if thin(name) or unmet(ARGV[1], remembers) then return nil end
   local token = tokens(1)
   if not token then return nil end
-  call('ZADD', THIN, 0, name .. '\n' .. lease .. '\n' .. sid .. '\nx\n' .. ARGV[11] .. '\n' .. num(token) .. '\n' .. instant
-    .. '\n0\n0\n-\n' .. ARGV[12] .. '\n' .. ARGV[13] .. '\n' .. ARGV[14])
+  call('ZADD', THIN, 0, name .. '\n' .. lease .. '\n' .. sid .. '\nx\n' .. ARGV[10] .. '\n' .. num(token) .. '\n' .. instant
+    .. '\n0\n-\n' .. ARGV[11] .. '\n' .. ARGV[12] .. '\n' .. ARGV[13])
   if token == now and token >= LEAST then return token end
   return {'OK', {'ALL', token, now, 0}}
 end
@@ -187,7 +187,7 @@ end
 -- remembers: this is a function, and what is defined here stays until the process ends.
 local function execute(remembers)
   if remembers then served = served or {} end
-  if ARGV[3] == 'acquire' and ARGV[4] == '12' and not ARGV[17] and not full then
+  if ARGV[3] == 'acquire' and ARGV[4] == '11' and not ARGV[16] and not full then
     local ok, r = pcall(takeone, remembers)
     if ok and r then return r end
   end
@@ -214,7 +214,6 @@ local function execute(remembers)
     lib = lib or library()
     local other = lib.parse(text)
     if not other then foreign(KEY) end
-    if other.format == lib.older then return {'MARKER'} end -- hello converts it
     return {'FORMAT', other.format}
   end
   if read.identity ~= ARGV[1] then return {'MARKER'} end

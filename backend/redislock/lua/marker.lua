@@ -13,14 +13,13 @@
 -- durable  whether in that run it wrote everything to disk before it answered
 
 local FORMAT = 'hf3 1'
-local OLDER = 'hf2 1' -- without from; hello makes it FORMAT
 
 local function parse(text)
   local format, till, longest, seen, born, from, generation, run, durable =
     string.match(text, '^(hf%d+ %d+) (%d+) (%d+) (%d+) (%d+) ?(%d*) (%S+) (%S+) ([01])$')
   if not format then return nil end
   return {format = format, till = tonumber(till), longest = tonumber(longest), seen = tonumber(seen), born = tonumber(born),
-    from = tonumber(from) or tonumber(born), generation = generation, run = run, durable = durable == '1'}
+    from = tonumber(from), generation = generation, run = run, durable = durable == '1'}
 end
 
 local function mark()

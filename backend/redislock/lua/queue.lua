@@ -31,8 +31,8 @@ local function grant(l, lease, h, ttl)
   else
     l.used = l.used + h.permits
   end
-  call('HSET', l.key, lease, table.concat({h.sid, h.mode, h.permits, h.token, h.since, h.timed and num(ttl) or '0', h.reentrant,
-    h.flag, h.chan, h.owner, h.note}, '\n'))
+  call('HSET', l.key, lease, table.concat({h.sid, h.mode, h.permits, h.token, h.since, h.timed and num(ttl) or '0', h.flag,
+    h.chan, h.owner, h.note}, '\n'))
   if h.timed then
     call('ZADD', X, num(now + ttl * 1000), life(l.name, lease, h))
   end

@@ -42,24 +42,24 @@ end
 
 -- The record of a holder, and of a waiter, is its fields joined by newlines. The texts hold
 -- no control characters: the client ensures that.
---   holder: session mode permits token since ttl reentrant flag channel owner note
+--   holder: session mode permits token since ttl flag channel owner note
 --           ttl is that of a timed lease in ms, 0 for a lease that lives with its session
---   waiter: session mode permits limit since timed ttl reentrant channel owner note
+--   waiter: session mode permits limit since timed ttl channel owner note
 local F = '([^\n]*)\n'
-local RECORD = '^' .. string.rep(F, 10) .. '(.*)$'
+local RECORD = '^' .. string.rep(F, 9) .. '(.*)$'
 
 local function holder(rec)
-  local sid, mode, permits, token, since, ttl, reentrant, flag, chan, owner, note = string.match(rec, RECORD)
+  local sid, mode, permits, token, since, ttl, flag, chan, owner, note = string.match(rec, RECORD)
   if not sid then foreign('holder') end
   return {sid = sid, mode = mode, permits = tonumber(permits), token = token, since = since, timed = ttl ~= '0',
-    ttl = tonumber(ttl), reentrant = reentrant == '1', flag = flag, chan = chan, owner = owner, note = note}
+    ttl = tonumber(ttl), flag = flag, chan = chan, owner = owner, note = note}
 end
 
 local function waiter(rec)
-  local sid, mode, permits, limit, since, timed, ttl, reentrant, chan, owner, note = string.match(rec, RECORD)
+  local sid, mode, permits, limit, since, timed, ttl, chan, owner, note = string.match(rec, RECORD)
   if not sid then foreign('waiter') end
   return {sid = sid, mode = mode, permits = tonumber(permits), limit = tonumber(limit), since = since, timed = timed == '1',
-    ttl = tonumber(ttl), reentrant = reentrant, chan = chan, owner = owner, note = note}
+    ttl = tonumber(ttl), chan = chan, owner = owner, note = note}
 end
 
 -- The member of X that a holder lives by.
