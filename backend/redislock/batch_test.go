@@ -217,7 +217,7 @@ func (g *generator) terms() []string {
 		wait, channel = "1", "c"
 	}
 	return []string{
-		session, g.one("0", "0", "600000"), limit, g.one("0", "0", "0", "1"), wait, mode, permits, channel,
+		session, g.one("0", "0", "600000"), limit, wait, mode, permits, channel,
 		g.one("", "ann", "ann", "0"), g.one("note", ""),
 	}
 }

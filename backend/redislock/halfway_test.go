@@ -219,7 +219,7 @@ func TestReplicaRefusesTheBatch(t *testing.T) {
 		s.Do("REPLICAOF", "127.0.0.1", strconv.Itoa(testserver.FreePort(t)))
 		for _, mode := range []string{"x", "s"} {
 			_, err := b.Exec(t.Context(), true, [][]string{
-				{"acquire", string(id), "0", "0", "0", "0", mode, "1", "", "", "", "one", string(backend.NewLeaseID())},
+				{"acquire", string(id), "0", "0", "0", mode, "1", "", "", "", "one", string(backend.NewLeaseID())},
 			})
 			if err == nil || !strings.HasPrefix(err.Error(), "redis: READONLY") {
 				t.Errorf("mode %s: %v; want READONLY of the whole request", mode, err)

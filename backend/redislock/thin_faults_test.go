@@ -182,7 +182,7 @@ func TestThinInDoubt(t *testing.T) {
 	isThin(t, s, "one", true)
 	release(t, b, l)
 	answer, err := b.Exec(t.Context(), true, [][]string{
-		{"acquire", string(id), "0", "0", "0", "0", "x", "1", "", "", "", "one", string(req.Lease)},
+		{"acquire", string(id), "0", "0", "0", "x", "1", "", "", "", "one", string(req.Lease)},
 	})
 	if err != nil || redislock.Word(answer[0]) != "LOST" {
 		t.Errorf("the late request was answered with %v, %v", answer, err)

@@ -249,7 +249,7 @@ func takeMany(t *testing.T, b *redislock.Backend, id backend.SessionID, many int
 	t.Helper()
 	var ops [][]string
 	for i := range many {
-		ops = append(ops, []string{"acquire", string(id), "0", "0", "0", "0", "x", "1", "", "", "", fmt.Sprint("many", i), fmt.Sprint("lease", i)})
+		ops = append(ops, []string{"acquire", string(id), "0", "0", "0", "x", "1", "", "", "", fmt.Sprint("many", i), fmt.Sprint("lease", i)})
 	}
 	for part := range slices.Chunk(ops, 100) {
 		if _, err := b.Exec(t.Context(), true, part); err != nil {
@@ -359,7 +359,7 @@ func TestSessionEndsWhileThin(t *testing.T) {
 			id := session(t, b, ttl)
 			var ops [][]string // in one request: the session soon ends
 			for i := range 100 {
-				ops = append(ops, []string{"acquire", string(id), "0", "0", "0", "0", "x", "1", "", "", "", fmt.Sprint("lock", i), fmt.Sprint("lease", i)})
+				ops = append(ops, []string{"acquire", string(id), "0", "0", "0", "x", "1", "", "", "", fmt.Sprint("lock", i), fmt.Sprint("lease", i)})
 			}
 			granted, err := b.Exec(t.Context(), true, ops)
 			if err != nil {

@@ -172,6 +172,6 @@ func (b *Leases) calmed(t *txn) {
 func (q *quick) row(addr string) LeaseRow {
 	a := q.acquire
 	return LeaseRow{
-		Name: a.Name, Lease: a.Lease, Session: a.Session, Addr: addr, Held: true, Claim: a.Claim(), Note: a.Note, Timed: a.Timed, TTL: a.TTL,
+		Name: a.Name, Lease: a.Lease, Session: a.Session, Addr: addr, Held: true, Claim: a.Claim(), Owner: a.Owner, Note: a.Note, Timed: a.Timed, TTL: a.TTL,
 	}
 }

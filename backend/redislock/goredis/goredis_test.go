@@ -176,7 +176,7 @@ func (i *inflating) Do(ctx context.Context, cmd ...any) (any, error) {
 		return answer, err
 	}
 	i.last.Store(&cmd)
-	const first, terms = 6, 10 // of the operations; and what comes before the leases of an acquire
+	const first, terms = 6, 9 // of the operations; and what comes before the leases of an acquire
 	for at := first; at+1 < len(cmd); {
 		n, err := strconv.Atoi(cmd[at+1].(string))
 		if err != nil {
