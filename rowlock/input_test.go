@@ -74,7 +74,7 @@ func recorded(t *testing.T, d rowlock.Dialect, cfg rowlock.Config, f func(*rowlo
 func TestStatements(t *testing.T) {
 	t.Parallel()
 	cfg := rowlock.Config{Schema: "bar", Table: "mesa", Key: "id"}
-	const mine, pg = "SELECT `id` FROM `bar`.`mesa` WHERE `id` IN (?) ORDER BY `id` ", `SELECT "id" FROM "bar"."mesa" WHERE "id" IN ($1) ORDER BY "id" `
+	const mine, pg = "SELECT `id` FROM `bar`.`mesa` WHERE `id` IN (?) ORDER BY `id` LIMIT 18446744073709551615 ", `SELECT "id" FROM "bar"."mesa" WHERE "id" IN ($1) ORDER BY "id" `
 	for _, c := range []struct {
 		d    rowlock.Dialect
 		r    rowlock.Request

@@ -94,7 +94,7 @@ func (l *Locker) lockQuery(r Request) (string, error) {
 		params[i] = l.param(i + 1)
 	}
 	q := "SELECT " + columns + " FROM " + l.table + " WHERE " + l.key + " IN (" + strings.Join(params, ", ") + ") ORDER BY " + l.key +
-		l.clause(r.Shared, r.Busy)
+		l.every() + l.clause(r.Shared, r.Busy)
 	if l.dialect == MariaDB && r.Timeout > 0 {
 		q += " WAIT " + strconv.FormatInt(seconds(r.Timeout), 10)
 	}

@@ -116,6 +116,14 @@ func (l *Locker) param(n int) string {
 	return "?"
 }
 
+// every returns the clause that overrides sql_select_limit, which a server may set for its clients.
+func (l *Locker) every() string {
+	if l.dialect == Postgres {
+		return ""
+	}
+	return " LIMIT 18446744073709551615"
+}
+
 // clause returns the locking clause at the end of a SELECT.
 func (l *Locker) clause(shared bool, busy Busy) string {
 	c := " FOR UPDATE"

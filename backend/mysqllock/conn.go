@@ -4,6 +4,7 @@ import (
 	"context"
 	"database/sql/driver"
 	"fmt"
+	"strings"
 	"time"
 
 	"github.com/go-sql-driver/mysql"
@@ -22,10 +23,18 @@ const (
 	hangUpTime = 200 * time.Millisecond
 )
 
-// settings are those of a connection. They override those of the server, the database and the
-// user. The lock wait is in seconds, and 1 is the least. The time zone is that of SYSDATE.
-const settings = `SET SESSION autocommit = 1, completion_type = 0, time_zone = '+00:00', sql_mode = 'STRICT_ALL_TABLES,NO_ENGINE_SUBSTITUTION', innodb_lock_wait_timeout = 1, wait_timeout = 6;
-	SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED`
+// settings are those of a connection. What the server, its init_connect, the user or a pooler has set
+// before must not change what a statement returns. The character set comes first: in some others the
+// backslash of an escaped quotation mark is the second byte of a character. A time-out of the server would
+// only come on top of those here. The lock wait is in seconds, and 1 is the least. The time zone is that of
+// SYSDATE. In the comments are the variables that only one of the two servers has.
+const settings = `SET NAMES utf8mb4 COLLATE utf8mb4_bin, autocommit = 1, completion_type = 0, time_zone = '+00:00',
+		sql_mode = 'STRICT_ALL_TABLES,NO_ENGINE_SUBSTITUTION', sql_select_limit = 18446744073709551615,
+		max_join_size = 18446744073709551615, sql_big_selects = 1, sql_safe_updates = 0, max_sort_length = 1024,
+		unique_checks = 1, foreign_key_checks = 1, innodb_lock_wait_timeout = 1, wait_timeout = 6
+		/*M!100600 , max_statement_time = 0 */ /*!80000 , max_execution_time = 0 */;
+	SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED, READ WRITE;
+	USE `
 
 // connector establishes connections as this package needs them.
 type connector struct {
@@ -75,7 +84,7 @@ func (c connector) Connect(ctx context.Context) (driver.Conn, error) {
 	if !ok {
 		return nil, driver.ErrSkip
 	}
-	if _, err := execer.ExecContext(ctx, settings, nil); err != nil {
+	if _, err := execer.ExecContext(ctx, settings+"`"+strings.ReplaceAll(c.conf.DBName, "`", "``")+"`", nil); err != nil {
 		_ = conn.Close()
 		return nil, err //nolint:wrapcheck // see Unavailable
 	}

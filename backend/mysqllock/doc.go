@@ -41,7 +41,8 @@
 // folds them. Times are numbers, of microseconds in UTC.
 //
 // Isolation is READ COMMITTED, set for the session: each statement sees what was committed before
-// it, and only rows that are named by their key are locked. So is the time zone, UTC. Deadlocks are retried.
+// it, and only rows that are named by their key are locked. So is the time zone, UTC, and all else that
+// changes what a statement returns. Deadlocks are retried.
 //
 // Hand-over. The transaction that frees a lock grants it to the next waiters in the queue, and
 // drops those that are dead. A waiter in the same process is woken immediately. A waiter in
@@ -70,7 +71,7 @@
 // InnoDB, and the primary: a server with read_only is refused, also for users who may write
 // there. One server: a node of a Galera cluster (wsrep_on) is refused, because its locks are its
 // own until the commit, and such clusters were seen to lose what they had committed. A binary log
-// of rows, or mixed; with statements the server refuses READ COMMITTED. A user who may CREATE
+// of rows, or mixed; with statements the server refuses READ COMMITTED, which is backend.ErrRefused. A user who may CREATE
 // tables in the database, or one with the privileges that [Backend.Migrate] lists. Connections:
 // up to max_conns (8). A proxy in between must keep a connection for a client whose session has
 // settings, as ProxySQL and MaxScale do.

@@ -74,7 +74,7 @@ func userLocksOn(t *testing.T) (leasetest.Bound, *testserver.MariaDBServer) {
 
 func TestUserLocksConformance(t *testing.T) {
 	t.Parallel()
-	s, disk := testserver.WithSlowDisk(t, testserver.MariaDB(t))
+	s, disk := testserver.WithSlowDisk(t, hostile(t))
 	url := leastUser(t, s, "mysql+getlock", openLocks, unchecked)
 	backendtest.Run(t, leasetest.Harness(s, disk, testserver.SlowSync, func(ctx context.Context) (backend.Backend, error) { return openLocks(ctx, url) }))
 }
@@ -140,24 +140,6 @@ func TestUserLocksTablesMadeAgain(t *testing.T) {
 // The same servers are refused as with a table of leases.
 func TestUserLocksRefusedServers(t *testing.T) {
 	t.Parallel()
-	s := testserver.MariaDB(t)
+	s := testserver.MariaDB(t, "log-bin")
 	refused(t, s, "test.holdfast_getlock_meta", func() backend.Backend { return openUserLocks(t, getlockURL(s, "root", s.Addr())) })
-}
-
-// C1: names that a server would fold are names of several locks.
-func TestUserLocksNames(t *testing.T) {
-	t.Parallel()
-	s := testserver.MariaDB(t)
-	b, other := openUserLocks(t, getlockURL(s, "root", s.Addr())), openUserLocks(t, getlockURL(s, "root", s.Addr()))
-	mine, theirs := leasetest.Session(t, b, time.Hour, nil), leasetest.Session(t, other, time.Hour, nil)
-	for i, name := range []string{"name", "Name", "n\u00e4me", "na\u0308me", "name ", "name'", "name\\", "NAME"} {
-		req, by := leasetest.Ask(name, mine), b
-		if i%2 == 1 {
-			req, by = leasetest.Ask(name, theirs), other
-		}
-		req.Wait = false
-		if _, err := by.Acquire(leasetest.Within(t), req); err != nil {
-			t.Errorf("%q: %v", name, err)
-		}
-	}
 }

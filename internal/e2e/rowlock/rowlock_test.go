@@ -102,7 +102,7 @@ func startMariaDB(d rowlock.Dialect) func(*testing.T) func(*testing.T) engine {
 			t.Helper()
 			database := name()
 			s.Exec("CREATE DATABASE " + database)
-			return openSQL(t, d, "mysql", s.DSNOf("root", s.Addr(), database))
+			return openSQL(t, d, "mysql", s.DSNOf("root", s.Addr(), database)+"?sql_select_limit=1")
 		}
 	}
 }
