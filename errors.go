@@ -30,8 +30,8 @@ var (
 	// is ErrUnavailable too. See QuarantineError.
 	ErrQuarantine = backend.ErrQuarantine
 	// ErrRefused: the store refuses this client until somebody changes something: a wrong password,
-	// database or certificate, a missing right. It is not retried. It is ErrUnavailable too. See
-	// RefusedError.
+	// database or certificate, a missing right, an answer that is not known to pass. It is not
+	// retried. It is ErrUnavailable too. See RefusedError.
 	ErrRefused = backend.ErrRefused
 	// ErrClosed: the client or its backend was closed.
 	ErrClosed = backend.ErrClosed

@@ -28,8 +28,8 @@ var (
 	// See QuarantineError.
 	ErrQuarantine = errors.New("in quarantine")
 	// ErrRefused: the store refuses this client until somebody changes something: a wrong password,
-	// database or certificate, a missing right. A retry is pointless. It is ErrUnavailable too. See
-	// RefusedError.
+	// database or certificate, a missing right, an answer that is not known to pass. A retry
+	// is pointless. It is ErrUnavailable too. See RefusedError.
 	ErrRefused = errors.New("refused by the store")
 	// ErrClosed: the backend value was closed.
 	ErrClosed = errors.New("backend is closed")

@@ -159,14 +159,35 @@ func remedy(err error) string {
 		return "correct the user and the password"
 	case c == codeNoDatabase:
 		return "name a database that exists"
-	case errors.Is(err, ErrNoSchema):
+	case c == codeNoTable, errors.Is(err, ErrNoSchema):
 		return "create the tables with holdfast init-store"
 	case denied(err):
 		return "grant the user what the page of this store names"
 	case errors.Is(err, mysql.ErrNoTLS):
 		return "turn TLS on in the server, or do not ask for it"
+	case errors.Is(err, mysql.ErrCleartextPassword), errors.Is(err, mysql.ErrNativePassword), errors.Is(err, mysql.ErrOldPassword), errors.Is(err, mysql.ErrUnknownPlugin):
+		return "use an account that authenticates with a password which is not sent in clear text"
+	case c != 0 && !passes(err):
+		return storeerr.Unknown
 	}
 	return ""
+}
+
+// passes reports whether the server may answer a retry differently although no operator has changed anything.
+func passes(err error) bool { //nolint:mnd // numbers of the servers' errors
+	switch c := code(err); c {
+	case codeShutdown, codeInterrupted, codeKilled, codeRested, codeCommitFailed, codeDeadlock, codeChanged, codeLockTimeout:
+	case codeReadOnlyTxn, codeReadOnly, codeInReadOnly: // a fail-over
+	case 1040, 1203, 1226: // too many connections, or too much use by this user in an hour
+	case 1021, 1030, 1037, 1038, 1041, 1114, 1135, 1206, 1637: // disk, memory, threads, locks, transactions
+	case 1042, 1043, 1152, 1158, 1159, 1160, 1161, 1184, 1189, 1190: // the network
+	case 1412, 1615: // a change of a table beside the statement
+	case 1969, 3024: // a limit of the time of a statement
+	case 1047, 1105, 3032, 3101, 3168: // a server that is not ready, and proxies
+	default:
+		return c >= 2000 && c < 3000 || c >= 9000 && c < 10000 // of proxies, about their own connections
+	}
+	return true
 }
 
 // unavailable maps the errors of the server, the client library and the network. mayHold: the

@@ -77,12 +77,26 @@ func remedy(err error) string {
 	switch {
 	case errors.Is(err, ErrForeign):
 		return "name another file: this one is not a database"
+	case errors.Is(err, ErrCorrupt):
+		return "delete the file when no program uses it"
 	case errors.Is(err, fs.ErrPermission):
 		return "allow this user to read and write the file and its folder"
 	case errors.Is(err, fs.ErrNotExist):
 		return "create the folder of the file"
+	case !passes(resultCode(err)):
+		return storeerr.Unknown
 	}
 	return ""
+}
+
+// passes reports whether a retry may succeed after a result of SQLite although nobody has changed anything.
+func passes(code int) bool {
+	switch code {
+	case 0, sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED, sqlite3.SQLITE_PROTOCOL, sqlite3.SQLITE_SCHEMA, sqlite3.SQLITE_INTERRUPT,
+		sqlite3.SQLITE_NOMEM, sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR, sqlite3.SQLITE_CANTOPEN:
+		return true
+	}
+	return false
 }
 
 // causeOf returns which of our errors it is, or nil.

@@ -136,8 +136,8 @@ func TestOpenRefuses(t *testing.T) {
 				if !errors.Is(err, backend.ErrUnsupported) {
 					t.Errorf("Open: %v; it has to be ErrUnsupported", err)
 				}
-			} else if u := (*backend.UnavailableError)(nil); !errors.As(err, &u) || u.MayHold {
-				t.Errorf("Open: %v; it has to be an UnavailableError", err)
+			} else if u := (*backend.UnavailableError)(nil); !errors.As(err, &u) || u.MayHold || !errors.Is(err, backend.ErrRefused) {
+				t.Errorf("Open: %v; it has to be an UnavailableError that is ErrRefused", err)
 			}
 			if after, _ := os.ReadFile(path); string(after) != string(before) && errors.Is(c.want, sqlitelock.ErrForeign) {
 				t.Errorf("a file that is not ours was changed")

@@ -63,6 +63,10 @@ func Lacks(name, right string, err error) *backend.RefusedError {
 	}
 }
 
+// Unknown is the remedy for an answer with a code that a store does not list among those that pass: a code is
+// permanent unless it is known to pass, so that no caller waits for what no retry mends.
+const Unknown = "correct what the error of the store names"
+
 // Refused returns err as a *backend.RefusedError if the store refuses this client until somebody changes
 // something. name is the backend. remedy is what the store's own answer demands, or "". Failures of TLS are the same for all
 // stores, and are recognised here.
