@@ -2,6 +2,7 @@ package backendtest
 
 import (
 	"context"
+	"crypto/rand"
 	"errors"
 	"fmt"
 	"runtime"
@@ -10,6 +11,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/holdfast-io/holdfast/backend"
@@ -112,7 +114,7 @@ func (c Case) once(ctx context.Context, h Harness) Result {
 	began := time.Now()
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
-	e := &env{c: c, h: h, ctx: ctx, cancel: cancel, limit: make(chan time.Duration, 1), over: make(chan struct{})}
+	e := &env{c: c, h: h, ctx: ctx, cancel: cancel, limit: make(chan time.Duration, 1), over: make(chan struct{}), text: rand.Text()}
 	label := pprof.Labels("case", c.ID+"/"+c.Name)
 	go pprof.Do(ctx, label, func(context.Context) { e.main() })
 	limit := time.NewTimer(openLimit)
@@ -183,6 +185,8 @@ type env struct {
 	cancel context.CancelCauseFunc
 	limit  chan time.Duration // how long the case may take, once that is known
 	over   chan struct{}      // closed when the case and its cleanups are done
+	text   string             // is in the names of this case, and of no other
+	names  atomic.Int64       // how many there are
 
 	// The IDs of leases of which an Acquire had no answer: the store may have granted it; and of
 	// those that were gone when a Release was sent again.

@@ -30,7 +30,7 @@ func holdersTold(e *env) {
 	if info := e.inspect(name); info.Name != name || info.Limit != 0 || len(info.Holders)+len(info.Waiters) > 0 {
 		e.Fatalf("the lock was never held; Inspect returned %+v", info)
 	}
-	l := a.take(a.ask(name, owner(`w 7 "ü"`), note(`why: {"a": 'b'} \ 100%`)))
+	l := a.take(a.ask(name, owner(`w 7 "ü" 日' É`), note(`why: {"a": 'b'} \ 100%? e´; -- 日'🔒`)))
 	e.checkHolder(name, l)
 	a.give(l)
 	l = a.take(a.ask(name, owner("w8"), e.timed(e.long())))
@@ -217,7 +217,7 @@ func (e *env) checkMany(held *backend.HeldError, out []lease, ahead int) {
 func listPaged(e *env) {
 	a := e.client()
 	prefix := e.name() + "/"
-	names := []string{"B", "a", "a b", "_", "é", "Z", "z", "~", "b/c", "b", "日本", "0", "10", "9"}
+	names := []string{"B", "a", "a ", "a b", "_", "é", "e\u0301", "E", "É", "日'", "Z", "z", "~", "b/c", "b", "日本", "0", "10", "9"}
 	for i, n := range names {
 		names[i] = prefix + n
 		a.take(a.ask(names[i]))
@@ -255,12 +255,12 @@ func listPaged(e *env) {
 func prefixAsIs(e *env) {
 	a := e.client()
 	base := e.name()
-	suffixes := []string{"a_b", "aXb", "a%b", "a*b", "a?b", "a[b]", "a\\b", "A_b", "a{b}", "ab", "a/b", "a.b"}
+	suffixes := []string{"a_b", "aXb", "a%b", "a*b", "a?b", "a[b]", "a\\b", "A_b", "a{b}", "ab", "a/b", "a.b", "\u00e1b", "a\u0301b", "A\u0301b", "\uff41b", "日'b", "日\"b", "a;--b", "aß", "ass"}
 	for _, s := range suffixes {
 		a.take(a.ask(base + s))
 		a.take(a.ask("within/" + base + s))
 	}
-	for _, p := range []string{"a_", "a%", "a*", "a?", "a[", "a\\", "A", "a{", "a", "a/", "a/b", "a.", "b", "%", "_"} {
+	for _, p := range []string{"a_", "a%", "a*", "a?", "a[", "a\\", "A", "a{", "a", "a/", "a/b", "a.", "b", "%", "_", "\u00e1", "a\u0301", "日'", "aß", "as"} {
 		var want, got []string
 		for _, s := range suffixes {
 			if len(s) >= len(p) && s[:len(p)] == p {

@@ -22,9 +22,10 @@ type MariaDBServer struct{ timed }
 // as "mysql" where that is root, which MariaDB refuses.
 func MariaDB(t testing.TB, settings ...string) *MariaDBServer {
 	t.Helper()
-	args := make([]string, len(settings))
-	for i, v := range settings {
-		args[i] = "--" + v
+	// Its collation folds case and accents, as on most servers.
+	args := []string{"--character-set-server=utf8mb4", "--collation-server=utf8mb4_unicode_ci"}
+	for _, v := range settings {
+		args = append(args, "--"+v)
 	}
 	s, err := launch.MariaDB(t.Context(), options(t, args...))
 	return &MariaDBServer{timed{started(t, s, err)}}
