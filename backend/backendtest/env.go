@@ -55,11 +55,12 @@ func (o opening) Fatalf(format string, args ...any) {
 // the last byte of a kanji and a backslash, which escapes the quotation mark, are one character.
 func (e *env) name() string {
 	letters := []string{"e", "E", "\u00e9", "e\u0301", "\u00c9", "\uff45"}
-	name := "suite/" + e.c.ID + "/" + e.text + "\u65e5'"
+	var name strings.Builder
+	name.WriteString("suite/" + e.c.ID + "/" + e.text + "\u65e5'")
 	for n := e.names.Add(1); n > 0; n /= int64(len(letters)) {
-		name += letters[n%int64(len(letters))]
+		name.WriteString(letters[n%int64(len(letters))])
 	}
-	return name
+	return name.String()
 }
 
 // ttl is the TTL of leases that are to expire.
