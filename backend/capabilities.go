@@ -33,7 +33,10 @@ type Capabilities struct {
 	Watch bool
 	// Durable: leases and tokens survive a restart of the store.
 	Durable bool
-	// TokenKind is the source of the tokens: "revision", "counter", "clock".
+	// TokenKind is the source of the tokens: a "revision" of the whole store; a "counter"; the "clock",
+	// a counter that also keeps up with the store's clock, so that tokens increase after the data was
+	// lost or restored from an old copy; or "votes", such counters of several stores, which do not order
+	// grants that are in progress at the same time.
 	TokenKind string
 	// MinTTL and MaxTTL bound the TTLs that may be requested.
 	MinTTL, MaxTTL time.Duration

@@ -16,7 +16,7 @@ type Config struct {
 	MaxResources int
 	// MaxJump is by how much a token may exceed the newest token seen of its resource; more is
 	// *JumpError. The first token of a resource has nothing to compare with. Tokens that are
-	// readings of a clock in microseconds (Redis, Redlock) jump by the time between two grants, and
+	// readings of a clock in microseconds (Redis, the SQL stores) jump by the time between two grants, and
 	// revisions (etcd, Consul, Kubernetes, ZooKeeper) by everything that the store has written in
 	// between. So no bound is right for all stores. It must be above the jump after the longest
 	// pause that can occur: for Redis, a year is 31,536,000,000,000. Default: no bound. Optional.

@@ -66,9 +66,9 @@ func ValidateStamp(resource string, s Stamp, epoch uint32) error {
 }
 
 // Ceiling returns the greatest token that a lock store can plausibly have issued at the given time:
-// the microseconds of Unix time one day later. The stores of this module issue readings of a clock
-// in microseconds (Redis, Redlock), counters that began at such a reading and grow by less than one
-// a microsecond (PostgreSQL, MySQL, SQLite, a restored Holdfast server), or revisions, which are
+// the microseconds of Unix time one day later. The stores of this module issue counters that keep up
+// with a clock in microseconds (Redis, Redlock, PostgreSQL, MySQL, SQLite), or began at one (a restored
+// Holdfast server), and grow by less than one a microsecond, or revisions, which are
 // smaller (etcd, ZooKeeper, Consul, Kubernetes). The extra day allows for a store whose clock is
 // ahead of the caller's.
 func Ceiling(now time.Time) Token {

@@ -18,7 +18,7 @@ func breakManyCases() []Case {
 	const once = "a break takes the lock from exactly those who held it when it began, each once, and names them; it takes nothing from those that it lets in"
 	const half = "a break that fails half-way says that it may have worked, lets in no waiter beside a holder in its way, and can be finished by another"
 	return []Case{
-		{ID: "C10", Name: "a-break-beside-one-arrival", Rule: once, Needs: func(c caps) bool { return c.TokenKind != "clock" }, run: breakBesideOne},
+		{ID: "C10", Name: "a-break-beside-one-arrival", Rule: once, Needs: func(c caps) bool { return c.TokenKind != "votes" }, run: breakBesideOne},
 		{ID: "C10", Name: "a-break-of-many-holders", Crowds: true, Rule: once, Needs: needsSharing, run: manyBroken},
 		{ID: "C10", Name: "a-break-of-a-full-semaphore", Crowds: true, Rule: once, Needs: func(c caps) bool { return c.Permits }, run: fullBroken},
 		{ID: "C10", Name: "a-break-beside-arrivals", Crowds: true, Rule: once, Needs: func(c caps) bool { return c.Shared }, run: breakBesideArrivals},
@@ -249,7 +249,7 @@ func breakBesideArrivals(e *env) {
 		}
 	}
 	e.Logf("%d were broken; %d arrived beside the break, and %d of them stay", len(victims), len(come), len(stay))
-	if e.caps.TokenKind != "clock" { // there grants in progress at the same time have no order
+	if e.caps.TokenKind != "votes" { // there grants in progress at the same time have no order
 		c.after(victims, stay)
 	}
 	c.checkOut(stay)

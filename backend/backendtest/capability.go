@@ -28,7 +28,7 @@ func capabilitiesMakeSense(e *env) {
 		e.Errorf("the backend has no name")
 	}
 	switch c.TokenKind {
-	case "revision", "counter", "clock":
+	case "revision", "counter", "clock", "votes":
 	default:
 		e.Errorf("TokenKind is %q", c.TokenKind)
 	}

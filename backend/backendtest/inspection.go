@@ -193,7 +193,7 @@ func (*env) fill(c *client, name string, o option) []lease {
 // each node that is asked may not know of another one yet; it counts all of them soon.
 func (e *env) complete(c *client, r backend.AcquireRequest, out int) *backend.HeldError {
 	held := c.refusal(r)
-	if e.caps.TokenKind == "clock" {
+	if e.caps.TokenKind == "votes" {
 		e.poll(e.soon(), func() bool { held = c.refusal(r); return held.Count == out })
 	}
 	return held

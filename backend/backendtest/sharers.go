@@ -304,7 +304,7 @@ func (c *sharers) clientOf(l lease) *client {
 // breaks may each have taken votes of a lease, and both name it.
 func (c *sharers) victimsOf(known map[backend.LeaseID]fence.Token, results ...backend.BreakResult) map[backend.LeaseID]backend.Holder {
 	victims := make(map[backend.LeaseID]backend.Holder)
-	votes := c.e.caps.TokenKind == "clock"
+	votes := c.e.caps.TokenKind == "votes"
 	for _, res := range results {
 		named := make(map[backend.LeaseID]bool)
 		for _, h := range res.Broken {

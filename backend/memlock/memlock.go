@@ -23,7 +23,7 @@ const name = "memory"
 // Capabilities reports that the backend can do everything, except survive the process.
 func (b *Backend) Capabilities() backend.Capabilities {
 	caps := lockstate.Capabilities(name)
-	caps.Durable, caps.MinTTL = false, time.Millisecond
+	caps.Durable, caps.TokenKind, caps.MinTTL = false, "counter", time.Millisecond
 	return caps
 }
 

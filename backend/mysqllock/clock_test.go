@@ -3,6 +3,7 @@ package mysqllock_test
 import (
 	"testing"
 
+	"github.com/holdfast-io/holdfast/backend"
 	"github.com/holdfast-io/holdfast/internal/leasetest"
 	"github.com/holdfast-io/holdfast/internal/testserver"
 )
@@ -27,4 +28,18 @@ func TestUserLocksServerClock(t *testing.T) {
 	s, clock := testserver.WithClock(t, testserver.MariaDB(t))
 	b, other := openUserLocks(t, getlockURL(s, "root", s.Addr())), openUserLocks(t, getlockURL(s, "root", s.Addr()))
 	leasetest.ClockMovesNothing(t, b, other, clock, leasetest.ClockJump, -leasetest.ClockJump)
+}
+
+// C2: the server goes back to a copy of its data folder.
+func TestTokensOfARestoredServer(t *testing.T) {
+	t.Parallel()
+	s := testserver.MariaDB(t)
+	leasetest.Restored(t, func() backend.Backend { return open(t, s.URL()) }, s.Copy)
+}
+
+// C2: the same of user locks.
+func TestUserLocksTokensOfARestoredServer(t *testing.T) {
+	t.Parallel()
+	s := testserver.MariaDB(t)
+	leasetest.Restored(t, func() backend.Backend { return openUserLocks(t, getlockURL(s, "root", s.Addr())) }, s.Copy)
 }

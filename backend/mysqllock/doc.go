@@ -10,13 +10,13 @@
 // committed. Nothing is pushed, and there is no Watch: the servers have no notifications of
 // changes. Leases and tokens survive crashes and restarts of the server, and of all clients. A
 // fail-over to a replica that replicates asynchronously may lose the newest grants, and restoring
-// a backup loses all grants since then: a lock may then be granted twice, and tokens may repeat.
+// a backup loses all grants since then: a lock may then be granted twice.
 // With innodb_flush_log_at_trx_commit=2 a crash of the machine does the same. With 0 a crash of
 // the server would: that is refused.
 //
 // A lease is measured on the server's clock (UTC_TIMESTAMP), which is a wall clock. Setting it
 // ahead ends leases early, and setting it back makes them last longer; so does a fail-over to a
-// server whose clock is ahead, or behind. Tokens do not come from the clock.
+// server whose clock is ahead, or behind. Tokens grow all the same.
 //
 // Released leases are not remembered. Abandoned leases, and sessions that have ended, are
 // remembered for ten minutes. The row of a lock that was not used for ten minutes is deleted; the
@@ -58,9 +58,9 @@
 // before it in the log durable: a row in the table of abandoned leases, written once for all
 // that a read has found.
 //
-// Numbers. Tokens, and places in the queue, come from the counter in the lock's row. They begin
-// at the microseconds of the server's clock at the creation of the tables, so that they also grow
-// when the tables are dropped and created again.
+// Numbers. Tokens, and places in the queue, come from the counter in the lock's row. A number is
+// above the last one and above the microseconds of the server's clock, so that numbers also grow
+// when the tables are dropped or restored from an old copy, unless the clock is behind the last one.
 //
 // Stopped clients. A client that is stopped in the middle of a transaction keeps the rows that
 // it has locked for six seconds. Then the server ends its connection (wait_timeout, set for

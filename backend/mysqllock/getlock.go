@@ -136,7 +136,7 @@ func (b *UserLocks) sql(query string) string { return b.names.Replace(query) }
 // Capabilities returns the capabilities of user locks.
 func (b *UserLocks) Capabilities() backend.Capabilities {
 	return backend.Capabilities{
-		Name: getlockName, Sessions: true, Bound: true, Tied: true, LossPush: true, TokenKind: "counter",
+		Name: getlockName, Sessions: true, Bound: true, Tied: true, LossPush: true, TokenKind: "clock",
 		MinTTL: time.Second, MaxTTL: 24 * time.Hour, ExpiryLag: 3 * time.Second,
 	}
 }

@@ -13,9 +13,10 @@ CREATE TABLE IF NOT EXISTS @sessions (
 	KEY (made)
 ) ENGINE=InnoDB;
 
--- The token is the number of the row: InnoDB keeps the counter, also when the rows are gone.
--- Its first value is set with the table. Setting it later could set it back, because rows do
--- not stay.
+-- The token is the number of the row: InnoDB keeps the counter, also when the rows are gone. A
+-- row with a greater number raises it. Only the loss of the table, or an old copy that is
+-- restored, sets it back: so each connection that is made raises it to the microseconds of the
+-- server's clock. There are less than a million grants a second, so tokens grow all the same.
 CREATE TABLE IF NOT EXISTS @leases (
 	token    BIGINT          NOT NULL AUTO_INCREMENT PRIMARY KEY,
 	name     VARBINARY(512)  NOT NULL,
@@ -30,7 +31,7 @@ CREATE TABLE IF NOT EXISTS @leases (
 	reason   VARBINARY(4096) NOT NULL DEFAULT '',
 	UNIQUE KEY (name, lease),
 	KEY (conn)
-) ENGINE=InnoDB AUTO_INCREMENT=$START;
+) ENGINE=InnoDB;
 
 CREATE TABLE IF NOT EXISTS @meta (
 	id      INTEGER NOT NULL PRIMARY KEY,

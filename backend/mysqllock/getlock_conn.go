@@ -122,6 +122,9 @@ func (c *getlockConn) hello(ctx context.Context, id backend.SessionID) error {
 			q.exec(c.b.sql(dropLeases), name)
 			q.exec(c.b.sql(dropSession), name)
 		}
+		nonce := rand.Text()
+		q.exec(c.b.sql(raiseToken), nonce)
+		q.exec(c.b.sql(unbump), nonce)
 		q.exec(c.b.sql(addSession), c.name, string(id), c.ttl.Microseconds())
 	})
 }

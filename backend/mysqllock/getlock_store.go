@@ -7,7 +7,6 @@ import (
 	_ "embed"
 	"errors"
 	"fmt"
-	"strconv"
 	"strings"
 	"time"
 
@@ -27,6 +26,9 @@ const (
 	lookOut   = `SELECT e.name, e.lease, s.session, e.owner, e.note, e.token, e.since, s.expires - $NOW` + outLeases
 	namesOut  = `SELECT DISTINCT e.name` + outLeases + ` AND e.name > ? AND LEFT(e.name, ?) = ? ORDER BY e.name LIMIT ?`
 	bumpToken = `INSERT INTO @leases (name, lease, lockname, conn, owner, note, since) VALUES ('', ?, '', '', '', '', $NOW)`
+	// Where a lease has that token, the counter is above it.
+	raiseToken = `INSERT INTO @leases (token, name, lease, lockname, conn, owner, note, since) VALUES ($NOW, '', ?, '', '', '', '', $NOW)
+		ON DUPLICATE KEY UPDATE name = name`
 	bumped    = `SELECT LAST_INSERT_ID()`
 	unbump    = `DELETE FROM @leases WHERE name = '' AND lease = ?`
 	markLease = `UPDATE @leases SET marked = TRUE, reason = ?, released = ? WHERE name = ? AND lease = ? AND conn = ? AND NOT marked`
@@ -37,9 +39,6 @@ const (
 	victims  = `SELECT id FROM @sessions WHERE IS_USED_LOCK(conn) = id AND conn IN (%s)`
 	getMeta  = `SELECT version, $READONLY, @@global.innodb_flush_log_at_trx_commit FROM @meta WHERE id = 1`
 	putMeta  = `INSERT INTO @meta (id, version) VALUES (1, ?) ON DUPLICATE KEY UPDATE id = id`
-	// Tokens begin at the microseconds of the server's clock, so that they grow also when the
-	// tables are dropped and created again.
-	readStart = `SELECT $NOW`
 )
 
 // getlockStore implements connlease.Store.
@@ -239,19 +238,10 @@ func (b *UserLocks) Migrate(ctx context.Context) error { return b.leases.Ready(c
 func (b *UserLocks) setup(ctx context.Context) error {
 	t := tables{
 		db: b.db, backend: getlockName, version: getlockVersion, read: getMeta, meta: putMeta,
-		sql: b.sql, create: b.tables, again: func(error, int) bool { return false },
+		sql: b.sql, create: getlockTables, again: func(error, int) bool { return false },
 	}
 	if err := t.ensure(ctx); err != nil {
 		return getlockStore{b}.Unavailable("setup", false, err)
 	}
 	return nil
-}
-
-// tables returns the statements that create the tables, with the first token.
-func (b *UserLocks) tables(ctx context.Context) (string, error) {
-	var start int64
-	q := new(batch)
-	q.query(func(r *sql.Rows) error { return r.Scan(&start) }, b.sql(readStart))
-	err := q.run(ctx, b.db)
-	return strings.ReplaceAll(getlockTables, "$START", strconv.FormatInt(start, 10)), err
 }

@@ -18,15 +18,16 @@ import (
 // for the lock.
 const (
 	// Numbers are taken here, more than are needed, so that the row need not be written again.
-	// Unused numbers are skipped. The rows are locked in the order of the list. A new row begins
-	// at the floor as it was known. Where that is not high enough, the transaction writes the
-	// number that it has issued, or the floor.
+	// Unused numbers are skipped. They are above the clock: an old copy of the table, which is
+	// restored, does not have the last number. The rows are locked in the order of the list. A new row
+	// begins at the floor as it was known, if that is above the clock. Where that is not high enough,
+	// the transaction writes the number that it has issued, or the floor.
 	//
 	// A thin lock is inflated: fat is 1 then, and its lease is read from the row. What the row has
 	// of it means nothing once this is committed.
 	setNow    = `SET $@now = $NOW`
-	lockLocks = `INSERT INTO @locks (name, last, used, fat) VALUES %s ON DUPLICATE KEY UPDATE last = last + ?, used = $@now, fat = LEAST(fat + 1, 2)`
-	lockedRow = `(?, ?, $@now, 1)`
+	lockLocks = `INSERT INTO @locks (name, last, used, fat) VALUES %s ON DUPLICATE KEY UPDATE last = GREATEST(last, $@now) + ?, used = $@now, fat = LEAST(fat + 1, 2)`
+	lockedRow = `(?, GREATEST(?, $@now) + ?, $@now, 1)`
 
 	// The clock, and the locks' numbers. A server may become a replica while we are connected,
 	// and a user who may write there does not notice: see primary.
@@ -41,7 +42,7 @@ const (
 			k.token, k.since, k.since, k.ends, FALSE, k.session, s.ttl, s.ends, s.cause, TRUE
 		FROM @locks k LEFT JOIN @sessions s ON s.id = k.session WHERE k.name IN (%s) AND k.lease <> '' AND k.fat = %d`
 	// What readLeases leaves out of long queues.
-	countRest = `SELECT l.name, COUNT(*), MAX(IF(l.mode = ?, l.cap, -1)) FROM @leases l WHERE l.name IN (%s) AND NOT (%s) GROUP BY l.name`
+	countRest = `SELECT l.name, COUNT(*), MAX(IF(l.mode = ?, l.cap, -1)), MIN(l.place) FROM @leases l WHERE l.name IN (%s) AND NOT (%s) GROUP BY l.name`
 	// Combinations of the name of one and the lease of another may be among them, too.
 	readTombs = `SELECT name, lease FROM @tombs WHERE expires > $NOW AND name IN (%s) AND lease IN (%s)`
 
@@ -84,10 +85,9 @@ func (s store) lock(q *batch, names []string) {
 	if len(names) == 0 {
 		return
 	}
-	args := make([]any, 0, 2*len(names)+1) //nolint:mnd // see lockedRow
-	first := s.b.floor.Load() + sqllease.Reserve
+	args := make([]any, 0, 3*len(names)+1) //nolint:mnd // see lockedRow
 	for _, name := range names {
-		args = append(args, name, first)
+		args = append(args, name, s.b.floor.Load(), sqllease.Reserve)
 	}
 	q.exec(s.b.sql(setNow))
 	q.exec(s.b.sql(lockLocks, list(s.b.sql(lockedRow), len(names))), append(args, sqllease.Reserve)...)
@@ -172,7 +172,7 @@ func (s store) readLeases(q *batch, scope *sqllease.Scope, v *sqllease.View, fat
 	q.query(func(rows *sql.Rows) error { return scanLease(rows, v) }, s.b.sql(readLeases, names)+" AND ("+read+")"+thin, slices.Concat(args, more, args)...)
 	q.query(func(rows *sql.Rows) error {
 		var r sqllease.RestRow
-		err := rows.Scan(&r.Name, &r.Count, &r.Limit)
+		err := rows.Scan(&r.Name, &r.Count, &r.Limit, &r.First)
 		v.Rest = append(v.Rest, r)
 		return err //nolint:wrapcheck // see Unavailable
 	}, s.b.sql(countRest, names, read), slices.Concat([]any{int64(backend.Shared)}, args, more)...)

@@ -36,15 +36,15 @@ const (
 	newRow   = `(?, 0, $NOW)`
 
 	// A later assignment sees the result of an earlier one.
-	takeRows = `UPDATE @locks k SET mark = {mark}, last = `
-	takeNext = ` + 1, token = last, since = $CLOCK, used = since, lease = {lease}, session = {session}, mode = {mode}, permits = {permits}, cap = {cap},
+	takeRows = `UPDATE @locks k SET mark = {mark}, since = $CLOCK, used = since, last = GREATEST(since, `
+	takeNext = `) + 1, token = last, lease = {lease}, session = {session}, mode = {mode}, permits = {permits}, cap = {cap},
 			owner = {owner}, note = {note}, timed = {timed}, ttl = {ttl}, ends = CASE WHEN timed THEN since + ttl END
 		WHERE name IN ({names}) AND lease = '' AND fat = 0 AND NOT ($READONLY)
 			AND ({its session} = '' OR EXISTS (SELECT 1 FROM @sessions s WHERE s.id = {its session} AND s.cause = '' AND s.ends > $CLOCK)) AND `
 	takeKnown = takeRows + `last` + takeNext + `last > 0 AND buried <= $CLOCK`
 	// Each lease is requested for one lock. If the same ID was abandoned on another one of the locks,
 	// that sends the request the long way, and nothing worse.
-	takeLocked = takeRows + `GREATEST(last, (SELECT last_floor FROM @meta WHERE id = 1))` + takeNext +
+	takeLocked = takeRows + `last, (SELECT last_floor FROM @meta WHERE id = 1)` + takeNext +
 		`NOT EXISTS (SELECT 1 FROM @tombs t FORCE INDEX (PRIMARY) WHERE t.name = k.name AND t.lease IN ({leases}) AND t.expires > $CLOCK)`
 	quickGranted = `SELECT name, token, since, buried > $NOW FROM @locks WHERE name IN ({names}) AND lease IN ({leases}) AND mark BETWEEN {marks}`
 

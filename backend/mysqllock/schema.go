@@ -21,9 +21,7 @@ const schemaVersion = 3
 const (
 	readGalera  = `SHOW GLOBAL VARIABLES LIKE 'wsrep_on'`
 	readVersion = `SELECT version, $READONLY, @@global.innodb_flush_log_at_trx_commit, last_floor FROM @meta WHERE id = 1`
-	// Numbers begin at the microseconds of the server's clock, so that they grow also when the
-	// tables are dropped and created again.
-	makeMeta = `INSERT INTO @meta (id, version, last_floor) VALUES (1, ?, $NOW) ON DUPLICATE KEY UPDATE id = id`
+	makeMeta    = `INSERT INTO @meta (id, version, last_floor) VALUES (1, ?, 0) ON DUPLICATE KEY UPDATE id = id`
 )
 
 // tables are the tables of a backend, and the server that has them.
@@ -35,8 +33,8 @@ type tables struct {
 	more    []any  // where the rest of its columns goes
 	meta    string // the statement that writes the row of meta
 	sql     func(query string) string
-	create  func(ctx context.Context) (string, error) // returns the statements that create the tables
-	again   func(err error, try int) bool             // reports whether to retry
+	create  string                        // the statements that create the tables
+	again   func(err error, try int) bool // reports whether to retry
 }
 
 // Schema returns the statements that create the tables with a prefix, "" for the default, for a program
@@ -66,7 +64,7 @@ func (b *Backend) Migrate(ctx context.Context) error {
 	t := tables{
 		db: b.db, backend: backendName, version: schemaVersion, read: readVersion, more: []any{&floor}, meta: makeMeta,
 		sql:    func(query string) string { return b.sql(query) },
-		create: func(context.Context) (string, error) { return schema, nil },
+		create: schema,
 		again:  func(err error, try int) bool { return b.leases.Again(err, try, true) },
 	}
 	return b.leases.Setup(ctx, "migrate", func(ctx context.Context) error {
@@ -158,12 +156,8 @@ func (t *tables) make(ctx context.Context) error {
 }
 
 func (t *tables) makeOnce(ctx context.Context) error {
-	statements, err := t.create(ctx)
-	if err != nil {
-		return err
-	}
 	q := new(batch)
-	for statement := range strings.SplitSeq(statements, ";\n") {
+	for statement := range strings.SplitSeq(t.create, ";\n") {
 		if strings.Contains(statement, "CREATE") {
 			q.exec(t.sql(statement))
 		}

@@ -8,7 +8,8 @@
 CREATE TABLE IF NOT EXISTS @locks (
 	name   VARBINARY(512) NOT NULL PRIMARY KEY,
 	-- The last number given: a token, or a place in the queue. It is above all numbers of earlier
-	-- rows of the lock, unless it is 0: the next number is then above the floor, too.
+	-- rows of the lock, unless it is 0: the next number is then above the floor, too. The next one is
+	-- also above the clock: so numbers grow when the table is dropped, or goes back to an old copy.
 	last   BIGINT         NOT NULL,
 	used   BIGINT         NOT NULL,
 	-- The lock may have rows in the table of leases. 1: it has them since the transaction that

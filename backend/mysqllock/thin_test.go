@@ -141,18 +141,18 @@ func TestThinWaitsForTheRow(t *testing.T) {
 			req = free(t) // the row is swept, and is made again by a client that did not see the floor
 			token := int64(leasetest.Take(t, b, req))
 			leasetest.Give(t, b, req)
-			err = meanwhile(t, s, acquire(leasetest.Ask("n", id)), `UPDATE holdfast_meta SET last_floor = (SELECT last + 1000 FROM holdfast_locks`+row+`)`,
+			err = meanwhile(t, s, acquire(leasetest.Ask("n", id)), `UPDATE holdfast_meta SET last_floor = (SELECT last + 3600000000 FROM holdfast_locks`+row+`)`,
 				`DELETE FROM holdfast_locks`+row, `INSERT INTO holdfast_locks (name, last, used) VALUES ('n', 0, `+now+`)`)
 			info, err2 := b.Inspect(leasetest.Within(t), "n")
-			if err != nil || err2 != nil || int64(info.Token) <= token+1000 {
-				t.Errorf("%v; %+v, %v; the floor is 1000 above %d", err, info, err2, token)
+			if err != nil || err2 != nil || int64(info.Token) <= token+time.Hour.Microseconds() {
+				t.Errorf("%v; %+v, %v; the floor is an hour of microseconds above %d", err, info, err2, token)
 			}
 			if len(info.Holders) == 1 {
 				leasetest.Give(t, b, backend.AcquireRequest{Name: "n", Lease: info.Holders[0].Lease, Session: id})
 			}
 
 			req = free(t) // the row is swept
-			err = meanwhile(t, s, acquire(req), `UPDATE holdfast_meta SET last_floor = (SELECT last + 1000 FROM holdfast_locks`+row+`)`, `DELETE FROM holdfast_locks`+row)
+			err = meanwhile(t, s, acquire(req), `UPDATE holdfast_meta SET last_floor = (SELECT last + 3600000000 FROM holdfast_locks`+row+`)`, `DELETE FROM holdfast_locks`+row)
 			info, err2 = b.Inspect(leasetest.Within(t), "n")
 			if floor := s.Int(`SELECT last_floor FROM holdfast_meta`); err != nil || err2 != nil || int64(info.Token) <= floor {
 				t.Errorf("%v; %+v, %v; the floor is %d", err, info, err2, floor)
@@ -204,7 +204,8 @@ func TestThinWithTombs(t *testing.T) {
 	if err := b.Release(leasetest.Within(t), backend.ReleaseRequest{Name: "n", Lease: late.Lease, Session: id, Abandon: true}); err != nil {
 		t.Fatal(err)
 	}
-	pair(other, theirs) // learns of the tomb
+	pair(other, theirs)                                          // learns of the tomb
+	s.Exec("UPDATE holdfast_locks SET last = last + 3600000000") // ahead of the clock, it counts up one by one
 	last := func() int64 { return s.Int("SELECT last FROM holdfast_locks") }
 	before := last()
 	for range 3 {

@@ -61,9 +61,9 @@ type AdvisoryConfig struct {
 // key exclude each other in different sessions, and do no other harm. Among a million names the
 // probability of two such names is 1 in 37 million.
 //
-// Tokens come from a sequence, above the microseconds of the server's clock at the first use of
-// the server since it lost anything. So they grow also when a crash or a fail-over loses the last
-// numbers of the sequence.
+// Tokens come from a sequence, above the microseconds of the server's clock when the first of the
+// present connections was made. So they grow also when a crash or a fail-over loses the last numbers
+// of the sequence, and when an old copy is restored.
 type Advisory struct {
 	conf    *pgx.ConnConfig // of a connection with locks
 	program connHooks
@@ -149,7 +149,7 @@ func (b *Advisory) sql(query string) string { return b.words.Replace(query) }
 // Capabilities returns the capabilities of advisory locks.
 func (b *Advisory) Capabilities() backend.Capabilities {
 	return backend.Capabilities{
-		Name: advisoryName, Sessions: true, Bound: true, Tied: true, Shared: true, Push: true, LossPush: true, TokenKind: "counter",
+		Name: advisoryName, Sessions: true, Bound: true, Tied: true, Shared: true, Push: true, LossPush: true, TokenKind: "clock",
 		MinTTL: time.Second, MaxTTL: 24 * time.Hour, ExpiryLag: 2 * time.Second,
 	}
 }

@@ -9,12 +9,12 @@ CREATE TABLE @meta (
 );
 
 -- A token is the sum of the next number and of the value in epoch: the microseconds of the
--- clock when that row was made. A crash, a fail-over and a restore remove the row, with all
--- connections, and the first new connection makes it again. This is needed because the
--- numbers may go back then. PostgreSQL logs thirty-two numbers of a sequence at a time, and
--- a number is on disk only when the transaction that logged them is, which may be another
--- one than the transaction that takes the number. There are less than a million grants a
--- second, so the sum is greater than all before.
+-- clock when the first of the present connections registered, or the value before if that is
+-- greater. The clock is needed because the numbers may go back when no connection is left: with a
+-- crash, a fail-over, or an old copy that is restored. PostgreSQL logs thirty-two numbers of a
+-- sequence at a time, and a number is on disk only when the transaction that logged them is, which
+-- may be another one than the transaction that takes the number. There are less than a million
+-- grants a second, so the sum is greater than all before.
 CREATE SEQUENCE @tokens AS bigint;
 
 CREATE UNLOGGED TABLE @epoch (

@@ -40,8 +40,11 @@ const (
 	hello      = `SELECT CASE WHEN pg_backend_pid()::bigint = $2 THEN pg_try_advisory_lock($1) END`
 	addSession = `INSERT INTO @sessions (conn, pid, session, expires, made)
 		VALUES ($1, pg_backend_pid(), $2, clock_timestamp() + $3 * interval '1 microsecond', clock_timestamp())`
-	// See advisory.sql. A concurrent insert is waited for.
-	keepEpoch     = `INSERT INTO @epoch (id, above) SELECT 1, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint ON CONFLICT DO NOTHING`
+	// See advisory.sql. One connection after the other registers, so that each sees those before it.
+	oneByOne  = `SELECT pg_advisory_xact_lock($1)`
+	keepEpoch = `INSERT INTO @epoch AS e (id, above) SELECT 1, ` + clock + `
+		WHERE NOT EXISTS (SELECT FROM @sessions s JOIN ($HELD) h ON h.key = s.conn AND h.pid = s.pid)
+		ON CONFLICT (id) DO UPDATE SET above = greatest(e.above, excluded.above)`
 	extendSession = `UPDATE @sessions SET expires = clock_timestamp() + $2 * interval '1 microsecond' WHERE conn = $1`
 	unlock        = `SELECT pg_advisory_unlock($1)`
 	unlockShared  = `SELECT pg_advisory_unlock_shared($1)`
@@ -139,6 +142,7 @@ func (c *advisoryConn) hello(ctx context.Context, id backend.SessionID) error {
 	q := new(pgx.Batch)
 	q.Queue(setIdle, millis(c.ttl+idleMargin))
 	q.Queue(setKeepalive, wholeSeconds(c.ttl+idleMargin), millis(c.ttl+idleMargin))
+	q.Queue(oneByOne, c.b.key("")) // no lock has that name
 	q.Queue(c.b.sql(keepEpoch))
 	q.Queue(c.b.sql(sweepDead))
 	q.Queue(c.b.sql(addSession), c.id, string(id), c.ttl.Microseconds())

@@ -4,12 +4,13 @@ import (
 	"testing"
 	"time"
 
+	"github.com/holdfast-io/holdfast/backend"
 	"github.com/holdfast-io/holdfast/internal/leasetest"
 	"github.com/holdfast-io/holdfast/internal/testserver"
 )
 
 // C3, F17: the server crashes, and loses the last numbers of the sequence, as it may. Tokens grow
-// all the same. After an orderly restart they continue from where they were.
+// all the same.
 func TestAdvisoryTokensAfterACrash(t *testing.T) {
 	t.Parallel()
 	s := testserver.Postgres(t)
@@ -26,11 +27,11 @@ func TestAdvisoryTokensAfterACrash(t *testing.T) {
 	if next <= last {
 		t.Errorf("token %d after %d and a crash", next, last)
 	}
-	s.Shutdown()
-	s.Start()
-	above := s.Int(`SELECT above FROM holdfast_advisory.epoch`)
-	again := leasetest.Take(t, b, leasetest.Ask("n", leasetest.Session(t, b, time.Hour, nil)))
-	if again <= next || s.Int(`SELECT above FROM holdfast_advisory.epoch`) != above {
-		t.Errorf("token %d after %d and a restart", again, next)
-	}
+}
+
+// C2: the server goes back to a copy of its data folder.
+func TestAdvisoryTokensOfARestoredServer(t *testing.T) {
+	t.Parallel()
+	s := testserver.Postgres(t)
+	leasetest.Restored(t, func() backend.Backend { return openAdvisory(t, advisoryURL(s, "postgres", s.Addr())) }, s.Copy)
 }

@@ -65,3 +65,10 @@ func TestAdvisoryServerClockAhead(t *testing.T) {
 		t.Errorf("the waiter has %+v, and the holder its session", <-got)
 	}
 }
+
+// C2: the server goes back to a copy of its data folder.
+func TestTokensOfARestoredServer(t *testing.T) {
+	t.Parallel()
+	s := testserver.Postgres(t)
+	leasetest.Restored(t, func() backend.Backend { return open(t, s.URL()) }, s.Copy)
+}

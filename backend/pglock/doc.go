@@ -10,11 +10,11 @@
 // committed. Every capability is claimed. Leases and tokens survive crashes and restarts of the
 // server, and of all clients. A fail-over to a standby that replicates asynchronously may lose
 // the newest grants, and restoring a backup loses all grants since then: a lock may then be
-// granted twice, and tokens may repeat. Use synchronous replication where that matters.
+// granted twice. Use synchronous replication where that matters.
 //
 // A lease is measured on the server's clock (clock_timestamp), which is a wall clock. Setting it
 // ahead ends leases early, and setting it back makes them last longer; so does a fail-over to a
-// server whose clock is ahead, or behind. Tokens do not come from the clock.
+// server whose clock is ahead, or behind. Tokens grow all the same.
 //
 // Released leases are not remembered. Abandoned leases, and sessions that have ended, are
 // remembered for ten minutes. The row of a lock that was not used for ten minutes is deleted; the
@@ -59,9 +59,9 @@
 //
 // Break. It works in the same way, and the sessions of the victims are notified.
 //
-// Numbers. Tokens, and places in the queue, come from the counter in the lock's row. They begin
-// at the microseconds of the server's clock at the creation of the tables, so that they also grow
-// when the tables are dropped and created again.
+// Numbers. Tokens, and places in the queue, come from the counter in the lock's row. A number is
+// above the last one and above the microseconds of the server's clock, so that numbers also grow
+// when the tables are dropped or restored from an old copy, unless the clock is behind the last one.
 //
 // Stopped clients. A client that is stopped in the middle of a transaction keeps the rows that
 // it has locked for five seconds. Then the server ends its connection

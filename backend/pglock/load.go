@@ -20,12 +20,13 @@ const (
 	// The server's settings may forbid writes, and are respected: see demoted.
 	beginTxn = `BEGIN ISOLATION LEVEL READ COMMITTED`
 	// Numbers are taken here, more than are needed, so that the row need not be written again.
-	// Unused numbers are skipped.
+	// Unused numbers are skipped. They are above the clock: an old copy of the table, which is
+	// restored, does not have the last number.
 	//
 	// A thin lock is inflated: fat is 1 then, and its lease is read from the row. What the row has
 	// of it means nothing once this is committed.
-	lockLocks = `INSERT INTO @locks AS l (name, last, used, fat) SELECT n, floor + $2::bigint, clock_timestamp(), 1 FROM @meta, unnest($1::text[]) AS n ORDER BY n COLLATE "C"
-		ON CONFLICT (name) DO UPDATE SET last = l.last + $2::bigint, used = clock_timestamp(), fat = least(l.fat + 1, 2) RETURNING l.name, l.last`
+	lockLocks = `INSERT INTO @locks AS l (name, last, used, fat) SELECT n, greatest(floor, ` + clock + `) + $2::bigint, clock_timestamp(), 1 FROM @meta, unnest($1::text[]) AS n ORDER BY n COLLATE "C"
+		ON CONFLICT (name) DO UPDATE SET last = greatest(l.last, ` + clock + `) + $2::bigint, used = clock_timestamp(), fat = least(l.fat + 1, 2) RETURNING l.name, l.last`
 
 	// The clock, and the sessions of the requests.
 	readMeta = `SELECT clock_timestamp(), floor, watched > clock_timestamp(), ` + isEarly + `, s.id, s.ttl, s.ends, s.cause, s.addr
@@ -45,7 +46,7 @@ const (
 	fronts    = `JOIN unnest($1::text[], $2::bigint[]) AS x (name, front) ON x.name = l.name `
 	isRead    = `(l.held OR l.place <= x.front OR l.lease = ANY($3::text[]))`
 	readFront = leaseColumns + fronts + `WHERE ` + isRead
-	countRest = `SELECT l.name, count(*), max(CASE l.mode WHEN $4::smallint THEN l.cap ELSE -1 END)
+	countRest = `SELECT l.name, count(*), max(CASE l.mode WHEN $4::smallint THEN l.cap ELSE -1 END), min(l.place)
 		FROM @leases l ` + fronts + `WHERE NOT ` + isRead + ` GROUP BY l.name`
 	readTombs = `SELECT name, lease FROM unnest($1::text[], $2::text[]) AS x (name, lease) JOIN @tombs USING (name, lease) WHERE until > clock_timestamp()`
 
@@ -151,7 +152,7 @@ func (s store) queueFront(q *pgx.Batch, scope *sqllease.Scope, v *sqllease.View,
 	q.Queue(s.b.sql(countRest), scope.Names, places, leases, int16(backend.Shared)).Query(func(rows pgx.Rows) error {
 		return each(rows, func() error {
 			var r sqllease.RestRow
-			err := rows.Scan(&r.Name, &r.Count, &r.Limit)
+			err := rows.Scan(&r.Name, &r.Count, &r.Limit, &r.First)
 			v.Rest = append(v.Rest, r)
 			return err //nolint:wrapcheck // see Unavailable
 		})

@@ -11,6 +11,9 @@ import (
 // maxQuick is how many locks are tried together.
 const maxQuick = 256
 
+// clock is the microseconds of the server's clock when the statement arrived.
+const clock = `(extract(epoch FROM statement_timestamp()) * 1000000)::bigint`
+
 // A thin lock has its lease in its own row, so that one statement decides: a statement that waited
 // for the row evaluates its condition again on what is committed then. Of other tables it sees what
 // was committed when it began. Each of these may be old without harm:
@@ -28,7 +31,8 @@ const (
 	newLock = `INSERT INTO @locks (name, last, used) SELECT $1::text, floor, clock_timestamp() FROM @meta ON CONFLICT (name) DO NOTHING`
 
 	unwatched    = `m.id = 1 AND m.watched <= statement_timestamp()`
-	quickAcquire = `UPDATE @locks k SET last = greatest(k.last, m.floor) + 1, token = greatest(k.last, m.floor) + 1, used = clock_timestamp(), since = clock_timestamp(),
+	number       = `greatest(k.last, m.floor, ` + clock + `) + 1` // the same wherever the statement has it
+	quickAcquire = `UPDATE @locks k SET last = ` + number + `, token = ` + number + `, used = clock_timestamp(), since = clock_timestamp(),
 			lease = $2::text, session = $3::text, mode = $4, permits = $5, cap = $6, owner = $7, note = $8, timed = $9::boolean, ttl = $10::bigint,
 			ends = CASE WHEN $9::boolean THEN clock_timestamp() + $10::bigint * interval '1 microsecond' END
 		FROM @meta m WHERE k.name = $1::text AND k.lease = '' AND k.fat = 0 AND ` + unwatched + `

@@ -47,7 +47,7 @@ func (b *Backend) rights() rights {
 
 func (b *Advisory) rights() rights {
 	return rights{b.pool, advisoryName, b.name, []need{
-		{"meta", reads}, {"tokens", "USAGE"}, {"epoch", "SELECT INSERT"}, {"sessions", writes}, {"leases", writes}, {"waiters", "SELECT INSERT DELETE"},
+		{"meta", reads}, {"tokens", "USAGE"}, {"epoch", "SELECT INSERT UPDATE"}, {"sessions", writes}, {"leases", writes}, {"waiters", "SELECT INSERT DELETE"},
 	}}
 }
 

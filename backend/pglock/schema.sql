@@ -13,7 +13,10 @@ CREATE TABLE @meta (
 -- its only lease in this row.
 CREATE TABLE @locks (
 	name text        COLLATE "C" PRIMARY KEY,
-	last bigint      NOT NULL, -- the last number given: a token, or a place in the queue
+	-- The last number given: a token, or a place in the queue. The next one is above the
+	-- microseconds of the server's clock, too: so numbers grow also when the table is dropped, or
+	-- goes back to an old copy.
+	last bigint      NOT NULL,
 	used timestamptz NOT NULL,
 	-- The lock may have rows in the table of leases. 1: it has them since the transaction that
 	-- wrote the 1; 2: for longer. 0: it has none, and the lease in this row, if there is one, is
@@ -93,7 +96,4 @@ CREATE TABLE @losses (
 );
 CREATE INDEX losses_until ON @losses (until);
 
--- Numbers begin at the microseconds of the server's clock, so that they grow also when the
--- tables are dropped and created again.
-INSERT INTO @meta (id, version, floor, watched)
-	VALUES (1, 3, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint, '-infinity');
+INSERT INTO @meta (id, version, floor, watched) VALUES (1, 3, 0, '-infinity');

@@ -128,14 +128,14 @@ func TestThinWaitsForTheRow(t *testing.T) { //nolint:tparallel // one row
 		token := int64(leasetest.Take(t, b, req))
 		leasetest.Give(t, b, req)
 		next := leasetest.Ask("n", id)
-		err := meanwhile(t, acquire(next), `UPDATE holdfast.meta SET floor = (SELECT last + 1000 FROM holdfast.locks`+row+`)`, `DELETE FROM holdfast.locks`+row,
+		err := meanwhile(t, acquire(next), `UPDATE holdfast.meta SET floor = (SELECT last + 3600000000 FROM holdfast.locks`+row+`)`, `DELETE FROM holdfast.locks`+row,
 			`INSERT INTO holdfast.locks (name, last, used) VALUES ('n', 1, clock_timestamp())`)
 		if err != nil {
 			t.Error(err)
 		}
 		info, err := b.Inspect(leasetest.Within(t), "n")
-		if err != nil || int64(info.Token) <= token+1000 {
-			t.Errorf("%+v, %v; the floor is 1000 above %d", info, err, token)
+		if err != nil || int64(info.Token) <= token+time.Hour.Microseconds() {
+			t.Errorf("%+v, %v; the floor is an hour of microseconds above %d", info, err, token)
 		}
 	})
 	t.Run("a watcher comes", func(t *testing.T) { //nolint:paralleltest // one row
@@ -184,7 +184,7 @@ func TestThinIsolation(t *testing.T) {
 	req := leasetest.Ask("n", id)
 	last := int64(leasetest.Take(t, b, req))
 	leasetest.Give(t, b, req)
-	tx := begun(t, s, `UPDATE holdfast.meta SET floor = (SELECT last + 1000 FROM holdfast.locks)`, `DELETE FROM holdfast.locks`)
+	tx := begun(t, s, `UPDATE holdfast.meta SET floor = (SELECT last + 3600000000 FROM holdfast.locks)`, `DELETE FROM holdfast.locks`)
 	fresh := open(t, s.URL()) // which does not know that there is a row
 	fresh.KeepFromSweeping()
 	done := make(chan int64, 1)
@@ -201,7 +201,7 @@ func TestThinIsolation(t *testing.T) {
 	if err := tx.Commit(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	if token := <-done; token <= last+1000 {
-		t.Errorf("token %d; the floor is %d", token, last+1000)
+	if token := <-done; token <= last+time.Hour.Microseconds() {
+		t.Errorf("token %d; the floor is %d", token, last+time.Hour.Microseconds())
 	}
 }

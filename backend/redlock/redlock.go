@@ -165,7 +165,7 @@ func newBackend(links []link, cfg Config) (*Backend, error) {
 		asking: make(map[backend.LeaseID]*turnstile),
 		clock:  func() int64 { return time.Now().UnixMicro() },
 		caps: backend.Capabilities{
-			Name: backendName, Timed: true, Shared: true, Permits: true, Push: true, TokenKind: "clock",
+			Name: backendName, Timed: true, Shared: true, Permits: true, Push: true, TokenKind: "votes",
 			MinTTL: MinTTL, MaxTTL: cfg.MaxTTL, ExpiryLag: expiryLag,
 		},
 	}

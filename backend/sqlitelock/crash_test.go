@@ -3,7 +3,6 @@
 package sqlitelock_test
 
 import (
-	"crypto/rand"
 	"database/sql"
 	"errors"
 	"fmt"
@@ -14,6 +13,8 @@ import (
 	"sync/atomic"
 	"testing"
 	"time"
+
+	"modernc.org/sqlite"
 
 	"github.com/holdfast-io/holdfast/backend"
 	"github.com/holdfast-io/holdfast/backend/sqlitelock"
@@ -207,31 +208,44 @@ func TestDeletedFile(t *testing.T) {
 	}
 }
 
-// TestOldCopy puts an old copy of the file in its place while no process uses it: tokens continue to grow.
-func TestOldCopy(t *testing.T) {
+// TestRestored restores an old copy of the file while a process uses it, as the shell's .restore does.
+func TestRestored(t *testing.T) {
 	t.Parallel()
 	path := filepath.Join(t.TempDir(), "locks.db")
-	take := func() backend.Grant {
-		b := open(t, path)
-		defer closed(t, b)
-		g, err := b.Acquire(t.Context(), backend.AcquireRequest{Name: rand.Text(), Lease: backend.NewLeaseID(), Timed: true, TTL: time.Hour})
+	transfer := func(begin func(c files) (*sqlite.Backup, error)) {
+		t.Helper()
+		db, err := sql.Open("sqlite", path)
 		if err != nil {
 			t.Fatal(err)
 		}
-		return g
+		defer db.Close()
+		conn, err := db.Conn(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		err = conn.Raw(func(c any) error {
+			b, err := begin(c.(files))
+			if err == nil {
+				_, err = b.Step(-1)
+				err = errors.Join(err, b.Finish())
+			}
+			return err
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
 	}
-	take()
-	old, err := os.ReadFile(path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	last := take()
-	if err := os.WriteFile(path, old, 0o600); err != nil {
-		t.Fatal(err)
-	}
-	if g := take(); g.Token <= last.Token {
-		t.Errorf("token %d; it has to be greater than %d", g.Token, last.Token)
-	}
+	copied := path + ".copy"
+	leasetest.Restored(t, func() backend.Backend { return mustOpen(t, path) }, func() func() {
+		transfer(func(c files) (*sqlite.Backup, error) { return c.NewBackup(copied) })
+		return func() { transfer(func(c files) (*sqlite.Backup, error) { return c.NewRestore(copied) }) }
+	})
+}
+
+// files is what a connection of the driver can do with another file.
+type files interface {
+	NewBackup(to string) (*sqlite.Backup, error)
+	NewRestore(from string) (*sqlite.Backup, error)
 }
 
 // disk keeps what is certainly on the disk: the files as they were at the start of the newest
@@ -287,7 +301,7 @@ func (d *disk) lose(t *testing.T) string {
 func TestPowerFailure(t *testing.T) {
 	t.Parallel()
 	d := &disk{path: filepath.Join(t.TempDir(), "locks.db")}
-	start := machine{boot: "first", since: time.Hour, wall: time.Unix(1, 0)}
+	start := machine{boot: "first", since: time.Hour, wall: time.Unix(1, 0), standStill: true} // tokens count up one by one
 	b := mustOpen(t, d.path, sqlitelock.WithHost(start.host()), sqlitelock.WithReserve(16), sqlitelock.AroundSync(d.aroundSync))
 	d.safe = d.read()
 	sess := mustSession(t, b, time.Hour)

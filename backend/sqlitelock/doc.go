@@ -11,8 +11,8 @@
 //
 // Timed leases survive the death of all processes, a reboot and a power failure. Sessions survive
 // no reboot: all their processes are dead, so they end with it. Tokens grow through all of that.
-// Every opening raises them to the microseconds of the wall clock, so that they also grow when the
-// file was deleted or replaced by an old copy, as long as that clock is right.
+// A token is not less than the microseconds of the host's wall clock, so tokens also grow when the
+// file was deleted or restored from an old copy, unless that clock is behind the last token.
 //
 // Released leases are not remembered. Abandoned leases, and sessions that have ended, are
 // remembered for ten minutes. When no process has the file open, there are two files, the
@@ -73,10 +73,11 @@
 // under a session need not survive: after a power failure their holders are gone. When a sync
 // fails, it is not retried, and the backend value refuses all further work (ErrSync). Memory then
 // has data that the disk does not have, so the next process that opens the file writes the log
-// again and syncs it. Tokens are reserved 65536 at a time, long before they are needed, and a
-// token is returned only when a reservation that has it is on the disk. After a reboot the rest of
-// the reservation is skipped. What SQLite itself must sync to keep the file sound it does sync
-// (synchronous=NORMAL).
+// again and syncs it. Tokens are reserved for a minute of the wall clock, and again when half of
+// that has passed. A token is returned only when a reservation that has it is on the disk: only the
+// first one after a pause waits for that. If the wall clock is behind the reservation after a reboot,
+// the rest of it is skipped, and tokens are ahead of the clock for at most that minute. What SQLite
+// itself must sync to keep the file sound it does sync (synchronous=NORMAL).
 //
 // # Requires
 //

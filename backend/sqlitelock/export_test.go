@@ -42,7 +42,7 @@ func WithHost(h Host) Option {
 // WithPages bounds the size of the file.
 func WithPages(n int) Option { return func(o *options) { o.pages = n } }
 
-// WithReserve sets how many tokens are reserved at a time.
+// WithReserve sets how far ahead of a token the next ones are reserved.
 func WithReserve(n int64) Option { return func(o *options) { o.reserve = n } }
 
 // AroundSync sets a function that is called before the log is synced, and its result after that.

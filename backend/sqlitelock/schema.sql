@@ -5,7 +5,7 @@
 CREATE TABLE meta (
 	id        INTEGER PRIMARY KEY CHECK (id = 1),
 	boot      TEXT    NOT NULL, -- the boot that the boot times belong to
-	token     INTEGER NOT NULL, -- the greatest token given
+	token     INTEGER NOT NULL, -- the greatest token given, or one that is skipped
 	reserved  INTEGER NOT NULL CHECK (token <= reserved),
 	durable   INTEGER NOT NULL CHECK (durable <= reserved), -- a value of reserved that is known to be on disk
 	place     INTEGER NOT NULL, -- the last place in a queue, or among holders

@@ -88,14 +88,14 @@ type options struct {
 	host       func() (host, error)
 	mkdir      bool
 	pages      int                           // the most pages of the file; 0: any number
-	reserve    int64                         // how many tokens are reserved at a time
+	reserve    int64                         // how far ahead of a token the next ones are reserved
 	aroundSync func() (func(), error)        // called before the log is synced, and its result after that; its error is the disk's
 	through    func(io.WriterAt) io.WriterAt // what is written to the log once more goes through it
 }
 
 func (c Config) options() options {
 	o := options{
-		log: c.Logger, host: thisHost, reserve: 1 << 16,
+		log: c.Logger, host: thisHost, reserve: time.Minute.Microseconds(),
 		aroundSync: func() (func(), error) { return func() {}, nil },
 		through:    func(w io.WriterAt) io.WriterAt { return w },
 	}

@@ -35,7 +35,7 @@ type store struct {
 	made  os.FileInfo
 	log   [2]os.FileInfo // the log and its index, once they exist
 
-	reserve int64 // how many tokens are reserved at a time
+	reserve int64 // how far ahead of a token the next ones are reserved
 
 	// For tests that lose the power.
 	aroundSync func() (func(), error)
@@ -304,17 +304,13 @@ func (s *store) bring(ctx context.Context, h host, log *slog.Logger) (bool, erro
 		return false, err
 	}
 	if boot == h.boot {
-		// The file may be an old copy: its tokens have been issued. A reservation that is not on the disk
-		// yet is waited for where a token of it is returned.
-		wall := h.wall().UnixMicro()
-		return false, s.once(ctx, "UPDATE meta SET token = ?1, reserved = max(reserved, ?1 + ?2) WHERE token < ?1 AND token <= reserved", wall, s.reserve)
+		return false, nil
 	}
 	log.InfoContext(ctx, "the host was rebooted since the lock file was last used: all sessions have ended, timed leases continue", slog.String("path", s.path))
 	return true, s.reboot(ctx, h)
 }
 
-// create creates the tables. Tokens begin at the wall clock's microseconds, so that they continue
-// to grow also when the file was deleted.
+// create creates the tables.
 func (s *store) create(ctx context.Context, h host) error {
 	for _, q := range []string{
 		schema,
@@ -326,9 +322,8 @@ func (s *store) create(ctx context.Context, h host) error {
 		}
 	}
 	wall := h.wall()
-	token := wall.UnixMicro()
-	return s.once(ctx, `INSERT INTO meta VALUES (1, ?, ?, ?, 0, 0, 0, ?, 0, ?, ?)`,
-		h.boot, token, token+s.reserve, int64(never), int64(h.now()), wall.UnixNano())
+	return s.once(ctx, `INSERT INTO meta VALUES (1, ?, 0, ?, 0, 0, 0, ?, 0, ?, ?)`,
+		h.boot, wall.UnixMicro()+s.reserve, int64(never), int64(h.now()), wall.UnixNano())
 }
 
 // reboot ends what lived with processes of another boot. Timed leases continue, for as long as
@@ -357,7 +352,7 @@ func (s *store) reboot(ctx context.Context, h host) error {
 	if err := s.once(ctx, "UPDATE tombs SET until = ?", now+int64(remembered)); err != nil {
 		return err
 	}
-	return s.once(ctx, `UPDATE meta SET boot = ?1, token = max(reserved, ?2), reserved = max(reserved, ?2) + ?3,
+	return s.once(ctx, `UPDATE meta SET boot = ?1, token = reserved, reserved = max(reserved, ?2) + ?3,
 		due = ?4, watched = 0, seen_boot = ?4, seen_wall = ?5`,
 		h.boot, wall.UnixMicro(), s.reserve, now, wall.UnixNano())
 }

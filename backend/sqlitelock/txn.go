@@ -218,14 +218,15 @@ func (t *txn) texts(query string, args ...any) []string {
 	return texts
 }
 
-// nextToken raises the counter. When a reservation is half used up, the next one follows, so that
-// it is on the disk long before it is needed.
+// nextToken issues a token: the microseconds of the wall clock, and always more than the last one. So tokens
+// grow when that clock is set back, and also when the file is lost or goes back to an old copy. When a
+// reservation is half used up, the next one follows, so that it is on the disk before it is needed.
 func (t *txn) nextToken() fence.Token {
 	m := &t.meta
-	m.token++
+	m.token = max(m.token+1, t.wall.UnixMicro())
 	t.dirty = true
 	if m.token > m.reserved-t.b.file.reserve/2 {
-		m.reserved += t.b.file.reserve
+		m.reserved = m.token + t.b.file.reserve
 	}
 	return fence.Token(m.token) //nolint:gosec // it counts up from 0
 }

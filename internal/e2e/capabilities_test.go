@@ -56,7 +56,7 @@ func inPortuguese(t *testing.T) func(string) string {
 		"hand-over by push":        "passagem por push", "loss reported by push": "perda avisada por push",
 		"one renewal for all leases": "uma renovação para todos os leases", "events": "eventos",
 		"survives a restart of the store": "sobrevive ao reinício do armazenamento", "token from": "origem do token",
-		"revision": "revisão", "counter": "contador", "clock": "relógio",
+		"revision": "revisão", "counter": "contador", "clock": "relógio", "votes": "votos",
 		"shortest TTL": "menor TTL", "longest TTL": "maior TTL", "after its TTL, the lock of a dead holder is free within": "depois do TTL, o lock de um detentor morto fica livre em até",
 	}
 	phrases := strings.NewReplacer("another TTL", "mais um TTL", " days", " dias")

@@ -23,6 +23,9 @@ type Database struct {
 	Numbers int64
 }
 
+// aheadOfClock makes the numbers count up one by one.
+const aheadOfClock = `UPDATE @meta SET $FLOOR = 4000000000000000`
+
 // QuickConditions (C5): a state that is not as the quick statements need it is found, and
 // handled the long way. In each case the state is made behind the back of the value, as other
 // clients make it in the moment before the statement.
@@ -35,6 +38,8 @@ func QuickConditions(t *testing.T, b backend.Backend, s Database) {
 		inQueue    = `$INFLATE;INSERT INTO @leases SELECT name, 'Lqqqqqqqqqqqqqqqqqqqqqqqqqq', session, $ADDRfalse, place + 1, mode, permits, cap, owner, note,
 			false, 0, 0, asked, since, NULL, true FROM @leases WHERE name = '$N'`
 	)
+	Session(t, b, time.Hour, nil) // makes the tables
+	s.Exec(s.Dialect.Replace(aheadOfClock))
 	for _, c := range []struct {
 		name    string
 		timed   bool
@@ -144,6 +149,6 @@ func QuickTokenAboveFloor(t *testing.T, b backend.Backend, s Database) {
 		}
 		last = token
 		Give(t, b, req)
-		s.Exec(s.Dialect.Replace(`UPDATE @meta SET $FLOOR = (SELECT last + 1000 FROM @locks WHERE name = 'n')`))
+		s.Exec(s.Dialect.Replace(`UPDATE @meta SET $FLOOR = (SELECT last + 3600000000 FROM @locks WHERE name = 'n')`))
 	}
 }

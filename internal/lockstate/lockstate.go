@@ -19,7 +19,7 @@ import (
 func Capabilities(name string) backend.Capabilities {
 	return backend.Capabilities{
 		Name: name, Sessions: true, Timed: true, Shared: true, Permits: true, FIFO: true, Push: true,
-		LossPush: true, Watch: true, Durable: true, TokenKind: "counter",
+		LossPush: true, Watch: true, Durable: true, TokenKind: "clock",
 		MinTTL: 100 * time.Millisecond, MaxTTL: 365 * 24 * time.Hour, ExpiryLag: time.Second,
 	}
 }

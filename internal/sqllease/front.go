@@ -73,7 +73,7 @@ func (b *Leases) stood(t *txn) {
 			}
 			b.fronts[name] = l.Queue.Leases[frontOf-1].Own.place
 		case front <= leastFront:
-			b.fronts[name] = l.Own.front + frontOf*Reserve // each arrival takes that many numbers
+			b.fronts[name] = l.Own.rest + frontOf*Reserve // one more at least, and those that came right after it
 		}
 	}
 }

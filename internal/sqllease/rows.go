@@ -49,7 +49,7 @@ func (t *txn) read(v *View, names []string) {
 	}
 	for _, r := range v.Rest {
 		l := t.lock(r.Name)
-		l.Rest, l.RestLimit = r.Count, r.Limit
+		l.Rest, l.RestLimit, l.Own.rest = r.Count, r.Limit, r.First
 	}
 	for _, k := range v.Buried {
 		t.buried[k] = struct{}{}

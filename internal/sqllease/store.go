@@ -16,7 +16,8 @@ type Store interface {
 	// succeeded once. Its error is of a kind of package backend.
 	Migrate(ctx context.Context) error
 	// Begin begins a transaction. It locks the rows of the locks in the order of the scope,
-	// creating those that are missing, and takes Reserve numbers of each. Then it reads
+	// creating those that are missing, and takes Reserve numbers of each, which are above the last one and
+	// above the microseconds of the server's clock. Then it reads
 	// everything in the scope, in statements that see what was committed while it waited for a
 	// row. The caller must end the transaction.
 	Begin(ctx context.Context, s *Scope) (Tx, *View, error)
@@ -130,7 +131,8 @@ type View struct {
 type RestRow struct {
 	Name  string
 	Count int
-	Limit int // of the shared ones; -1: there are none
+	Limit int   // of the shared ones; -1: there are none
+	First int64 // the place of the first one
 }
 
 // SessionRow is a row of the table of sessions.
@@ -225,7 +227,8 @@ const ClockSlack = time.Second
 //
 // A lease is granted where the lock has no leases at all, dead or alive, there are no watchers,
 // the lease was not abandoned and its session, if it has one, lives. The token is above all
-// numbers of the lock, also those of rows that were swept. A lease is released where it is held and has not
+// numbers of the lock, also those of rows that were swept, and above the microseconds of the server's
+// clock. A lease is released where it is held and has not
 // expired, there are no watchers, and the lock has no other leases.
 //
 // A store may keep such a lease in the row of the lock: the lock is thin then, and has no rows in

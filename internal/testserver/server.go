@@ -4,6 +4,9 @@ package testserver
 
 import (
 	"context"
+	"os"
+	"os/exec"
+	"path/filepath"
 	"runtime/debug"
 	"slices"
 	"testing"
@@ -148,4 +151,26 @@ func EtcdBinary(tb testing.TB) string {
 func tool(t testing.TB, name string) map[string][]string {
 	t.Helper()
 	return map[string][]string{name: {Tool(t, name)}}
+}
+
+// Copy copies the data of a server that is down for that time, as a backup of the folder does. The
+// result puts the copy back.
+func (s *timed) Copy() func() {
+	s.t.Helper()
+	data, copied := s.Path("data"), filepath.Join(Dir(s.t), "data")
+	move := func(from, to string) {
+		s.t.Helper()
+		s.Shutdown()
+		check(s.t, os.RemoveAll(to))
+		out, err := exec.CommandContext(s.t.Context(), "cp", "-a", from, to).CombinedOutput() //nolint:gosec // the folders are the test's
+		if err != nil {
+			s.t.Fatalf("testserver: copy %s: %v: %s", from, err, out)
+		}
+		s.Start()
+	}
+	move(data, copied)
+	return func() {
+		s.t.Helper()
+		move(copied, data)
+	}
 }
