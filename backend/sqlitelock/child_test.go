@@ -36,6 +36,7 @@ type job struct {
 	Count int
 	// Alone removes the turnstile, so that every process has another one.
 	Alone bool
+	Umask int // 0: that of the test
 }
 
 // worker is the inside of a child.
@@ -63,6 +64,9 @@ func (w *worker) work() error {
 	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Minute)
 	defer cancel()
 	w.in = bufio.NewScanner(os.Stdin)
+	if w.Umask != 0 {
+		syscall.Umask(w.Umask)
+	}
 	if w.Do == "probe" {
 		return w.probe()
 	}
@@ -279,6 +283,12 @@ type process struct {
 // start starts a child, and kills it and waits for it when the test ends.
 func start(tb testing.TB, j job) *process {
 	tb.Helper()
+	return startAs(tb, j, func(*exec.Cmd) {})
+}
+
+// startAs is start of a child that is changed before it is started.
+func startAs(tb testing.TB, j job, change func(*exec.Cmd)) *process {
+	tb.Helper()
 	text, err := json.Marshal(j)
 	if err != nil {
 		tb.Fatal(err)
@@ -291,6 +301,7 @@ func start(tb testing.TB, j job) *process {
 	p.cmd = exec.CommandContext(context.WithoutCancel(tb.Context()), exe)
 	p.cmd.Env = append(os.Environ(), childJob+"="+string(text))
 	p.cmd.Stderr = &p.errs
+	change(p.cmd)
 	if p.in, err = p.cmd.StdinPipe(); err != nil {
 		tb.Fatal(err)
 	}

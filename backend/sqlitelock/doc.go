@@ -92,9 +92,9 @@
 // lost one of those, and the backend value refuses all further work (ErrReplaced). Until then the
 // holders of the old file do not know what is in the new one.
 //
-// The files are created for their owner only. Other users of the host who have to share them need
-// permissions for the database, the files with the suffixes -wal, -shm and -turn and the
-// directory -wake; without the last one they wait for timers.
+// The files are created for their owner only. In a directory with the setgid bit, in which the group
+// may write, they are created for that group, whatever the umask: so several users share a file. The
+// directory must not have the sticky bit, since the last process removes what others have made.
 //
 // On systems other than Linux the clock is the wall clock: setting it ahead ends leases early,
 // and a reboot ends nothing.

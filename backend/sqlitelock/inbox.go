@@ -41,7 +41,7 @@ const abstract = "@"
 
 // openInbox creates the socket, and removes those that dead processes left. The caller has the
 // turn: a socket that is just being created looks dead.
-func openInbox(dir string) (*inbox, error) {
+func openInbox(dir string, rights os.FileMode) (*inbox, error) {
 	syscall.ForkLock.RLock() // no child may inherit it
 	out, err := unix.Socket(unix.AF_UNIX, unix.SOCK_DGRAM, 0)
 	if err == nil {
@@ -53,16 +53,16 @@ func openInbox(dir string) (*inbox, error) {
 	}
 	sum := sha256.Sum256([]byte(dir))
 	m := &inbox{out: out, hash: hex.EncodeToString(sum[:8])}
-	if err := errors.Join(unix.SetNonblock(out, true), m.listen(dir)); err != nil {
+	if err := errors.Join(unix.SetNonblock(out, true), m.listen(dir, rights)); err != nil {
 		_ = m.close()
 		return nil, fmt.Errorf("inbox: %w", err)
 	}
 	return m, nil
 }
 
-func (m *inbox) listen(dir string) error {
+func (m *inbox) listen(dir string, rights os.FileMode) error {
 	m.name = strings.ToLower(rand.Text())[:20]
-	err := m.listenFile(dir)
+	err := m.listenFile(dir, rights)
 	if err == nil || runtime.GOOS != "linux" {
 		return err
 	}
@@ -74,8 +74,12 @@ func (m *inbox) listen(dir string) error {
 	return m.bind()
 }
 
-func (m *inbox) listenFile(dir string) error {
-	if err := os.Mkdir(dir, 0o700); err != nil && !errors.Is(err, os.ErrExist) {
+func (m *inbox) listenFile(dir string, rights os.FileMode) error {
+	err := os.Mkdir(dir, 0o700)
+	if err == nil && rights != ownerOnly {
+		err = os.Chmod(dir, 0o770|os.ModeSetgid)
+	}
+	if err != nil && !errors.Is(err, os.ErrExist) {
 		return fmt.Errorf("directory of sockets: %w", err)
 	}
 	f, err := os.Open(dir) //nolint:gosec // beside the caller's file
@@ -84,7 +88,11 @@ func (m *inbox) listenFile(dir string) error {
 	}
 	m.dir, m.dirf = dir, f
 	m.sweep()
-	return m.bind()
+	err = m.bind()
+	if err == nil && rights != ownerOnly {
+		_ = os.Chmod(filepath.Join(dir, m.name), rights) // without it this value has its timer
+	}
+	return err
 }
 
 func (m *inbox) bind() error {

@@ -4,8 +4,10 @@ import (
 	"context"
 	"crypto/rand"
 	"errors"
+	"fmt"
 	"io"
 	"log/slog"
+	"os"
 	"path/filepath"
 	"sync"
 	"time"
@@ -35,13 +37,14 @@ type host struct {
 // Backend keeps leases in a file that many processes of one host may share. It implements
 // backend.Backend. Its methods are safe for concurrent use. Use Open to make one.
 type Backend struct {
-	path  string
-	id    string // identifies this value where it has no socket
-	host  host
-	log   *slog.Logger
-	file  *store
-	turn  *turnstile
-	inbox *inbox
+	path   string
+	rights os.FileMode // of what is made beside the file
+	id     string      // identifies this value where it has no socket
+	host   host
+	log    *slog.Logger
+	file   *store
+	turn   *turnstile
+	inbox  *inbox
 
 	calls *registry
 
@@ -146,10 +149,10 @@ func open(ctx context.Context, path string, o options) (*Backend, error) {
 		unsent:   make(map[string]*notification),
 		watchers: make(map[*watcher]struct{}),
 	}
-	if b.path, err = locate(path, o.mkdir); err != nil {
+	if b.path, b.rights, err = locate(path, o.mkdir); err != nil {
 		return nil, err
 	}
-	if b.turn, err = openTurnstile(b.path + "-turn"); err != nil {
+	if b.turn, err = openTurnstile(b.path+"-turn", b.rights); err != nil {
 		return nil, err
 	}
 	err = b.openFiles(ctx, o)
@@ -178,13 +181,13 @@ func (b *Backend) openFiles(ctx context.Context, o options) error {
 	}
 	defer b.turn.unlock()
 	var err error
-	if b.file, err = openStore(ctx, b.path, o); err != nil {
+	if b.file, err = openStore(ctx, b.path, b.rights, o); err != nil {
 		return err
 	}
 	if err := b.file.prepare(ctx, b.host, b.log); err != nil {
 		return err
 	}
-	if b.inbox, err = openInbox(b.path + "-wake"); err != nil {
+	if b.inbox, err = openInbox(b.path+"-wake", b.rights); err != nil {
 		b.log.WarnContext(ctx, "no socket: hand-overs are found by timer", slog.String("path", b.path), slog.String("error", err.Error()))
 		b.inbox = nil
 	}
@@ -250,16 +253,35 @@ func (b *Backend) Close() error {
 // turn. Out of turn it is safe too, but may make them wait.
 const closePatience = time.Second
 
-// locate returns the file's real path. It checks the file system, and creates the directory when
-// mkdir is set.
-func locate(path string, mkdir bool) (string, error) {
+// locate returns the file's real path, and the rights of what is made there. It checks the file system,
+// and creates the directory when mkdir is set.
+func locate(path string, mkdir bool) (string, os.FileMode, error) {
 	dir, base, err := split(path, mkdir)
 	if err != nil {
-		return "", err
+		return "", 0, err
 	}
 	path = filepath.Join(dir, base)
 	if err := checkFileSystem(dir, path); err != nil {
-		return "", err
+		return "", 0, err
 	}
-	return path, nil
+	rights, err := rightsIn(dir)
+	return path, rights, err
+}
+
+const ownerOnly os.FileMode = 0o600
+
+// rightsIn returns the rights of files in a directory: for their owner only, unless the directory has the
+// setgid bit and its group may write there. Its files are of that group then, and for all of its members,
+// whatever their umask.
+func rightsIn(dir string) (os.FileMode, error) {
+	info, err := os.Stat(dir)
+	if err != nil {
+		return 0, fmt.Errorf("lock file: %w", err)
+	}
+	const groupWrites = 0o020
+	if info.Mode()&os.ModeSetgid != 0 && info.Mode()&groupWrites != 0 {
+		const group = 0o060
+		return ownerOnly | group, nil
+	}
+	return ownerOnly, nil
 }

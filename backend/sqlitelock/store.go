@@ -62,8 +62,8 @@ func split(path string, mkdir bool) (string, string, error) {
 }
 
 // openStore connects to the file, and creates it where there is none. The caller has the turn.
-func openStore(ctx context.Context, path string, o options) (*store, error) {
-	made, err := makeFile(path)
+func openStore(ctx context.Context, path string, rights os.FileMode, o options) (*store, error) {
+	made, err := makeFile(path, rights)
 	if err != nil {
 		return nil, err
 	}
@@ -90,12 +90,12 @@ func openStore(ctx context.Context, path string, o options) (*store, error) {
 	return s, nil
 }
 
-// makeFile makes sure that the file exists, for its owner only. It never opens an existing one:
-// closing it would drop SQLite's locks on it, of the whole process.
-func makeFile(path string) (os.FileInfo, error) {
-	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE|os.O_EXCL, 0o600) //nolint:gosec // the caller names the file
+// makeFile makes sure that the file exists. SQLite gives its rights and its group to the log. It never opens
+// an existing one: closing it would drop SQLite's locks on it, of the whole process.
+func makeFile(path string, rights os.FileMode) (os.FileInfo, error) {
+	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE|os.O_EXCL, rights) //nolint:gosec // the caller names the file
 	if err == nil {
-		err = f.Close()
+		err = errors.Join(f.Chmod(rights), f.Close()) // whatever the umask
 	} else if errors.Is(err, os.ErrExist) {
 		err = nil
 	}

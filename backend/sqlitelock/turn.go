@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"path/filepath"
 
 	"golang.org/x/sys/unix"
 )
@@ -25,12 +26,38 @@ type turnstile struct {
 	stuck bool
 }
 
-func openTurnstile(path string) (*turnstile, error) {
-	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE, 0o600) //nolint:gosec // the path is the caller's, with a suffix
+func openTurnstile(path string, rights os.FileMode) (*turnstile, error) {
+	err := error(nil)
+	if rights != ownerOnly {
+		err = makeTurnstile(path, rights)
+	}
+	var f *os.File
+	if err == nil {
+		f, err = os.OpenFile(path, os.O_RDWR|os.O_CREATE, rights) //nolint:gosec // the path is the caller's, with a suffix
+	}
 	if err != nil {
 		return nil, fmt.Errorf("turnstile: %w", err)
 	}
 	return &turnstile{f: f}, nil
+}
+
+// makeTurnstile makes sure that the file exists. It has its rights, whatever the umask, when it gets its
+// name: another user may open it in the next moment.
+func makeTurnstile(path string, rights os.FileMode) error {
+	if _, err := os.Stat(path); !errors.Is(err, os.ErrNotExist) {
+		return err //nolint:wrapcheck // openTurnstile does
+	}
+	f, err := os.CreateTemp(filepath.Dir(path), filepath.Base(path)+"-*")
+	if err != nil {
+		return err //nolint:wrapcheck // openTurnstile does
+	}
+	err = errors.Join(f.Chmod(rights), f.Close())
+	if err == nil {
+		if err = os.Link(f.Name(), path); errors.Is(err, os.ErrExist) {
+			err = nil // another process was faster
+		}
+	}
+	return errors.Join(err, os.Remove(f.Name()))
 }
 
 var errStuck = errors.New("a process is stopped in the middle of a transaction")

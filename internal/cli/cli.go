@@ -9,7 +9,9 @@ import (
 	"log/slog"
 	"os"
 	"os/signal"
+	"os/user"
 	"slices"
+	"strconv"
 	"strings"
 	"syscall"
 	"time"
@@ -154,7 +156,7 @@ func (a *app) root() *cobra.Command {
 a fencing token, and most backends grant locks first come, first served.
 
 A backend keeps the locks. --backend or HOLDFAST_BACKEND is its URL:
-  sqlite:///path                 one file, for the processes of one host (the default)
+  sqlite:///path                 one file, for the processes of one host; the default is a file of this user
   redis://host:6379              one Redis; rediss:// for TLS, redis+unix:// for a socket
   redis+cluster://host1,host2    a Redis Cluster; redis+sentinel://host1,host2/name
   redlock://host1,host2,host3    a majority of Redis servers; redlocks:// for TLS
@@ -179,7 +181,7 @@ its command.`,
 	}
 	root.Version = versionText()
 	root.SetVersionTemplate("{{.Version}}\n")
-	root.PersistentFlags().StringVar(&a.backend, "backend", "", "URL of the backend (default: HOLDFAST_BACKEND, else a local file)")
+	root.PersistentFlags().StringVar(&a.backend, "backend", "", "URL of the backend (default: HOLDFAST_BACKEND, else a file of this user on this host)")
 	root.PersistentFlags().BoolVar(&a.json, "json", false, "print JSON")
 	root.PersistentFlags().BoolVarP(&a.quiet, "quiet", "q", false, "print only errors")
 	root.PersistentFlags().BoolVarP(&a.verbose, "verbose", "v", false, "log events to standard error")
@@ -192,23 +194,39 @@ its command.`,
 	return root
 }
 
-// url returns the URL of the backend: from the flag, the environment, or the local file.
+// url returns the URL of the backend: from the flag, the environment, or the file of this user.
 func (a *app) url() (string, error) {
-	named := a.backend
-	if named == "" {
-		var err error
-		if named, err = backendOfEnvironment(); err != nil {
-			return "", err
-		}
-	}
-	if named != "" {
-		return withToken(named), nil
+	named, err := a.named()
+	if err != nil || named != "" {
+		return withToken(named), err
 	}
 	path, err := sqlitelock.DefaultPath()
 	if err != nil {
-		return "", fmt.Errorf("find the default backend: %w", err)
+		return "", fmt.Errorf("find the file of this user (or name a backend: --backend, HOLDFAST_BACKEND): %w", err)
 	}
 	return "sqlite://" + path, nil
+}
+
+// named returns the URL that the flag or the environment names; "" if neither does.
+func (a *app) named() (string, error) {
+	if a.backend != "" {
+		return a.backend, nil
+	}
+	return backendOfEnvironment()
+}
+
+// tellScope reports on a terminal that no other user has these locks, where no backend is named.
+func (a *app) tellScope() {
+	named, err := a.named()
+	path, missing := sqlitelock.DefaultPath()
+	if err != nil || named != "" || missing != nil || !a.isTerminal(a.stderr) {
+		return
+	}
+	name := strconv.Itoa(os.Geteuid())
+	if u, err := user.LookupId(name); err == nil {
+		name = u.Username
+	}
+	a.warn("locks of user %s on this host, %s", name, path)
 }
 
 // withToken adds the file that HOLDFAST_TOKEN_FILE names to the URL of Holdfast servers that has no token.

@@ -82,6 +82,7 @@ func (a *app) elect(ctx context.Context, name string, argv []string, o *lockOpti
 		return err
 	}
 	defer done()
+	a.tellScope()
 	opts = append(opts, o.waits()...) // the rest of the wait
 	in, stop := mindSignals()
 	defer stop()

@@ -78,6 +78,7 @@ func (a *app) lsCommand() *cobra.Command {
 				return err
 			}
 			defer done()
+			a.tellScope()
 			locks, next, err := listAll(cmd.Context(), c, strings.Join(args, ""), after, limit)
 			if err != nil {
 				return err
