@@ -90,7 +90,8 @@
 // No other program may write, rename, link or replace the file while it is in use, nor remove
 // those with the suffixes -wal and -shm. The next call detects that a file was replaced, or has
 // lost one of those, and the backend value refuses all further work (ErrReplaced). Until then the
-// holders of the old file do not know what is in the new one.
+// holders of the old file do not know what is in the new one. A file with triggers, or with another
+// encoding than UTF-8, is refused.
 //
 // The files are created for their owner only. In a directory with the setgid bit, in which the group
 // may write, they are created for that group, whatever the umask: so several users share a file. The

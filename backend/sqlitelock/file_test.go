@@ -107,6 +107,10 @@ func TestOpenRefuses(t *testing.T) {
 		{"another program's database", func(f fixture) { f.script("CREATE TABLE mine (x)") }, sqlitelock.ErrForeign},
 		{"another program's application_id", func(f fixture) { f.script("PRAGMA application_id = 7") }, sqlitelock.ErrForeign},
 		{"a directory", func(f fixture) { _ = os.Mkdir(f.path, 0o700) }, sqlitelock.ErrForeign},
+		{"another encoding", func(f fixture) { f.script("PRAGMA encoding = 'UTF-16le'; CREATE TABLE x (y); DROP TABLE x") }, sqlitelock.ErrForeign},
+		{"a trigger", func(f fixture) {
+			f.made().script("CREATE TRIGGER mine AFTER INSERT ON leases BEGIN DELETE FROM leases; END")
+		}, sqlitelock.ErrForeign},
 		{"a later version", func(f fixture) { f.made().script("PRAGMA user_version = 3") }, sqlitelock.ErrNewer},
 		{"a spoilt header", func(f fixture) { f.made().spoil(0, "xxxxxxxxxxxx") }, sqlitelock.ErrForeign},
 		{"a spoilt page", func(f fixture) { f.made().spoil(4096, strings.Repeat("x", 4096)) }, sqlitelock.ErrCorrupt},

@@ -3,6 +3,7 @@ package sqlitelock
 import (
 	"context"
 	"database/sql"
+	"database/sql/driver"
 	_ "embed"
 	"errors"
 	"fmt"
@@ -11,7 +12,7 @@ import (
 	"os"
 	"path/filepath"
 
-	_ "modernc.org/sqlite" // the driver
+	"modernc.org/sqlite"
 
 	"github.com/holdfast-io/holdfast/backend"
 )
@@ -67,10 +68,7 @@ func openStore(ctx context.Context, path string, rights os.FileMode, o options) 
 	if err != nil {
 		return nil, err
 	}
-	db, err := sql.Open("sqlite", dataSource(path))
-	if err != nil {
-		return nil, fmt.Errorf("open %s: %w", path, err)
-	}
+	db := sql.OpenDB(connector(dataSource(path)))
 	db.SetMaxOpenConns(1)
 	s := &store{path: path, db: db, stmts: make(map[string]*sql.Stmt), made: made, reserve: o.reserve, aroundSync: o.aroundSync, through: o.through}
 	err = untilFree(ctx, func() error {
@@ -89,6 +87,16 @@ func openStore(ctx context.Context, path string, rights os.FileMode, o options) 
 	}
 	return s, nil
 }
+
+// connector opens connections with a driver of its own. What the program has registered for SQLite in this
+// process does not apply to them: functions that replace built-in ones, hooks that set pragmas.
+type connector string
+
+func (c connector) Connect(context.Context) (driver.Conn, error) {
+	return c.Driver().Open(string(c)) //nolint:wrapcheck // openStore does
+}
+
+func (connector) Driver() driver.Driver { return new(sqlite.Driver) }
 
 // makeFile makes sure that the file exists. SQLite gives its rights and its group to the log. It never opens
 // an existing one: closing it would drop SQLite's locks on it, of the whole process.
@@ -163,13 +171,19 @@ func (s *store) refuseForeign(ctx context.Context) error {
 // transaction.
 func (s *store) identify(ctx context.Context) (bool, error) {
 	var app, version, tables int64
+	var encoding, trigger string
 	err := errors.Join(
 		s.read(ctx, "PRAGMA application_id", &app),
 		s.read(ctx, "PRAGMA user_version", &version),
-		s.read(ctx, "SELECT count(*) FROM sqlite_schema", &tables))
+		s.read(ctx, "PRAGMA encoding", &encoding),
+		s.read(ctx, "SELECT count(*), coalesce(min(name) FILTER (WHERE type = 'trigger'), '') FROM sqlite_schema", &tables, &trigger))
 	switch {
 	case err != nil:
 		return false, err
+	case encoding != "UTF-8": // another program chose it, and names have another order there
+		return false, fmt.Errorf("%s has the encoding %s: %w", s.path, encoding, ErrForeign)
+	case trigger != "":
+		return false, fmt.Errorf("%s has the trigger %q: %w", s.path, trigger, ErrForeign)
 	case app == 0 && version == 0 && tables == 0:
 		return true, nil
 	case app != applicationID || version < 1:

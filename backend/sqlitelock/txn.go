@@ -1,6 +1,7 @@
 package sqlitelock
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -352,7 +353,7 @@ func (t *txn) lock(name string) *lock {
 		}
 		all = append(all, x)
 	})
-	slices.SortFunc(all, func(a, b *lease) int { return int(a.Own.place - b.Own.place) })
+	slices.SortFunc(all, func(a, b *lease) int { return cmp.Compare(a.Own.place, b.Own.place) })
 	for _, x := range all {
 		l.Add(x)
 	}

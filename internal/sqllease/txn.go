@@ -1,6 +1,7 @@
 package sqllease
 
 import (
+	"cmp"
 	"maps"
 	"slices"
 	"time"
@@ -66,7 +67,7 @@ func (t *txn) session(id backend.SessionID) *session {
 
 // sort puts the leases that were read into their order.
 func (t *txn) sort() {
-	byPlace := func(a, b *lease) int { return int(a.Own.place - b.Own.place) }
+	byPlace := func(a, b *lease) int { return cmp.Compare(a.Own.place, b.Own.place) }
 	for _, l := range t.locks {
 		all := l.All()
 		slices.SortFunc(all, byPlace)
