@@ -56,11 +56,19 @@ type acquisition struct {
 }
 
 func (a *acquisition) run(ctx context.Context) (backend.Grant, error) {
-	e, err := a.enter(ctx)
-	if err != nil {
-		return backend.Grant{}, err
+	for {
+		e, err := a.enter(ctx)
+		if err == nil {
+			return a.stand(ctx, e)
+		}
+		full, ok := errors.AsType[*fullError](err)
+		if !ok {
+			return backend.Grant{}, err
+		}
+		if err := a.startOver(ctx, full.container); err != nil {
+			return backend.Grant{}, err
+		}
 	}
-	return a.stand(ctx, e)
 }
 
 // standing is an entry that was found or made.
@@ -155,6 +163,9 @@ func (a *acquisition) create(ctx context.Context, done func()) (standing, error)
 	e, err := call(ctx, a.s.link, func() (standing, error) {
 		defer done()
 		e, err := a.join()
+		if _, full := errors.AsType[*fullError](err); full {
+			a.s.clear(a.key, "")
+		}
 		if final := a.created(e.path, err); final {
 			a.s.clear(a.key, "")
 			a.s.leases.Forget(a.mine)
@@ -170,7 +181,7 @@ func (a *acquisition) create(ctx context.Context, done func()) (standing, error)
 
 // join makes the entry, in one transaction with a write to its lock. The answer reports how many
 // entries there are now, and the ID of the transaction, which is the token: the leader counts them,
-// over all its terms.
+// over all its terms. *fullError: the entry has no place, and must be deleted.
 func (a *acquisition) join() (standing, error) {
 	acl := a.b.cfg.acl()
 	ops := []any{
@@ -182,10 +193,10 @@ func (a *acquisition) join() (standing, error) {
 	}
 	var res []zk.MultiResponse
 	var err error
-	for range 10 { // the container may be collected as soon as it is made
+	for range 10 { // the container may be collected as soon as it is empty
 		if !a.b.made.known(a.lock) {
-			if err := a.s.link.createContainer(a.lock, acl); err != nil {
-				return standing{}, err
+			if e, err := a.joinNew(ops); !errors.Is(err, zk.ErrNodeExists) {
+				return e, err
 			}
 		}
 		if res, err = a.s.batcher.write(ops, a.lock); !errors.Is(err, zk.ErrNoNode) {
@@ -197,8 +208,30 @@ func (a *acquisition) join() (standing, error) {
 		return standing{}, err
 	}
 	a.b.made.note(a.lock)
-	stat := res[1].Stat
-	return standing{path: res[0].String, token: fence.Token(stat.Mzxid), sole: stat.NumChildren == 1}, nil //nolint:gosec // it counts up from 0
+	path, stat := res[0].String, res[1].Stat
+	if at, ok := spotOf(path); !ok || !isPlace(at.place) {
+		return standing{}, &fullError{stat.Czxid}
+	}
+	return standing{path: path, token: fence.Token(stat.Mzxid), sole: stat.NumChildren == 1}, nil //nolint:gosec // it counts up from 0
+}
+
+// joinNew makes the container with the entry in it, in one transaction: the ensemble never collects a
+// container that had no entry. zk.ErrNodeExists: the container exists.
+func (a *acquisition) joinNew(ops []any) (standing, error) {
+	container := &zk.CreateRequest{Path: a.lock, Acl: a.b.cfg.acl(), Flags: zk.FlagContainer}
+	// The library decodes each refusal, but not the answer to the creation of a container: then it
+	// returns ErrAPIError. So the change shares no transaction, and the token is read.
+	_, err := a.s.batcher.add(&change{ops: append([]any{container}, ops...), lock: a.lock, alone: true})
+	if err != nil && !errors.Is(err, zk.ErrAPIError) {
+		return standing{}, err
+	}
+	a.b.made.note(a.lock)
+	e := standing{path: a.lock + "/" + prefix(a.req) + firstPlace}
+	there, stat, err := a.s.link.conn.Exists(e.path)
+	if err == nil && there {
+		e.token, e.sole = fence.Token(stat.Czxid), true //nolint:gosec // it counts up from 0
+	}
+	return e, err
 }
 
 // created records how the create ended, also when no caller waits for it any more. It returns true if

@@ -24,8 +24,9 @@ type change struct {
 	ops []any // of zk.Conn.Multi
 	// lock is the path of the lock whose queue the change joins; empty: none. Two changes that join
 	// the same queue never share a transaction: its ID is their token.
-	lock string
-	size int // approximate bytes of ops
+	lock  string
+	alone bool // it shares no transaction
+	size  int  // approximate bytes of ops
 
 	done chan struct{} // closed when the fields below are set
 	res  []zk.MultiResponse
@@ -48,8 +49,13 @@ const (
 // write has the change written, in one transaction with others if there are any, and waits for the
 // result. An error for which denied returns true means that nothing was changed.
 func (b *batcher) write(ops []any, lock string) ([]zk.MultiResponse, error) {
-	c := &change{ops: ops, lock: lock, done: make(chan struct{})}
-	for _, op := range ops {
+	return b.add(&change{ops: ops, lock: lock})
+}
+
+// add is write for a change.
+func (b *batcher) add(c *change) ([]zk.MultiResponse, error) {
+	c.done = make(chan struct{})
+	for _, op := range c.ops {
 		c.size += opSize
 		switch op := op.(type) {
 		case *zk.CreateRequest:
@@ -119,11 +125,11 @@ func (b *batcher) take() []*change {
 	var ops, size int
 	joined := make(map[string]bool)
 	for i, c := range b.waiting {
-		if len(batch) > 0 && (ops+len(c.ops) > maxOps || size+c.size > maxBatch) {
+		if len(batch) > 0 && (batch[0].alone || ops+len(c.ops) > maxOps || size+c.size > maxBatch) {
 			rest = append(rest, b.waiting[i:]...)
 			break
 		}
-		if c.lock != "" && joined[c.lock] {
+		if len(batch) > 0 && c.alone || c.lock != "" && joined[c.lock] {
 			rest = append(rest, c)
 			continue
 		}

@@ -12,8 +12,9 @@
 //
 // # How it works
 //
-// A lock is a container node, which ZooKeeper collects when it is empty, and an acquisition is an
-// ephemeral, sequential node below it:
+// A lock is a container node, which ZooKeeper collects when it is empty, but only if it had a child. So
+// it is made in one transaction with the first acquisition. An acquisition is an ephemeral, sequential
+// node below it:
 //
 //	/holdfast/locks/order:123/x.0.1.LEASE.SESSION.0000000012
 //	                          mode, limit, permits, lease, session, place
@@ -28,6 +29,11 @@
 //
 // Token. The ID of the transaction that made the node (czxid): the leader counts them, over all its
 // terms. It is not the sequence number, which starts again with the container.
+//
+// Places. ZooKeeper counts the nodes that a container ever had, and stops at 2147483647: later ones
+// would have equal places. So a container gives 2^30 places, and a node beyond them does not count: its
+// client deletes it. When those with a place have left, a client deletes the container, and places begin
+// at 0 in the next one.
 //
 // Group commit. Writes by the goroutines of a session while one transaction is under way go in the
 // next one: many locks are acquired and released with one request, and one entry of the log. Two

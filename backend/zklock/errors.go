@@ -49,6 +49,9 @@ func refused(err error) bool {
 	if _, ok := errors.AsType[*unsent](err); ok {
 		return true
 	}
+	if _, ok := errors.AsType[*fullError](err); ok {
+		return true
+	}
 	return errors.Is(err, zk.ErrNoServer) || errors.Is(err, zk.ErrAuthFailed) || denied(err)
 }
 

@@ -38,10 +38,9 @@ type link struct {
 	refusals  storeerr.Endpoints // by address
 	watches   *watches
 
-	mu       sync.Mutex
-	shut     bool  // no container is made any more, and no connection
-	wire     *wire // the newest connection; nil: there was none
-	creating sync.WaitGroup
+	mu   sync.Mutex
+	shut bool  // no connection is made any more
+	wire *wire // the newest connection; nil: there was none
 }
 
 // sendBuffer is the size of the library's send buffer, and bounds a request. After a connection
@@ -124,14 +123,6 @@ func (l *link) close() bool {
 	l.mu.Lock()
 	l.shut = true
 	l.mu.Unlock()
-	made := make(chan struct{})
-	go func() { l.creating.Wait(); close(made) }()
-	patience := time.NewTimer(closePatience)
-	defer patience.Stop()
-	select {
-	case <-made:
-	case <-patience.C: // a server that hangs
-	}
 	l.conn.Close()
 	l.mu.Lock()
 	last := l.wire
@@ -161,32 +152,11 @@ func (l *link) reach() {
 }
 
 const (
-	// closePatience bounds how long the end of a link waits for calls in progress.
-	closePatience = time.Second
 	// reachPatience is more than the second that the library waits before it connects again.
 	reachPatience = 2 * time.Second
 	// retryPause is the time between two attempts to reach the ensemble.
 	retryPause = 20 * time.Millisecond
 )
-
-// createContainer makes a node that the ensemble collects when it is empty. If the node exists
-// already, createContainer succeeds. The library's CreateContainer reads the answer after Close
-// while another goroutine may still write it, so the link is not closed in the meantime.
-func (l *link) createContainer(path string, acl []zk.ACL) error {
-	l.mu.Lock()
-	if l.shut {
-		l.mu.Unlock()
-		return zk.ErrConnectionClosed
-	}
-	l.creating.Add(1)
-	l.mu.Unlock()
-	defer l.creating.Done()
-	_, err := l.conn.CreateContainer(path, nil, zk.FlagContainer, acl)
-	if errors.Is(err, zk.ErrNodeExists) {
-		return nil
-	}
-	return err
-}
 
 // dial makes connections that inspect their traffic: see wire.
 func (l *link) dial(cfg *Config, timeout time.Duration) zk.Dialer {

@@ -21,7 +21,7 @@ type entry struct {
 	claim   backend.Claim
 	lease   backend.LeaseID
 	session backend.SessionID
-	place   int32 // ZooKeeper's sequence number
+	place   int32 // ZooKeeper's sequence number: see isPlace
 }
 
 // LeaseID implements seqlock.Entry.
@@ -33,7 +33,16 @@ func (e entry) Claim() backend.Claim { return e.claim }
 const (
 	exclusiveMark, sharedMark = "x", "s"
 	nameParts                 = 6
+	firstPlace                = "0000000000"
+
+	// places is how many places a container gives: see isPlace.
+	places = 1 << 30
 )
+
+// isPlace reports whether an entry with that sequence number has a place in the queue. The sequence of
+// a container stops at 2147483647, and then all entries have the same number, or a negative one. So a
+// container gives no place well before that: see startOver.
+func isPlace(number int32) bool { return number >= 0 && number < places }
 
 // prefix returns the name of the entry of a request, without the place.
 func prefix(req *backend.AcquireRequest) string {
@@ -74,16 +83,15 @@ type queue struct {
 }
 
 // newQueue sorts the nodes below a lock. Of several entries of one lease, which a create that was
-// sent twice leaves, only the first counts.
+// sent twice leaves, only the first counts. Entries without a place do not count.
 func newQueue(nodes []string) queue {
 	var all []entry
 	for _, n := range nodes {
-		if e, ok := parseEntry(n); ok {
+		if e, ok := parseEntry(n); ok && isPlace(e.place) {
 			all = append(all, e)
 		}
 	}
-	// Serial numbers (RFC 1982): they wrap around after 2^31 entries of one lock.
-	slices.SortFunc(all, func(a, b entry) int { return cmp.Compare(a.place-b.place, 0) })
+	slices.SortFunc(all, func(a, b entry) int { return cmp.Compare(a.place, b.place) })
 	seen, doubled := make(map[backend.LeaseID]bool, len(all)), false
 	all = slices.DeleteFunc(all, func(e entry) bool {
 		again := seen[e.lease]

@@ -17,13 +17,14 @@ func TestQueueOfNodes(t *testing.T) {
 		order string // of the leases
 		out   int
 	}{
-		"nobody":            {nil, "", 0},
-		"first come":        {[]string{"x.0.1.b.s.0000000002", "x.0.1.a.s.0000000001"}, "ab", 1},
-		"readers":           {[]string{"s.0.1.a.s.0000000001", "s.0.1.b.s.0000000002", "x.0.1.c.s.0000000003", "s.0.1.d.s.0000000004"}, "abcd", 2},
-		"permits":           {[]string{"s.3.2.a.s.0000000001", "s.3.2.b.s.0000000002", "s.3.1.c.s.0000000003"}, "abc", 1},
-		"asked twice":       {[]string{"x.0.1.a.s.0000000001", "x.0.1.b.s.0000000002", "x.0.1.a.s.0000000003"}, "ab", 1},
-		"not ours":          {[]string{"x.0.1.a.s.0000000001", "something", "x.0.1.a.s", "z.0.1.b.s.0000000000", "x.0.1.c.s.99999999999"}, "a", 1},
-		"places wrap round": {[]string{fmt.Sprintf("x.0.1.b.s.%010d", math.MinInt32), fmt.Sprintf("x.0.1.a.s.%010d", math.MaxInt32)}, "ab", 1},
+		"nobody":         {nil, "", 0},
+		"first come":     {[]string{"x.0.1.b.s.0000000002", "x.0.1.a.s.0000000001"}, "ab", 1},
+		"readers":        {[]string{"s.0.1.a.s.0000000001", "s.0.1.b.s.0000000002", "x.0.1.c.s.0000000003", "s.0.1.d.s.0000000004"}, "abcd", 2},
+		"permits":        {[]string{"s.3.2.a.s.0000000001", "s.3.2.b.s.0000000002", "s.3.1.c.s.0000000003"}, "abc", 1},
+		"asked twice":    {[]string{"x.0.1.a.s.0000000001", "x.0.1.b.s.0000000002", "x.0.1.a.s.0000000003"}, "ab", 1},
+		"not ours":       {[]string{"x.0.1.a.s.0000000001", "something", "x.0.1.a.s", "z.0.1.b.s.0000000000", "x.0.1.c.s.99999999999"}, "a", 1},
+		"no place":       {[]string{fmt.Sprintf("x.0.1.c.s.%010d", math.MinInt32), fmt.Sprintf("x.0.1.d.s.%010d", math.MaxInt32), fmt.Sprintf("x.0.1.e.s.%010d", places)}, "", 0},
+		"the last place": {[]string{fmt.Sprintf("x.0.1.b.s.%010d", places), fmt.Sprintf("x.0.1.a.s.%010d", places-1)}, "a", 1},
 	} {
 		q := newQueue(tc.nodes)
 		var order []byte

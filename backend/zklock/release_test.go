@@ -1,9 +1,12 @@
 package zklock_test
 
 import (
+	"bytes"
+	"context"
 	"testing"
 
 	"github.com/holdfast-io/holdfast/backend"
+	"github.com/holdfast-io/holdfast/internal/chaos"
 	"github.com/holdfast-io/holdfast/internal/leasetest"
 	"github.com/holdfast-io/holdfast/internal/testserver"
 )
@@ -25,4 +28,33 @@ func TestUnknownRelease(t *testing.T) {
 	server := testserver.StartZooKeeper(t, 1)[0]
 	b, cut := cutting(t, server, "")
 	leasetest.UnknownRelease(t, b, closing(t, server), func() { cut.down.Store(true) }, func() { cut.down.Store(false) })
+}
+
+// TestNoContainerIsLeft: a container that was made for a request whose outcome is not known has had an entry, so the
+// ensemble collects it.
+func TestNoContainerIsLeft(t *testing.T) {
+	t.Parallel()
+	server := testserver.StartZooKeeper(t, 1)[0]
+	nodes := server.Count("zk_znode_count")
+	proxy := chaos.Start(t, server.Addr())
+	b := through(t, proxy)
+	id := leasetest.Session(t, b, leasetest.Long, nil)
+	lost := proxy.LoseReply(func(piece []byte) bool { return bytes.Contains(piece, []byte("/holdfast/locks/n")) })
+	ctx, cancel := context.WithCancel(leasetest.Within(t))
+	failed := make(chan error, 1)
+	go func() {
+		_, err := b.Acquire(ctx, leasetest.Ask("n", id))
+		failed <- err
+	}()
+	<-lost
+	cancel()
+	if err := <-failed; err == nil {
+		t.Error("granted without an answer")
+	}
+	proxy.Reset()
+	if err := b.Close(); err != nil {
+		t.Error(err)
+	}
+	const own = 4 // /holdfast, and locks, sessions and notices in it
+	leasetest.Eventually(t, "the container is collected", func() bool { return server.Count("zk_znode_count") == nodes+own })
 }

@@ -104,7 +104,8 @@ func (l *link) watchNode(ctx context.Context, path string) (*watch, error) {
 
 // listing is the queue of a lock, and the watch of it.
 type listing struct {
-	queue  queue // of several callers: none changes it
+	queue  queue    // of several callers: none changes it
+	stat   *zk.Stat // of the lock
 	watch  *watch
 	joined bool // another request had been sent before, and this is its answer
 }
@@ -114,6 +115,7 @@ type reading struct {
 	watched bool          // the watch was set before
 	done    chan struct{} // closed when it was answered
 	queue   queue
+	stat    *zk.Stat
 	err     error
 }
 
@@ -126,18 +128,18 @@ func (l *link) watchQueue(ctx context.Context, path string) (listing, error) {
 		r, mine := l.watches.read(w)
 		if !mine {
 			<-r.done
-			return listing{r.queue, w, true}, r.err
+			return listing{r.queue, r.stat, w, true}, r.err
 		}
 		var nodes []string
 		if r.watched {
-			nodes, _, r.err = l.conn.Children(path)
+			nodes, r.stat, r.err = l.conn.Children(path)
 		} else {
-			nodes, _, _, r.err = l.conn.ChildrenW(path)
+			nodes, r.stat, _, r.err = l.conn.ChildrenW(path)
 		}
 		r.queue = newQueue(nodes)
 		l.watches.joined(l.watches.queues, path, w, r.err)
 		l.watches.hasRead(w, r)
-		return listing{r.queue, w, false}, r.err
+		return listing{r.queue, r.stat, w, false}, r.err
 	})
 }
 
