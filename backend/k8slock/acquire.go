@@ -116,8 +116,13 @@ func (a *acquisition) run(ctx context.Context) (backend.Grant, error) {
 		now, outcome = a.join(r)
 		return isKindOf(outcome, backend.ErrHeld)
 	}}
-	if err := a.b.do(ctx, a.req.Name, c); err != nil {
-		return backend.Grant{}, err
+	for {
+		if err := a.b.do(ctx, a.req.Name, c); err != nil {
+			return backend.Grant{}, err
+		}
+		if a.req.Wait || !isKindOf(outcome, backend.ErrHeld) || !a.b.observe(ctx, a.req.Name) {
+			break
+		}
 	}
 	switch {
 	case outcome != nil:

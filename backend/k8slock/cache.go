@@ -99,21 +99,6 @@ func (m *cache) ttl(id backend.SessionID) time.Duration {
 	return 0
 }
 
-// stale returns a session that has not been written for its TTL and the skew, by the clocks of the
-// API servers. It returns nil if the session has been written.
-func (m *cache) stale(at string, now time.Time, skew time.Duration) *seen {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	s := m.objects[at]
-	if s == nil || s.session == nil {
-		return nil
-	}
-	if last := s.object.written(); last.IsZero() || now.Sub(last) <= s.session.TTL+skew {
-		return nil
-	}
-	return s
-}
-
 // sameHolder reports whether client-go would consider the two unchanged.
 func sameHolder(a, b *spec) bool {
 	same := func(x, y *microTime) bool { return x == y || x != nil && y != nil && x.Equal(y.Time) }

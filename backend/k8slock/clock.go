@@ -6,8 +6,8 @@ import (
 	"time"
 )
 
-// clock estimates the API server's wall clock, from the Date, in seconds, of every answer. It is
-// for people, and for sessions that have been dead for so long that no clock can be that wrong.
+// clock estimates the API server's wall clock, from the Date, in seconds, of every answer. No lease ends
+// by it: it is for people, for idle objects, and for the choice of sessions to observe.
 type clock struct {
 	mu     sync.Mutex
 	at     time.Time // when it was seen, by the local monotonic clock
@@ -43,20 +43,12 @@ func (c *clock) saw(date string) {
 	}
 }
 
-// now returns the server's time.
+// now returns the server's time, or that of this machine if the server never reported it, for example
+// because a proxy removes the Date from its answers.
 func (c *clock) now() time.Time {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.read()
-}
-
-// said returns the server's time. It returns false if the server never reported it, for example
-// because a proxy removes the Date from its answers. Then now is the time of this machine, which is
-// good for people alone.
-func (c *clock) said() (time.Time, bool) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return c.read(), !c.at.IsZero()
 }
 
 // read is now. c.mu is held.

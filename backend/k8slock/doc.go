@@ -11,9 +11,10 @@
 // nothing by itself. A session has ended when some process of this package has seen it unrenewed
 // for its TTL, by that process's own monotonic clock and from when it saw the newest renewal: no
 // two clocks are compared. So a lock may stay with a process that died for twice the TTL. An
-// acquire that does not wait, perhaps from a new process each time, cannot observe that. It uses
-// the API servers' clocks, and ends a session that they have not seen renewed for a minute more
-// than its TTL. Their clocks must agree to within that minute.
+// acquire that does not wait, perhaps from a new process each time, cannot observe that alone. If the
+// session has not been renewed for its TTL and a minute, by the clocks of the API servers, such an
+// acquire observes it for up to five seconds, and adds that to what those before it have observed. The
+// session has ended when the sum exceeds its TTL.
 //
 // # How it works
 //
@@ -61,7 +62,7 @@
 //
 // # URL
 //
-//	kubernetes://[namespace][?kubeconfig=file&context=name&foreign=10m&skew=1m]
+//	kubernetes://[namespace][?kubeconfig=file&context=name&foreign=10m]
 //
 // Without kubeconfig: the files of KUBECONFIG, merged as kubectl does; in a pod the service account;
 // ~/.kube/config. client-go reads the files: login programs, token files and client certificates

@@ -61,5 +61,5 @@ func ExampleNew() { //nolint:testableexamples // it needs a server at a known pl
 func ExampleOpen() {
 	_, err := k8slock.Open(context.Background(), "kubernetes://team?contxt=prod", k8slock.Config{})
 	fmt.Println(err)
-	// Output: url "contxt": must be one of the parameters kubeconfig, context, foreign, skew
+	// Output: url "contxt": must be one of the parameters kubeconfig, context, foreign
 }

@@ -79,7 +79,7 @@ func (b *bench) startWith(cfg k8slock.Config, ttl time.Duration, more func(http.
 
 func (b *bench) startAs(cfg k8slock.Config, ttl time.Duration, more func(http.RoundTripper) http.RoundTripper, set func(*k8slock.Backend)) *process {
 	b.Helper()
-	cfg.Namespace, cfg.Skew = b.namespace, time.Second
+	cfg.Namespace = b.namespace
 	w := &wire{count: make(map[string]int)}
 	p := &process{bench: b, wire: w, id: backend.NewSessionID(), ttl: ttl, lost: make(chan backend.Loss, 100)}
 	var err error

@@ -29,10 +29,6 @@ type Config struct {
 	// lock is written again each third of it, one request for each lock. At least twice the TTL of
 	// the session counts. Default: 10 minutes. Optional.
 	Foreign time.Duration
-	// Skew bounds by how much the clocks of the API servers may differ. An acquire that does not
-	// wait ends a session that they have not seen renewed for its TTL and Skew, without having
-	// watched it. 1 s to a day. Default: a minute. Optional.
-	Skew time.Duration
 	// Logger receives errors that cannot be returned to a caller. Default: none. Optional.
 	Logger *slog.Logger
 }
@@ -137,12 +133,6 @@ func New(client *http.Client, server string, cfg Config) (*Backend, error) {
 	}
 	if cfg.Foreign < minForeign || cfg.Foreign > maxForeign {
 		return nil, &backend.InvalidError{Field: "foreign", Value: cfg.Foreign.String(), Bound: minForeign.String() + " to " + maxForeign.String()}
-	}
-	if cfg.Skew == 0 {
-		cfg.Skew = time.Minute
-	}
-	if cfg.Skew < time.Second || cfg.Skew > 24*time.Hour {
-		return nil, &backend.InvalidError{Field: "skew", Value: cfg.Skew.String(), Bound: "1s to 24h"}
 	}
 	if cfg.Logger == nil {
 		cfg.Logger = slog.New(slog.DiscardHandler)

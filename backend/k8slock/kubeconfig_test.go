@@ -45,7 +45,7 @@ func TestOpenRefuses(t *testing.T) {
 	for field, url := range map[string]string{
 		"url": "kubernetes://a/b", "url ": "kubernetes://user:hunter2@host", "url  ": "kubernetes://a?x=1", "url   ": "kubernetes://a?context=a&context=b",
 		"url    ": "kubernetes://a#b", "url     ": "k8s://a",
-		"foreign": "kubernetes://a?foreign=1s", "skew": "kubernetes://a?skew=1ms",
+		"foreign":     "kubernetes://a?foreign=1s",
 		"namespace":   "kubernetes://Team?kubeconfig=" + kubeconfig(t, server, "{}"),
 		"kubeconfig":  "kubernetes://a?kubeconfig=/not/there",
 		"kubeconfig ": "kubernetes://a?kubeconfig=" + bad,
@@ -89,7 +89,6 @@ func TestOpenRefuses(t *testing.T) {
 		"server":    {http.DefaultClient, "https://user:hunter2@a", k8slock.Config{}},
 		"namespace": {http.DefaultClient, "https://a", k8slock.Config{Namespace: "a.b"}},
 		"foreign":   {http.DefaultClient, "https://a", k8slock.Config{Foreign: time.Second}},
-		"skew":      {http.DefaultClient, "https://a", k8slock.Config{Skew: -1}},
 	} {
 		_, err := k8slock.New(c.client, c.server, c.cfg)
 		invalid, ok := errors.AsType[*backend.InvalidError](err)

@@ -67,6 +67,8 @@ type state struct {
 	// client that does not know Queue took the lock.
 	Identity string  `json:"id,omitempty"`
 	Broken   *broken `json:"broken,omitempty"`
+	// Observed is for how long a session of the queue was observed.
+	Observed observation `json:"observed,omitzero"`
 	// Ours: this package made the object, so it may delete it.
 	Ours bool `json:"ours,omitempty"`
 }

@@ -3,7 +3,6 @@ package k8slock
 import (
 	"cmp"
 	"context"
-	"errors"
 	"net/http"
 	"os"
 	"path/filepath"
@@ -19,11 +18,11 @@ import (
 
 // Open makes a backend with connections of its own, which Close closes:
 //
-//	kubernetes://[namespace][?kubeconfig=file&context=name&foreign=10m&skew=1m]
+//	kubernetes://[namespace][?kubeconfig=file&context=name&foreign=10m]
 //
 // Without kubeconfig it reads the files that KUBECONFIG names, merged as kubectl does; in a pod the
 // service account, unless context is given; and otherwise ~/.kube/config. The default namespace is
-// that of the pod or of the context, and "default" otherwise. foreign and skew are those of Config.
+// that of the pod or of the context, and "default" otherwise. foreign is that of Config.
 // Nothing is sent until the first call.
 //
 // Every credential of a kubeconfig works, a login program (exec) included. The program cannot read
@@ -44,7 +43,7 @@ func Open(ctx context.Context, rawURL string, cfg Config) (*Backend, error) {
 		return nil, err
 	}
 	cfg.Namespace = cmp.Or(t.namespace, cfg.Namespace, namespace)
-	cfg.Foreign, cfg.Skew = cmp.Or(t.foreign, cfg.Foreign), cmp.Or(t.skew, cfg.Skew)
+	cfg.Foreign = cmp.Or(t.foreign, cfg.Foreign)
 	return NewForConfig(config, cfg)
 }
 
@@ -62,7 +61,7 @@ func Client(rawURL string) (*http.Client, string, error) {
 // target is the content of a URL.
 type target struct {
 	namespace, kubeconfig, context string
-	foreign, skew                  time.Duration
+	foreign                        time.Duration
 }
 
 func parseURL(raw string) (target, error) {
@@ -82,19 +81,16 @@ func parseURL(raw string) (target, error) {
 	if strings.ContainsAny(t.namespace, "/@:") {
 		return t, storeurl.Error(storeurl.Hidden, "kubernetes://namespace: the API server is in the kubeconfig")
 	}
-	params, err := storeurl.Params(query, "kubeconfig", "context", "foreign", "skew")
+	params, err := storeurl.Params(query, "kubeconfig", "context", "foreign")
 	if err != nil {
 		return t, err
 	}
 	t.kubeconfig, t.context = params.Get("kubeconfig"), params.Get("context")
-	if err := errors.Join(storeurl.Duration(params, "foreign", &t.foreign), storeurl.Duration(params, "skew", &t.skew)); err != nil {
+	if err := storeurl.Duration(params, "foreign", &t.foreign); err != nil {
 		return t, err
 	}
 	if params.Has("foreign") && (t.foreign < minForeign || t.foreign > maxForeign) {
 		return t, storeurl.ParamError("foreign", params.Get("foreign"), "a duration of "+minForeign.String()+" to "+maxForeign.String())
-	}
-	if params.Has("skew") && (t.skew < time.Second || t.skew > maxForeign) {
-		return t, storeurl.ParamError("skew", params.Get("skew"), "a duration of 1s to "+maxForeign.String())
 	}
 	return t, nil
 }

@@ -234,9 +234,9 @@ func (b *Backend) writeBatch(lock string, w *writer, batch []*change) (int, erro
 			continue
 		case refused && !verified:
 			verified = true
-			if dead, err := b.verify(ctx, r); err != nil {
+			if live, err := b.allLive(ctx, r); err != nil {
 				return len(batch), err
-			} else if dead {
+			} else if !live {
 				continue
 			}
 		}
@@ -393,34 +393,12 @@ func (b *Backend) prune(ctx context.Context, r *record) error {
 	return nil
 }
 
-// verify asks the API server for the sessions of the queue, and reports whether one is dead that was
-// not known to be. An acquire that does not wait has no time to see a session die. So verify ends a
-// session that has not been renewed for Config.Skew more than its TTL, by the clocks of the API
-// servers. They would refuse if it was renewed in between.
-func (b *Backend) verify(ctx context.Context, r *record) (bool, error) {
+// allLive asks the API server for the sessions of the queue, and reports whether all exist.
+func (b *Backend) allLive(ctx context.Context, r *record) (bool, error) {
 	ids := make(map[backend.SessionID]bool)
 	for _, e := range r.Queue {
 		ids[e.Session] = true
 	}
-	live, err := b.allLive(ctx, ids)
-	if err != nil {
-		return false, err
-	}
-	now, known := b.rest.clock.said()
-	if !known {
-		return !live, nil
-	}
-	for id := range ids {
-		if s := b.cache.stale(sessionName(id), now, b.cfg.Skew); s != nil {
-			b.bury(s)
-			live = live && !b.ended.Has(id)
-		}
-	}
-	return !live, nil
-}
-
-// allLive asks for the sessions, and reports whether all exist.
-func (b *Backend) allLive(ctx context.Context, ids map[backend.SessionID]bool) (bool, error) {
 	const atOnce = 16
 	var wg sync.WaitGroup
 	var mu sync.Mutex
