@@ -82,7 +82,7 @@ func (c Config) withDefaults() (Config, error) {
 type Backend struct {
 	cfg    Config
 	client *clientv3.Client
-	owned  bool // Close closes client
+	owned  *clients // that Close closes; nil: client is the caller's
 	keys   keys
 	caps   backend.Capabilities
 
@@ -189,8 +189,8 @@ func (b *Backend) Close() error {
 	b.revoker.drain(drainTime)
 	b.cancel(backend.ErrClosed)
 	b.calls.Wait()
-	if b.owned {
-		if err := b.client.Close(); err != nil {
+	if b.owned != nil {
+		if err := b.owned.close(); err != nil {
 			return fmt.Errorf("etcd: close: %w", err)
 		}
 	}

@@ -24,10 +24,15 @@ const (
 // secured starts an etcd that requires a certificate and a password, and returns its certificates.
 func secured(t *testing.T) (*testserver.Etcd, *testserver.Certificates) {
 	t.Helper()
-	certs := testserver.NewCertificates(t)
-	m := testserver.StartEtcd(t, testserver.EtcdOptions{Certificates: certs, NoFsync: true})[0]
+	return securedAs(t, testserver.EtcdOptions{NoFsync: true})
+}
+
+func securedAs(t *testing.T, o testserver.EtcdOptions) (*testserver.Etcd, *testserver.Certificates) {
+	t.Helper()
+	o.Certificates = testserver.NewCertificates(t)
+	m := testserver.StartEtcd(t, o)[0]
 	m.Authenticate(user, password, "team/locks/")
-	return m, certs
+	return m, o.Certificates
 }
 
 // securedURL returns the URL of a client with these certificates.
@@ -139,10 +144,20 @@ func takeOne(t *testing.T, rawURL string) error {
 }
 
 // TestUsersChange: every change of users or roles makes etcd refuse the tokens that it issued
-// before. A waiter continues to wait, and callers do not notice.
+// before, and so does a restart. A waiter continues to wait, and callers do not notice.
 func TestUsersChange(t *testing.T) {
 	t.Parallel()
-	m, certs := secured(t)
+	for name, o := range map[string]testserver.EtcdOptions{"newest": {NoFsync: true}, "of Debian": {Debian: true}} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			usersChange(t, o)
+		})
+	}
+}
+
+func usersChange(t *testing.T, o testserver.EtcdOptions) {
+	t.Helper()
+	m, certs := securedAs(t, o)
 	b := openURL(t, securedURL(m, url.UserPassword(user, password), files(certs)))
 	t.Cleanup(func() { _ = b.Close() })
 	s := kept(t, b)
@@ -158,7 +173,11 @@ func TestUsersChange(t *testing.T) {
 	if _, err := b.Acquire(t.Context(), other); err != nil {
 		t.Errorf("Acquire after users changed: %v", err)
 	}
-	release(t, b, held)
+	m.Restart()
+	again := request("order:3", s)
+	leasetest.Take(t, b, again)
+	leasetest.Give(t, b, again)
+	leasetest.Give(t, b, held)
 	if r := receive(t, done); r.err != nil {
 		t.Errorf("the waiter: %v", r.err)
 	}

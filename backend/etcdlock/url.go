@@ -10,6 +10,7 @@ import (
 	"time"
 	"unicode"
 
+	"go.etcd.io/etcd/api/v3/etcdserverpb"
 	"go.etcd.io/etcd/client/pkg/v3/logutil"
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"google.golang.org/grpc"
@@ -55,19 +56,13 @@ func Open(ctx context.Context, rawURL string, cfg Config) (*Backend, error) {
 	if t.cfg, err = t.cfg.withDefaults(); err != nil {
 		return nil, err
 	}
-	cc, err := t.clientConfig()
-	if err != nil {
-		return nil, err
-	}
-	// The client outlives ctx, but making it does not.
-	cc.Context = context.WithoutCancel(ctx)
 	type made struct {
-		client *clientv3.Client
+		client *clients
 		err    error
 	}
 	done := make(chan made, 1)
-	go func() {
-		c, err := clientv3.New(cc)
+	go func() { // the client outlives ctx, but making it does not
+		c, err := t.connect(context.WithoutCancel(ctx))
 		done <- made{c, err}
 	}()
 	var m made
@@ -75,8 +70,8 @@ func Open(ctx context.Context, rawURL string, cfg Config) (*Backend, error) {
 	case m = <-done:
 	case <-ctx.Done():
 		go func() {
-			if m := <-done; m.client != nil {
-				_ = m.client.Close()
+			if m := <-done; m.err == nil {
+				_ = m.client.close()
 			}
 		}()
 		m.err = context.Cause(ctx)
@@ -84,12 +79,63 @@ func Open(ctx context.Context, rawURL string, cfg Config) (*Backend, error) {
 	if m.err != nil {
 		return nil, fail(ctx, "connect", m.err, false)
 	}
-	b, err := New(m.client, t.cfg)
+	b, err := New(m.client.main, t.cfg)
 	if err != nil {
-		return nil, errors.Join(err, m.client.Close())
+		return nil, errors.Join(err, m.client.close())
 	}
-	b.owned = true
+	b.owned = m.client
 	return b, nil
+}
+
+// clients are a client, and, if it has a password, a second one without, which authenticates the first. The
+// client library sends the old token with the request for a new one, and etcd 3.4 refuses that once the
+// old one has expired.
+type clients struct {
+	main  *clientv3.Client
+	login *clientv3.Client // may be nil
+}
+
+func (c *clients) close() error {
+	err := c.main.Close()
+	if c.login != nil {
+		err = errors.Join(err, c.login.Close())
+	}
+	return err
+}
+
+// connect makes the clients.
+func (t *target) connect(ctx context.Context) (*clients, error) {
+	cc, err := t.clientConfig()
+	if err != nil {
+		return nil, err
+	}
+	cc.Context = ctx
+	if t.user == "" {
+		c, err := clientv3.New(cc)
+		return &clients{main: c}, err
+	}
+	anonymous, err := t.clientConfig()
+	if err != nil {
+		return nil, err
+	}
+	anonymous.Context = ctx
+	login, err := clientv3.New(anonymous)
+	if err != nil {
+		return nil, err
+	}
+	cc.Username, cc.Password = t.user, t.password
+	cc.DialOptions = append([]grpc.DialOption{grpc.WithChainUnaryInterceptor(
+		func(ctx context.Context, method string, req, reply any, cc *grpc.ClientConn, next grpc.UnaryInvoker, opts ...grpc.CallOption) error {
+			if method == etcdserverpb.Auth_Authenticate_FullMethodName {
+				return login.ActiveConnection().Invoke(ctx, method, req, reply, opts...)
+			}
+			return next(ctx, method, req, reply, cc, opts...)
+		})}, cc.DialOptions...)
+	c, err := clientv3.New(cc)
+	if err != nil {
+		return nil, errors.Join(err, login.Close())
+	}
+	return &clients{c, login}, nil
 }
 
 // target is the content of a URL.
@@ -189,7 +235,7 @@ func (t *target) clientConfig() (clientv3.Config, error) {
 		return clientv3.Config{}, fmt.Errorf("etcd: logger: %w", err)
 	}
 	cc := clientv3.Config{
-		Endpoints: t.endpoints, Username: t.user, Password: t.password,
+		Endpoints:   t.endpoints,
 		DialTimeout: dialTimeout, DialKeepAliveTime: pingTime, DialKeepAliveTimeout: pingTimeout,
 		Logger: quiet,
 		DialOptions: append((&handshakes{endpoints: len(t.endpoints)}).options(t.tls), grpc.WithConnectParams(grpc.ConnectParams{
