@@ -20,8 +20,8 @@ import (
 // no segment is empty, "." or "..": "orders/1" is a name, "/orders/1" and "a//b" are not.
 //
 // While the backend is unavailable Acquire retries under the same lease ID, so a lost reply never
-// means two grants. When it fails, a lease that may have been granted is released in the
-// background.
+// means two grants. When it fails, a lease that may have been granted, and a place in the queue, is
+// released. Acquire waits up to 250 ms for that to be answered; then it continues in the background.
 //
 // Errors: ErrHeld after Wait; the cause of ctx; ErrInvalid and ErrUnsupported, before anything is
 // sent; ErrUnavailable; ErrDeadlock; ErrClosed. With the context of a resumed lock that is acquired
@@ -105,7 +105,7 @@ func (l *Lock) releaseQuietly(ctx context.Context) {
 // AcquireAll acquires all the locks or none. It acquires them in the order of their names, so that
 // two callers never wait for each other. A name given twice counts once. The options apply to each
 // lock, but Wait bounds all of them together. When AcquireAll fails, it releases the locks that it
-// acquired, in the background if ctx has ended. AtLeast does not count then.
+// acquired. If ctx has ended it waits up to 250 ms for that. AtLeast does not count then.
 //
 // Errors: as for Acquire.
 func (c *Client) AcquireAll(ctx context.Context, names []string, opts ...AcquireOption) (Locks, error) {
@@ -143,10 +143,15 @@ func (c *Client) AcquireAll(ctx context.Context, names []string, opts ...Acquire
 	return locks, nil
 }
 
-// undo releases the locks of an AcquireAll that failed. It does so in the background if ctx has
-// ended or the backend is unavailable. AtLeast applies only if all of them were acquired.
+// undo releases the locks of an AcquireAll that failed. If ctx has ended it waits for that as long as
+// acquire.Withdrawal says. It does so in the background where the backend is unavailable. AtLeast applies
+// only if all of them were acquired.
 func (c *Client) undo(ctx context.Context, locks Locks, unavailable bool) {
-	done, cancel := context.WithTimeout(ctx, c.cfg.Timeout)
+	patience := c.cfg.Timeout
+	if ctx.Err() != nil {
+		ctx, patience = context.WithoutCancel(ctx), acquire.Withdrawal
+	}
+	done, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
 	if unavailable {
 		cancel()

@@ -253,3 +253,56 @@ func TestAcquireAllKeepsItsWait(t *testing.T) {
 		f.release.Store(nil)
 	})
 }
+
+// C7: when a call returns, its place in the queue is gone, and so is what an AcquireAll had acquired. A store that
+// does not answer delays the call for a moment only.
+func TestNoPlaceIsLeft(t *testing.T) {
+	t.Parallel()
+	for name, tc := range map[string]struct{ answer, late time.Duration }{
+		"the store answers": {100 * time.Millisecond, 200 * time.Millisecond}, "it does not": {time.Second, 500 * time.Millisecond},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				f, store := newFaults(t)
+				c, other, look := newClient(t, f, holdfast.Config{}), newClient(t, openStore(t, store), holdfast.Config{}), openStore(t, store)
+				held := mustAcquire(t, other, "n")
+				slow := func(ctx context.Context, call func() error) error {
+					select {
+					case <-time.After(tc.answer):
+						return call()
+					case <-ctx.Done():
+						return context.Cause(ctx)
+					}
+				}
+				f.release.Store(&slow)
+				for what, wait := range map[string]func(context.Context) error{
+					"Acquire":    func(ctx context.Context) error { _, err := c.Acquire(ctx, "n"); return err },
+					"AcquireAll": func(ctx context.Context) error { _, err := c.AcquireAll(ctx, []string{"a", "n"}); return err },
+				} {
+					ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+					began := time.Now()
+					err := wait(ctx)
+					cancel()
+					if took := time.Since(began); !errors.Is(err, context.DeadlineExceeded) || took > time.Second+tc.late {
+						t.Errorf("%s: %v after %s", what, err, took)
+					}
+					for _, lock := range []string{"a", "n"} {
+						info, err := look.Inspect(t.Context(), lock)
+						left := len(info.Waiters)
+						if lock == "a" {
+							left = len(info.Holders)
+						}
+						if err != nil || tc.answer < tc.late && left > 0 {
+							t.Errorf("%s: %d are left at %q: %+v, %v", what, left, lock, info, err)
+						}
+					}
+					time.Sleep(2 * tc.answer)
+				}
+				if err := held.Release(t.Context()); err != nil {
+					t.Error(err)
+				}
+			})
+		})
+	}
+}

@@ -198,7 +198,7 @@ func (s *Server) giveBack(a ask, c *claim) {
 func (s *Server) settle(req backend.ReleaseRequest, ttl time.Duration) bool {
 	s.agent.Mu.Lock()
 	defer s.agent.Mu.Unlock()
-	return s.agent.Settle(req, nil, ttl)
+	return s.agent.Settle(req, nil, ttl) != nil
 }
 
 // noteUnknown logs a failed acquire whose outcome is unknown. The agent abandons its

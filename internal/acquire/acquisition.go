@@ -97,8 +97,8 @@ func Validate(req backend.AcquireRequest, caps backend.Capabilities) error {
 }
 
 // Acquire makes attempts until the lock is granted or a further attempt is pointless. It returns the
-// candidate that accepted the grant. It changes req, which belongs to one acquisition. When it fails, a lease that may have been granted is released in
-// the background.
+// candidate that accepted the grant. It changes req, which belongs to one acquisition. When it fails, a lease
+// that may have been granted, or is in the queue, is released: see Withdrawal. That continues in the background.
 //
 // Errors: ErrHeld after Patience; the cause of ctx, around the *backend.HeldError if that was the last
 // answer; ErrUnavailable; ErrClosed; ErrInvalid and
@@ -199,7 +199,7 @@ func (a *acquisition) prepare(ctx context.Context) (*attempt, error) {
 	l.Name, l.ID, l.Session = a.req.Name, a.req.Lease, sess
 	l.Timed, l.Life, l.Late = a.req.Timed, a.req.TTL, a.unknown
 	switch {
-	case a.closed:
+	case a.Closed():
 		return nil, backend.ErrClosed
 	case !a.Live.Expect(l):
 		return nil, backend.ErrSessionLost
@@ -322,14 +322,38 @@ func (a *acquisition) heldByOurs(err error) bool {
 	})
 }
 
-// abandon releases the lease ID in the background. The next attempt has another ID. Mu is held.
-func (a *acquisition) abandon() {
+// abandon releases the lease ID in the background. The next attempt has another ID. The channel is that
+// of Settle. Mu is held.
+func (a *acquisition) abandon() <-chan struct{} {
+	var first <-chan struct{}
 	if a.unknown && a.req.Fixed == "" {
-		a.Settle(a.release(), a.sess, a.req.TTL)
+		first = a.Settle(a.release(), a.sess, a.req.TTL)
 		a.givenUp = append(a.givenUp, a.req.Lease)
 	}
 	a.unknown = false
 	a.chooseLease()
+	return first
+}
+
+// Withdrawal is how long a call that has failed waits until the store has answered that its place in the
+// queue is gone: until then the place refuses the lock to others.
+const Withdrawal = 250 * time.Millisecond
+
+// withdraw abandons the lease, and waits for the answer for as long as Withdrawal says.
+func (a *acquisition) withdraw() {
+	a.Mu.Lock()
+	first := a.abandon()
+	a.Mu.Unlock()
+	if first == nil {
+		return
+	}
+	patience := time.NewTimer(Withdrawal)
+	defer patience.Stop()
+	select {
+	case <-first:
+	case <-patience.C:
+	case <-a.closing.Done(): // Close waits for it
+	}
 }
 
 func (a *acquisition) release() backend.ReleaseRequest {
@@ -430,9 +454,7 @@ func (a *acquisition) fail(ctx, within context.Context, err error) error {
 	switch {
 	case a.unknown:
 		a.Observer.Ambiguous(ctx, "acquire")
-		a.Mu.Lock()
-		a.abandon()
-		a.Mu.Unlock()
+		a.withdraw()
 	case len(a.givenUp) == 0:
 		return err
 	}

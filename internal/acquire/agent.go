@@ -63,7 +63,6 @@ type Agent struct {
 	isAway     atomic.Bool   // the store is unavailable, and that was logged
 
 	// Guarded by Mu:
-	closed bool
 	open   map[*liveness.Session]*Session
 	loose  attempts   // that need no session
 	losses []lossNote // reported by the backend, not yet applied
@@ -117,7 +116,7 @@ func New(cfg Config) *Agent {
 func (a *Agent) Begin() (func(), error) {
 	a.Mu.Lock()
 	defer a.Mu.Unlock()
-	if a.closed {
+	if a.Closed() {
 		return nil, backend.ErrClosed
 	}
 	return a.Count(), nil
@@ -129,8 +128,8 @@ func (a *Agent) Count() func() {
 	return a.work.done
 }
 
-// Closed reports whether Close has begun. Mu is held.
-func (a *Agent) Closed() bool { return a.closed }
+// Closed reports whether Close has begun. Where Mu is held, Close does not begin meanwhile.
+func (a *Agent) Closed() bool { return a.closing.Err() != nil }
 
 // Background ends when Close has given up waiting.
 func (a *Agent) Background() context.Context { return a.background }
@@ -159,11 +158,11 @@ func (a *Agent) Waiting() int {
 // unavailable, it returns ErrUnavailable within a few times Timeout.
 func (a *Agent) Close(ctx context.Context, s *Session, give func() []backend.ReleaseRequest) error {
 	a.Mu.Lock()
-	if a.closed {
+	if a.Closed() {
 		a.Mu.Unlock()
 		return a.closedBefore(ctx)
 	}
-	a.closed = true
+	a.startClose(backend.ErrClosed) // before what it ends returns
 	releases := give()
 	last := s.end()
 	a.loose.interrupt(backend.ErrClosed)
@@ -171,7 +170,6 @@ func (a *Agent) Close(ctx context.Context, s *Session, give func() []backend.Rel
 		other.waiting.interrupt(backend.ErrClosed)
 	}
 	a.Mu.Unlock()
-	a.startClose(backend.ErrClosed)
 	err := a.giveBack(ctx, last, releases)
 	if late := a.stopWhenIdle(ctx); !errors.Is(err, late) {
 		err = errors.Join(err, late)

@@ -72,7 +72,7 @@ func (a *Agent) turn() time.Duration {
 	}
 	a.actOnLosses()
 	due, idle := a.Live.Step(a.Clock.Now(), longest)
-	if !a.closed {
+	if !a.Closed() {
 		a.startRenewals(due)
 	}
 	return idle

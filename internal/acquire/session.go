@@ -72,7 +72,7 @@ func (s *Session) Live(ctx context.Context) (*liveness.Session, error) {
 // obtain is Live at that time. Agent.Mu is held, but not while the session is being opened.
 func (s *Session) obtain(ctx context.Context, now clock.Instant) (*liveness.Session, error) {
 	a := s.a
-	if a.closed || s.ended {
+	if a.Closed() || s.ended {
 		return nil, backend.ErrClosed
 	}
 	if live := s.Current(); live != nil && now < live.Deadline() {

@@ -15,8 +15,9 @@ import (
 // Settle ensures, in the background, that a lease is gone: an acquire that failed, timed out or was
 // cancelled may have worked, and a release may not have. It stops when the lease has ended by itself,
 // twice its ttl from now. A lease that keptBy, if any, renews does not end while that session is open.
-// Mu is held. It reports false, and does nothing, when Close has stopped all work.
-func (a *Agent) Settle(req backend.ReleaseRequest, keptBy *liveness.Session, ttl time.Duration) bool {
+// Mu is held. The channel is closed when the first attempt has ended. It is nil, and nothing is done, when
+// Close has stopped all work.
+func (a *Agent) Settle(req backend.ReleaseRequest, keptBy *liveness.Session, ttl time.Duration) <-chan struct{} {
 	req.Abandon = true
 	return a.SettleBy(req.Name, keptBy, ttl, func(ctx context.Context) error { return a.Backend.Release(ctx, req) })
 }
@@ -25,10 +26,11 @@ func (a *Agent) Settle(req backend.ReleaseRequest, keptBy *liveness.Session, ttl
 //
 // The first attempt is made immediately. A backend that is too busy to answer in time leaves many to
 // be repeated, and would be kept busy with nothing else, so further attempts wait for their turn.
-func (a *Agent) SettleBy(name string, keptBy *liveness.Session, ttl time.Duration, end func(context.Context) error) bool {
+func (a *Agent) SettleBy(name string, keptBy *liveness.Session, ttl time.Duration, end func(context.Context) error) <-chan struct{} {
 	if a.background.Err() != nil {
-		return false
+		return nil
 	}
+	first := make(chan struct{})
 	a.work.run(func() {
 		life := 2 * max(ttl, a.TTL)
 		over := time.Now().Add(life)
@@ -39,6 +41,7 @@ func (a *Agent) SettleBy(name string, keptBy *liveness.Session, ttl time.Duratio
 			return time.Now().Before(over)
 		}
 		err := a.Try(a.background, end)
+		close(first)
 		for n := 0; !settled(err); n++ {
 			turns, long := a.further, a.Timeout // nothing waits for it, and the backend may need long
 			if n == 0 {
@@ -53,7 +56,7 @@ func (a *Agent) SettleBy(name string, keptBy *liveness.Session, ttl time.Duratio
 			turns.leave()
 		}
 	})
-	return true
+	return first
 }
 
 // settled reports whether a lease whose release was answered with err has ended.
