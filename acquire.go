@@ -24,16 +24,21 @@ import (
 // released. Acquire waits up to 250 ms for that to be answered; then it continues in the background.
 //
 // Errors: ErrHeld after Wait; the cause of ctx; ErrInvalid and ErrUnsupported, before anything is
-// sent; ErrUnavailable; ErrDeadlock; ErrClosed. With the context of a resumed lock that is acquired
-// again, also ErrLost when that lock has ended.
+// sent; ErrUnavailable; ErrDeadlock; ErrClosed. With Reentrant also ErrReleased and ErrLost.
 //
 // After Wait the error has a *HeldError that names the holders. The cause of ctx comes with one only if
 // the backend refused the lock as ctx ended: a waiter is not told who holds the lock, and after the end
 // of ctx it is too late to ask. To learn it, give Wait a little less time than ctx has.
 //
+// If ctx is the context of a lock of that name which is held, or a child of it, Acquire does not wait: the caller would
+// wait for itself. What does not fit beside the held lease is ErrDeadlock, immediately. Beside a shared lease, another
+// shared lease or a permit that is free is acquired as usual, as a lease of its own; where it would have to wait, also
+// behind a waiting writer, the error is ErrDeadlock and has the *HeldError. With the option Reentrant the call acquires the
+// lease that is held.
+//
 // A caller that holds the lock and does not pass on its context waits for itself. This is not
 // ErrDeadlock, because another goroutine may release the lock. But when the wait ends, the error says that
-// this client holds the lock, and when it takes longer than Config.TTL, Config.Logger is told.
+// this client holds the lock.
 func (c *Client) Acquire(ctx context.Context, name string, opts ...AcquireOption) (*Lock, error) {
 	s, err := c.settings(ctx, opts)
 	if err != nil {
@@ -233,23 +238,28 @@ func (c *Client) Resume(ctx context.Context, lease Lease, opts ...ResumeOption) 
 	return &h.first, nil
 }
 
-// call is one acquisition that the caller asked for. It makes the holds that it may become. A context
-// answers to a pointer to it, as a key, with the lock that it belongs to, if that has the same name: see
-// Client.reenter.
+// call is one acquisition that the caller asked for. It makes the holds that it may become. As a key of a
+// context, a pointer to it finds the locks of that name that the context belongs to: see outer.
 type call struct {
 	c           *Client
 	begun       clock.Instant // 0: there are no hooks that want to know
 	floor, most time.Duration // as in hold
 	noRenew     bool
+	reentrant   bool
 	req         acquire.Request
+	outer       []*Lock // of that name, that the context belongs to, the innermost first: see lockContext.Value
 }
 
-// asksFor reports whether the call is for the lock that l is a handle of.
-func (x *call) asksFor(l *Lock) bool { return x.c == l.h.c && x.req.Name == l.h.live.Name }
+// found records a lock that the context of the call belongs to, if it is the one that the call is for.
+func (x *call) found(l *Lock) {
+	if x.c == l.h.c && x.req.Name == l.h.live.Name {
+		x.outer = append(x.outer, l)
+	}
+}
 
 // call returns the acquisition of a lock with these settings.
 func (c *Client) call(name string, s *settings) *call {
-	x := &call{c: c, floor: s.atLeast, most: s.atMost, noRenew: s.noRenew}
+	x := &call{c: c, floor: s.atLeast, most: s.atMost, noRenew: s.noRenew, reentrant: s.reentrant}
 	r := &x.req
 	r.Patience, r.Session, r.Fixed, r.Candidates = s.wait, c.sess, s.lease, x
 	r.Name, r.Owner, r.Note, r.Wait = name, s.owner, s.note, s.wait != 0
@@ -285,21 +295,63 @@ func (c *Client) take(ctx context.Context, name string, s *settings) (*Lock, err
 	return lock, nil
 }
 
-// takeOrJoin returns another handle of a lock that ctx belongs to, or acquires the lock.
+// takeOrJoin acquires the lock, or returns another handle of it if the call is reentrant.
 func (c *Client) takeOrJoin(ctx context.Context, x *call) (*Lock, error) {
 	if err := acquire.Validate(x.req.AcquireRequest, c.caps); err != nil {
 		return nil, err
 	}
-	if lock, err := c.reenter(ctx, x); lock != nil || err != nil {
-		return lock, err
+	ctx.Value(x) // adds to x.outer
+	if x.reentrant {
+		return c.reenter(ctx, x)
+	}
+	inside, err := x.inside()
+	if err != nil {
+		return nil, err
+	}
+	if inside {
+		x.req.Wait, x.req.Patience = false, 0
 	}
 	c.hooks.waiting(ctx, 1)
 	defer c.hooks.waiting(ctx, -1)
 	got, err := c.agent.Acquire(ctx, &x.req)
-	if err != nil {
-		return nil, c.heldHere(ctx, x, err)
+	switch {
+	case err == nil:
+		return &got.(*hold).first, nil
+	case inside && errors.Is(err, ErrHeld):
+		return nil, fmt.Errorf("%w while it holds the lock: %w", ErrDeadlock, err)
 	}
-	return &got.(*hold).first, nil
+	return nil, c.heldHere(ctx, x, err)
+}
+
+// inside reports whether the context of the call belongs to a lock of that name that is held. The error is ErrDeadlock
+// if the call does not fit beside it.
+func (x *call) inside() (bool, error) {
+	if len(x.outer) == 0 {
+		return false, nil
+	}
+	x.c.mu.Lock()
+	defer x.c.mu.Unlock()
+	var held []*hold
+	permits := x.req.Permits
+	for _, l := range x.outer {
+		h := l.h
+		x.c.check(h)
+		if l.over() != nil || slices.Contains(held, h) {
+			continue
+		}
+		held = append(held, h)
+		switch {
+		case h.unread: // only the backend knows
+		case !h.shared || x.req.Mode == backend.Exclusive:
+			return true, fmt.Errorf("the caller holds the lock: %w", ErrDeadlock)
+		case h.limit == x.req.Limit: // otherwise the backend refuses the limit
+			permits += h.permits
+		}
+	}
+	if x.req.Limit > 0 && permits > x.req.Limit && len(held) > 0 {
+		return true, fmt.Errorf("%d permits of %d, with those that the caller holds: %w", permits, x.req.Limit, ErrDeadlock)
+	}
+	return len(held) > 0, nil
 }
 
 // heldHere adds to the error of a wait that has ended that this client itself holds the lock. That may be right, between
@@ -314,34 +366,7 @@ func (c *Client) heldHere(ctx context.Context, x *call, err error) error {
 	if l == nil {
 		return err
 	}
-	return fmt.Errorf("%w (this client holds it with token %d: to acquire it again, pass on the context of that lock)", err, l.Holder.(*hold).token)
-}
-
-// warnOfWaits logs each lock that this client holds and that a call of it has awaited for longer than the TTL. A call counts
-// once. It may wait for itself, and for ever. Client.mu is held.
-func (c *Client) warnOfWaits() {
-	now, ttl := c.clock.Now(), clock.Instant(c.cfg.TTL)
-	if now < c.looked+ttl/3 {
-		return // this is called for each lease that is renewed
-	}
-	c.looked = now
-	names := c.sess.Overdue(now - ttl)
-	if len(names) == 0 {
-		return
-	}
-	done := c.agent.Count()
-	go func() {
-		defer done()
-		c.mu.Lock()
-		held := c.live.Held(c.sess.Current(), names...)
-		c.mu.Unlock()
-		for name, l := range held {
-			if l != nil {
-				c.cfg.Logger.LogAttrs(c.agent.Background(), levelWarn,
-					"a call waits for a lock that this client holds: to acquire it again, pass on the context of that lock", attrName(name))
-			}
-		}
-	}()
+	return fmt.Errorf("%w (this client holds it with token %d)", err, l.Holder.(*hold).token)
 }
 
 // Candidate implements acquire.Maker.
@@ -357,12 +382,20 @@ func (x *call) Candidate() acquire.Candidate {
 	return h
 }
 
-// reenter returns another handle of the lease that ctx belongs to, or nil if there is none.
+// reenter returns another handle of the innermost lease that ctx belongs to and that includes what the call asks for.
 func (c *Client) reenter(ctx context.Context, x *call) (*Lock, error) {
-	outer, ok := ctx.Value(x).(*Lock)
-	if !ok {
-		return nil, nil //nolint:nilnil // neither a lock nor an error: the caller acquires
+	err := invalid("reentrant", "true", "given with the context of that lock")
+	for _, outer := range x.outer {
+		var lock *Lock
+		if lock, err = c.enter(ctx, x, outer); err == nil {
+			return lock, nil
+		}
 	}
+	return nil, err
+}
+
+// enter returns another handle of the lease of outer.
+func (c *Client) enter(ctx context.Context, x *call, outer *Lock) (*Lock, error) {
 	h := outer.h
 	if err := c.read(ctx, h); err != nil {
 		return nil, err
@@ -370,8 +403,8 @@ func (c *Client) reenter(ctx context.Context, x *call) (*Lock, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.check(h)
-	if !h.live.Held() {
-		return nil, nil //nolint:nilnil // as above
+	if err := outer.over(); err != nil {
+		return nil, err
 	}
 	if err := h.covers(&x.req.AcquireRequest); err != nil {
 		return nil, err

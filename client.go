@@ -53,8 +53,6 @@ type Client struct {
 	mu    *sync.Mutex
 	live  *liveness.Machine
 	clock *clock.Clock
-
-	looked clock.Instant // when warnOfWaits last looked; guarded by mu
 }
 
 // New returns a client of b. It sends nothing. Close the client before the backend: Close does not
@@ -167,9 +165,6 @@ type observer struct{ c *Client }
 // Renewed implements acquire.Observer.
 func (o observer) Renewed(leases int, margin, took time.Duration, err error) {
 	hook(o.c.agent.Background(), &o.c.hooks, o.c.hooks.Renewed, RenewedEvent{Leases: leases, Margin: margin, Took: took, Err: err})
-	if err == nil {
-		o.c.warnOfWaits()
-	}
 }
 
 // AtRisk implements acquire.Observer.

@@ -69,11 +69,11 @@ func TestReentry(t *testing.T) {
 	other := newClient(t, openStore(t, store), holdfast.Config{})
 	err := c.Do(t.Context(), "n", func(ctx context.Context, outer *holdfast.Lock) error {
 		asked := f.acquires.Load()
-		inner, err := c.Acquire(ctx, "n")
+		inner, err := c.Acquire(ctx, "n", holdfast.Reentrant())
 		if err != nil {
 			return err
 		}
-		again, err := c.TryAcquire(inner.Context(), "n", holdfast.Shared())
+		again, err := c.TryAcquire(inner.Context(), "n", holdfast.Reentrant(), holdfast.Shared())
 		if err != nil {
 			return err
 		}
@@ -99,7 +99,7 @@ func TestReentry(t *testing.T) {
 		t.Fatal("not free after the last handle")
 	}
 	err = c.Do(t.Context(), "r", func(ctx context.Context, _ *holdfast.Lock) error {
-		_, err := c.Acquire(ctx, "r")
+		_, err := c.Acquire(ctx, "r", holdfast.Reentrant())
 		return err
 	}, holdfast.Shared())
 	if !errors.Is(err, holdfast.ErrDeadlock) {

@@ -37,8 +37,8 @@ var (
 	ErrClosed = backend.ErrClosed
 	// ErrReleased: the lock was released by its holder.
 	ErrReleased = errors.New("lock was released")
-	// ErrDeadlock: the caller would wait for itself. It holds the lock shared and requests it
-	// exclusively, or requests more permits than it holds.
+	// ErrDeadlock: the caller would wait for itself: it acquires with the context of a lock that it holds
+	// what does not fit beside it. With Reentrant: what the held lease does not include.
 	ErrDeadlock = errors.New("would wait for itself")
 )
 

@@ -104,3 +104,26 @@ func ExampleAtMost() {
 	}
 	// Output: lost: at_most
 }
+
+// A function that locks is called under the same lock: the context says so, and Reentrant allows it.
+func ExampleReentrant() {
+	ctx := context.Background()
+	b := memlock.New()
+	defer b.Close()
+	locks, _ := holdfast.New(b, holdfast.Config{})
+	defer locks.Close(ctx)
+
+	err := locks.Do(ctx, "account/7", func(ctx context.Context, outer *holdfast.Lock) error {
+		_, err := locks.Acquire(ctx, "account/7")
+		fmt.Println("deadlock:", errors.Is(err, holdfast.ErrDeadlock))
+		return locks.Do(ctx, "account/7", func(_ context.Context, inner *holdfast.Lock) error {
+			fmt.Println("the same lease:", inner.Token() == outer.Token())
+			return nil
+		}, holdfast.Reentrant())
+	})
+	fmt.Println(err)
+	// Output:
+	// deadlock: true
+	// the same lease: true
+	// <nil>
+}

@@ -142,8 +142,8 @@ func (x *lockContext) Err() error {
 }
 
 func (x *lockContext) Value(key any) any {
-	if asked, ok := key.(*call); ok && asked.asksFor(x.lock) {
-		return x.lock
+	if asked, ok := key.(*call); ok {
+		asked.found(x.lock)
 	}
 	return x.Context.Value(key)
 }
@@ -172,9 +172,7 @@ func (x *lookingContext) Err() error {
 func (x *lookingContext) Value(key any) any {
 	if asked, ok := key.(*call); ok {
 		for _, l := range x.locks {
-			if asked.asksFor(l) {
-				return l
-			}
+			asked.found(l)
 		}
 	}
 	return x.Context.Value(key)

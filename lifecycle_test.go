@@ -180,7 +180,7 @@ func TestAcquireAll(t *testing.T) {
 				if len(locks) != 3 || ctx.Err() != nil {
 					t.Errorf("%d locks, %v", len(locks), ctx.Err())
 				}
-				if again, err := c.TryAcquire(ctx, "y"); err != nil || again.Token() != locks[1].Token() {
+				if again, err := c.TryAcquire(ctx, "y", holdfast.Reentrant()); err != nil || again.Token() != locks[1].Token() {
 					t.Errorf("re-entry with the context of several locks: %v", err)
 				} else if err := again.Release(ctx); err != nil {
 					t.Error(err)

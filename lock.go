@@ -35,7 +35,7 @@ type Lock struct {
 	cancel   context.CancelCauseFunc
 	renewed  chan struct{}
 	released bool
-	joined   bool // by re-entry; never changes
+	joined   bool // made by Reentrant; never changes
 }
 
 // Name returns the name of the lock.
@@ -52,7 +52,7 @@ func (l *Lock) Lease() Lease { return l.h.id() }
 func (l *Lock) Owner() string { return l.h.owner }
 
 // IsShared reports whether the lock was acquired in shared mode. For a resumed lease it is false
-// until re-entry has read the mode from the backend.
+// until Reentrant has read the mode from the backend.
 func (l *Lock) IsShared() bool {
 	l.h.c.mu.Lock()
 	defer l.h.c.mu.Unlock()
@@ -63,8 +63,8 @@ func (l *Lock) IsShared() bool {
 // end on the backend. Its context.Cause is a *LostError or ErrReleased. Its Err reads the clock, so
 // it is correct even if this process was stopped and no timer has fired since. Contexts derived
 // from it end with the timer. It has the values of the context that the lock was acquired with, but
-// not that context's end. Acquiring the same lock with it, or with a child of it, re-enters the
-// lock and sends nothing.
+// not that context's end. Acquiring the same lock with it, or with a child of it, is ErrDeadlock, or
+// re-entry with the option Reentrant: see Client.Acquire. After the release it means nothing.
 func (l *Lock) Context() context.Context {
 	c := l.h.c
 	c.mu.Lock()
@@ -250,8 +250,7 @@ func (ls Locks) Release(ctx context.Context) error {
 }
 
 // Context returns a context that ends when the first of the locks is lost or released, with its
-// cause. Its Err reads the clock. Acquiring one of the locks with it re-enters that lock, as with
-// Lock.Context.
+// cause. Its Err reads the clock. For acquiring one of the locks with it see Lock.Context.
 func (ls Locks) Context() context.Context {
 	values := context.Background()
 	if len(ls) > 0 {

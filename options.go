@@ -18,17 +18,18 @@ type ResumeOption interface{ resume(s *settings) error }
 
 // settings is the combined effect of the options of one call.
 type settings struct {
-	ttl     time.Duration // 0: the client's TTL
-	wait    time.Duration // negative: until the context ends
-	shared  bool
-	limit   int // 0: not given
-	permits int // 0: not given
-	owner   string
-	note    string
-	atLeast time.Duration
-	atMost  time.Duration
-	noRenew bool
-	lease   LeaseID
+	ttl       time.Duration // 0: the client's TTL
+	wait      time.Duration // negative: until the context ends
+	shared    bool
+	limit     int // 0: not given
+	permits   int // 0: not given
+	owner     string
+	note      string
+	atLeast   time.Duration
+	atMost    time.Duration
+	noRenew   bool
+	reentrant bool
+	lease     LeaseID
 }
 
 type acquireFunc func(s *settings) error
@@ -140,6 +141,19 @@ func AtMost(d time.Duration) Option {
 // the client, also its Close.
 func NoRenew() Option {
 	return anyFunc(func(s *settings) error { s.noRenew = true; return nil })
+}
+
+// Reentrant acquires once more the lease that is held: ctx is the context of that lock, or a child of it. The call
+// returns another Lock of the lease, with the same token, and sends nothing. The lease is released with the last of them.
+// An exclusive lease includes everything, a shared one what is shared and needs no more permits.
+//
+// The error is ErrDeadlock where the lease does not include what is asked for, ErrReleased or ErrLost where it has ended,
+// and ErrInvalid where ctx belongs to no lock of that name.
+//
+// Goroutines that acquire with the context of one lock, and say Reentrant, are inside it together: it does not exclude
+// them from each other.
+func Reentrant() AcquireOption {
+	return acquireFunc(func(s *settings) error { s.reentrant = true; return nil })
 }
 
 // WithLease uses a lease ID made by the caller (16 to 64 characters of A-Z a-z 0-9 _ -). The same

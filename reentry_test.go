@@ -3,7 +3,6 @@ package holdfast_test
 import (
 	"context"
 	"errors"
-	"log/slog"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -57,13 +56,13 @@ func TestReentryIntoResumed(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if _, err := c.TryAcquire(lock.Context(), "n"); !errors.Is(err, tc.denied) || (err == nil) != (tc.denied == nil) {
+			if _, err := c.TryAcquire(lock.Context(), "n", holdfast.Reentrant()); !errors.Is(err, tc.denied) || (err == nil) != (tc.denied == nil) {
 				t.Errorf("exclusive: %v", err)
 			}
 			if lock.IsShared() != (tc.opts != nil) {
 				t.Errorf("it is shared: %v", lock.IsShared())
 			}
-			again, err := c.TryAcquire(lock.Context(), "n", tc.opts...)
+			again, err := c.TryAcquire(lock.Context(), "n", append(tc.opts, holdfast.Reentrant())...)
 			if err != nil || again.Token() != lock.Token() {
 				t.Errorf("as it was taken: %v", err)
 			}
@@ -91,14 +90,14 @@ func TestReentryIntoUnknown(t *testing.T) {
 			t.Fatal(err)
 		}
 		blind.on.Store(true)
-		if _, err := c.TryAcquire(lock.Context(), "n"); !errors.Is(err, holdfast.ErrUnavailable) {
+		if _, err := c.TryAcquire(lock.Context(), "n", holdfast.Reentrant()); !errors.Is(err, holdfast.ErrUnavailable) {
 			t.Errorf("with the backend away: %v", err)
 		}
 		blind.on.Store(false)
 		if err := openStore(t, store).Release(t.Context(), backend.ReleaseRequest{Name: lease.Name, Lease: lease.ID}); err != nil {
 			t.Fatal(err)
 		}
-		if _, err := c.TryAcquire(lock.Context(), "n"); !errors.Is(err, holdfast.ErrLost) {
+		if _, err := c.TryAcquire(lock.Context(), "n", holdfast.Reentrant()); !errors.Is(err, holdfast.ErrLost) {
 			t.Errorf("with the lease gone: %v", err)
 		}
 	})
@@ -123,16 +122,16 @@ func TestReentryIntoPermits(t *testing.T) {
 	f, _ := newFaults(t)
 	c := newClient(t, f, holdfast.Config{})
 	lock := mustAcquire(t, c, "n", holdfast.Limit(5), holdfast.Permits(2))
-	if _, err := c.TryAcquire(lock.Context(), "n", holdfast.Limit(5), holdfast.Permits(3)); !errors.Is(err, holdfast.ErrDeadlock) {
+	if _, err := c.TryAcquire(lock.Context(), "n", holdfast.Reentrant(), holdfast.Limit(5), holdfast.Permits(3)); !errors.Is(err, holdfast.ErrDeadlock) {
 		t.Errorf("three permits where two are held: %v", err)
 	}
 	for _, opt := range []holdfast.AcquireOption{holdfast.Limit(3), holdfast.Shared()} {
-		if _, err := c.TryAcquire(lock.Context(), "n", opt); !errors.Is(err, holdfast.ErrLimit) {
+		if _, err := c.TryAcquire(lock.Context(), "n", holdfast.Reentrant(), opt); !errors.Is(err, holdfast.ErrLimit) {
 			t.Errorf("another limit: %v", err)
 		}
 	}
 	for permits := 1; permits <= 2; permits++ {
-		if _, err := c.TryAcquire(lock.Context(), "n", holdfast.Limit(5), holdfast.Permits(permits)); err != nil {
+		if _, err := c.TryAcquire(lock.Context(), "n", holdfast.Reentrant(), holdfast.Limit(5), holdfast.Permits(permits)); err != nil {
 			t.Errorf("%d permits: %v", permits, err)
 		}
 	}
@@ -152,7 +151,7 @@ func TestReentryAroundSeveral(t *testing.T) {
 		if err != nil {
 			return err
 		}
-		again, err := c.TryAcquire(locks.Context(), "outer")
+		again, err := c.TryAcquire(locks.Context(), "outer", holdfast.Reentrant())
 		if err == nil && again.Token() != outer.Token() {
 			t.Error("another lease")
 		}
@@ -161,44 +160,6 @@ func TestReentryAroundSeveral(t *testing.T) {
 	if err != nil {
 		t.Error(err)
 	}
-}
-
-// A lock that a client holds and waits for is logged once, although the waits have no deadline. A call that waits for another
-// client is not logged.
-func TestWaitForOneselfIsLogged(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		const ttl = 10 * time.Second
-		log, others := new(logged), new(logged)
-		store := memlock.NewStore()
-		client := func(log *logged) *holdfast.Client {
-			return newClient(t, openStore(t, store), holdfast.Config{TTL: ttl, Logger: slog.New(slog.NewTextHandler(log, nil))})
-		}
-		c, other := client(log), client(others)
-		timed, held := mustAcquire(t, c, "timed", holdfast.TTL(time.Minute)), mustAcquire(t, c, "n")
-		ctx, cancel := context.WithCancel(t.Context())
-		var waiting sync.WaitGroup
-		for _, x := range []*holdfast.Client{c, c, other} {
-			for _, name := range []string{"timed", "n"} {
-				waiting.Go(func() { _, _ = x.Acquire(ctx, name) })
-			}
-		}
-		for _, step := range []struct {
-			after time.Duration
-			want  int
-		}{{ttl, 0}, {ttl, 2}, {5 * ttl, 2}} {
-			time.Sleep(step.after - time.Second)
-			synctest.Wait()
-			if n := log.lines("pass on the context"); n != step.want || others.lines("WARN") > 0 {
-				t.Errorf("%d lines, want %d:\n%s%s", n, step.want, &log.text, &others.text)
-			}
-		}
-		cancel()
-		waiting.Wait()
-		if err := errors.Join(timed.Release(t.Context()), held.Release(t.Context())); err != nil {
-			t.Error(err)
-		}
-	})
 }
 
 // A caller that does not pass on the context of its lock waits for itself. The error says so; ErrDeadlock would be
@@ -244,4 +205,107 @@ func TestErrorOfAWaitForOneself(t *testing.T) {
 			}
 		}
 	})
+}
+
+// A call with the context of a lock never waits for that lock: what fits beside it is a lease of its own, and anything
+// else is ErrDeadlock, without a request where this client knows it. A writer in the queue is in the way, too.
+func TestAcquireInside(t *testing.T) {
+	t.Parallel()
+	shared, three, two := holdfast.Shared(), holdfast.Limit(3), holdfast.Permits(2)
+	for name, tc := range map[string]struct {
+		outer, inner []holdfast.AcquireOption
+		writer, sent bool
+		want         error
+	}{
+		"exclusive in exclusive":     {want: holdfast.ErrDeadlock},
+		"shared in exclusive":        {inner: []holdfast.AcquireOption{shared}, want: holdfast.ErrDeadlock},
+		"exclusive in shared":        {outer: []holdfast.AcquireOption{shared}, want: holdfast.ErrDeadlock},
+		"shared in shared":           {outer: []holdfast.AcquireOption{shared}, inner: []holdfast.AcquireOption{shared}, sent: true},
+		"shared, and a writer waits": {outer: []holdfast.AcquireOption{shared}, inner: []holdfast.AcquireOption{shared}, writer: true, sent: true, want: holdfast.ErrDeadlock},
+		"a free permit":              {outer: []holdfast.AcquireOption{three}, inner: []holdfast.AcquireOption{three, two}, sent: true},
+		"too many permits":           {outer: []holdfast.AcquireOption{three, two}, inner: []holdfast.AcquireOption{three, two}, want: holdfast.ErrDeadlock},
+		"another limit":              {outer: []holdfast.AcquireOption{three}, inner: []holdfast.AcquireOption{holdfast.Limit(2)}, sent: true, want: holdfast.ErrLimit},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				f, store := newFaults(t)
+				c, other := newClient(t, f, holdfast.Config{}), newClient(t, openStore(t, store), holdfast.Config{})
+				outer := mustAcquire(t, c, "n", tc.outer...)
+				queued, cancel := context.WithCancel(t.Context())
+				var writer sync.WaitGroup
+				if tc.writer {
+					writer.Go(func() { _, _ = other.Acquire(queued, "n") })
+					synctest.Wait()
+				}
+				for how, take := range map[string]func(context.Context, string, ...holdfast.AcquireOption) (*holdfast.Lock, error){"Acquire": c.Acquire, "TryAcquire": c.TryAcquire} {
+					asked, began := f.acquires.Load(), time.Now()
+					ctx, end := context.WithTimeout(outer.Context(), time.Hour)
+					inner, err := take(ctx, "n", tc.inner...)
+					end()
+					if !errors.Is(err, tc.want) || time.Since(began) > time.Second || f.acquires.Load() > asked != tc.sent {
+						t.Errorf("%s: %v after %s and %d requests", how, err, time.Since(began), f.acquires.Load()-asked)
+					}
+					if tc.writer && !errors.Is(err, holdfast.ErrHeld) {
+						t.Errorf("%s: %v does not say who holds it", how, err)
+					}
+					if err != nil {
+						continue
+					}
+					if inner.Token() <= outer.Token() {
+						t.Errorf("%s: token %d inside %d", how, inner.Token(), outer.Token())
+					}
+					if err := inner.Release(t.Context()); err != nil || outer.Err() != nil {
+						t.Errorf("%s: %v, outer %v", how, err, outer.Err())
+					}
+				}
+				cancel()
+				writer.Wait()
+			})
+		})
+	}
+}
+
+// Two goroutines under one lock do not get into it both. Permits that the context has already count.
+func TestGoroutinesInside(t *testing.T) {
+	t.Parallel()
+	f, _ := newFaults(t)
+	c := newClient(t, f, holdfast.Config{})
+	err := c.Do(t.Context(), "n", func(ctx context.Context, _ *holdfast.Lock) error {
+		return c.Do(ctx, "n", func(ctx context.Context, _ *holdfast.Lock) error {
+			if _, err := c.Acquire(ctx, "n", holdfast.Limit(3), holdfast.Permits(2)); !errors.Is(err, holdfast.ErrDeadlock) {
+				t.Errorf("two permits, with two of three: %v", err)
+			}
+			return nil
+		}, holdfast.Limit(3))
+	}, holdfast.Limit(3))
+	if err != nil {
+		t.Error(err)
+	}
+}
+
+// Once a lock is released, its context means nothing, also where context.WithoutCancel keeps it alive: the call acquires.
+// Reentrant has nothing to join then, and is never an acquisition.
+func TestContextOfAReleasedLock(t *testing.T) {
+	t.Parallel()
+	f, _ := newFaults(t)
+	c := newClient(t, f, holdfast.Config{})
+	lock := mustAcquire(t, c, "n")
+	after := context.WithoutCancel(lock.Context())
+	if err := lock.Release(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := c.TryAcquire(after, "n", holdfast.Reentrant()); !errors.Is(err, holdfast.ErrReleased) {
+		t.Errorf("Reentrant into what was released: %v", err)
+	}
+	if _, err := c.TryAcquire(t.Context(), "n", holdfast.Reentrant()); !errors.Is(err, holdfast.ErrInvalid) {
+		t.Errorf("Reentrant without a lock: %v", err)
+	}
+	next, err := c.TryAcquire(after, "n")
+	if err != nil || next.Token() <= lock.Token() {
+		t.Fatalf("acquire: %v", err)
+	}
+	if _, err := c.TryAcquire(context.WithoutCancel(next.Context()), "n"); !errors.Is(err, holdfast.ErrDeadlock) {
+		t.Errorf("with the context of the next: %v", err)
+	}
 }

@@ -11,7 +11,7 @@ import (
 	"github.com/holdfast-io/holdfast/internal/clock"
 )
 
-// Release releases the lock. Its context ends first. If re-entry made several handles of one lease,
+// Release releases the lock. Its context ends first. If Reentrant made several handles of one lease,
 // the last handle releases the lease.
 //
 //   - nil: released.

@@ -128,7 +128,7 @@ func (p *player) extend(lock *holdfast.Lock) {
 // again acquires a lock that the player holds, which needs no other client.
 func (p *player) again(lock *holdfast.Lock) {
 	p.referee.calls.Add(1)
-	inner, err := p.Acquire(lock.Context(), lock.Name())
+	inner, err := p.Acquire(lock.Context(), lock.Name(), holdfast.Reentrant())
 	if err != nil {
 		if lock.Err() == nil {
 			p.referee.t.Errorf("%s: token %d is held, and re-entry failed: %v", lock.Name(), lock.Token(), err)

@@ -165,8 +165,6 @@ type attempt struct {
 	ctx    requestContext
 	got    Candidate
 	missed time.Duration // see clock.Clock.At
-	begun  clock.Instant
-	told   bool      // Overdue has returned it
 	in     *attempts // nil once it is not in progress, or is interrupted
 	slot   int       // in that list
 }
@@ -177,7 +175,7 @@ type attempt struct {
 // session.
 func (a *acquisition) prepare(ctx context.Context) (*attempt, error) {
 	now, missed := a.Clock.Read()
-	x := &attempt{ctx: requestContext{Context: ctx}, got: a.req.Candidates.Candidate(), missed: missed, begun: now}
+	x := &attempt{ctx: requestContext{Context: ctx}, got: a.req.Candidates.Candidate(), missed: missed}
 	a.Mu.Lock()
 	defer a.Mu.Unlock()
 	var sess *liveness.Session

@@ -38,21 +38,6 @@ func (s *Session) Current() *liveness.Session {
 	return s.live
 }
 
-// Overdue returns the names of the locks for which attempts have waited since that time, in the session or without one, each
-// attempt once. Agent.Mu is held.
-func (s *Session) Overdue(since clock.Instant) []string {
-	var names []string
-	for _, list := range [][]*attempt{s.waiting.list, s.a.loose.list} {
-		for _, x := range list {
-			if !x.told && x.begun <= since {
-				x.told = true
-				names = append(names, x.got.Lease().Name)
-			}
-		}
-	}
-	return names
-}
-
 // Open reports whether the session is open.
 func (s *Session) Open() bool {
 	s.a.Mu.Lock()

@@ -298,7 +298,7 @@ func (g *heldLock) reenter() {
 	var again *holdfast.Lock
 	g.call(history.VerbReenter, func() (history.Event, error) {
 		var err error
-		opts := []holdfast.AcquireOption{holdfast.Wait(0)}
+		opts := []holdfast.AcquireOption{holdfast.Reentrant()}
 		if !g.alone {
 			opts = append(opts, holdfast.Shared())
 			if g.slot.limit > 0 && g.t.caps.Permits {
