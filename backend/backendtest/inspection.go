@@ -35,11 +35,18 @@ func holdersTold(e *env) {
 	a.give(l)
 	l = a.take(a.ask(name, owner("w8"), e.timed(e.long())))
 	e.checkHolder(name, l)
-	before := e.inspect(name).Holders[0].Left
+	left := func() time.Duration {
+		holders := e.inspect(name).Holders
+		if len(holders) != 1 {
+			e.Fatalf("a held lock has the holders %+v", holders)
+		}
+		return holders[0].Left
+	}
+	before := left()
 	if e.caps.Doubles && before == 0 { // the backend does not know it
 		return
 	}
-	if !e.poll(e.soon(), func() bool { return e.inspect(name).Holders[0].Left < before }) {
+	if !e.poll(e.soon(), func() bool { return left() < before }) {
 		e.Errorf("Holder.Left stays %s", before)
 	}
 }

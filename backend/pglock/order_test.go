@@ -34,8 +34,9 @@ func TestOneOrderOfLocks(t *testing.T) {
 		{"renewal of leases", "leases", true, true, renewAll},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			schema := "order_" + strings.ReplaceAll(c.name, " ", "_")
-			b := open(t, s.URL()+"&schema="+schema)
+			t.Parallel()
+			db := s.Database(t, strings.ReplaceAll(c.name, " ", "_"))
+			b := open(t, db.URL())
 			b.KeepFromSweeping()
 			id := leasetest.Session(t, b, time.Hour, nil)
 			var all []backend.AcquireRequest
@@ -47,22 +48,22 @@ func TestOneOrderOfLocks(t *testing.T) {
 				leasetest.Take(t, b, req)
 				all = append(all, req)
 				if c.fat {
-					s.Exec(strings.NewReplacer("holdfast.", schema+".", "$N", name).Replace(inflate))
+					db.Exec(strings.ReplaceAll(inflate, "$N", name))
 				}
 			}
-			row := ` FROM ` + schema + `.` + c.table + ` WHERE name = `
-			conn, err := pgx.Connect(leasetest.Within(t), s.URL())
+			row := ` FROM holdfast.` + c.table + ` WHERE name = `
+			conn, err := pgx.Connect(leasetest.Within(t), db.URL())
 			if err != nil {
 				t.Fatal(err)
 			}
-			defer func() { _ = conn.Close(context.Background()) }()
+			defer func() { _ = conn.Close(t.Context()) }()
 			if _, err := conn.Exec(leasetest.Within(t), `BEGIN; SELECT`+row+`'`+last+`' FOR UPDATE`); err != nil {
 				t.Fatal(err)
 			}
 			done := make(chan error, 1)
 			go func() { done <- leasetest.InsistOn(t, func(ctx context.Context) error { return c.call(ctx, b, all) }) }()
 			leasetest.Eventually(t, "the first row is locked while the last one is waited for", func() bool {
-				return s.Int(`SELECT count(*) FROM (SELECT`+row+`'`+first+`' FOR UPDATE SKIP LOCKED) x`) == 0
+				return db.Int(`SELECT count(*) FROM (SELECT`+row+`'`+first+`' FOR UPDATE SKIP LOCKED) x`) == 0
 			})
 			if _, err := conn.Exec(leasetest.Within(t), `ROLLBACK`); err != nil {
 				t.Fatal(err)

@@ -116,7 +116,7 @@ func (b *Backend) beginWatch(ctx context.Context, conn *pgx.Conn) (time.Time, er
 	if err == nil && full {
 		err = errQueueFull
 	}
-	return now, err //nolint:wrapcheck // see unavailable
+	return now, err
 }
 
 // stayOn confirms that the watcher is still there.
