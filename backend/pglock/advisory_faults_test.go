@@ -108,7 +108,7 @@ func TestAdvisoryCollision(t *testing.T) {
 func TestAdvisoryPoolerIsRefused(t *testing.T) {
 	t.Parallel()
 	s := testserver.Postgres(t)
-	const settings = "ignore_startup_parameters = idle_session_timeout,client_connection_check_interval,default_transaction_isolation,synchronous_commit,statement_timeout,lock_timeout,jit,plan_cache_mode"
+	const settings = "ignore_startup_parameters = idle_session_timeout,client_connection_check_interval,plan_cache_mode"
 	for _, mode := range []string{"session", "transaction"} {
 		for _, more := range []string{"", settings} {
 			var extra []string

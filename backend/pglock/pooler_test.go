@@ -58,7 +58,7 @@ func TestPoolerIsRefused(t *testing.T) {
 func TestPoolerIsSeen(t *testing.T) {
 	t.Parallel()
 	server := testserver.Postgres(t)
-	addr := testserver.PgBouncer(t, server, "session", "ignore_startup_parameters = jit,enable_hashjoin,enable_mergejoin,plan_cache_mode")
+	addr := testserver.PgBouncer(t, server, "session", "ignore_startup_parameters = plan_cache_mode")
 	b := open(t, server.URLOf("postgres", addr))
 	found, err := b.Examine(leasetest.Within(t))
 	if err != nil || len(found) != 1 || !strings.Contains(found[0], "pooler") {

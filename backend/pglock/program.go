@@ -99,7 +99,7 @@ func (h connHooks) then(lockLimit string) func(context.Context, *pgx.Conn) error
 		if h.settings == "" {
 			return nil
 		}
-		_, err := conn.Exec(ctx, h.settings, idleLimit, lockLimit, false)
-		return err //nolint:wrapcheck // see unavailable
+		_, err := conn.Exec(ctx, h.settings, pgx.QueryExecModeExec, idleLimit, lockLimit, false) // a pooler may have prepared it for another client
+		return err                                                                               //nolint:wrapcheck // see unavailable
 	}
 }
