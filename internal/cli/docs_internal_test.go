@@ -93,22 +93,3 @@ func parses(args []string, whole bool) error {
 	}
 	return nil
 }
-
-// The test finds the faults that it must find, and no others.
-func TestDocsCommandsCatches(t *testing.T) {
-	t.Parallel()
-	for page, want := range map[string]string{
-		"```\n$ holdfast ls # all\nsudo holdfast cluster init\nholdfast run --wait 5s \\\n  job -- echo \"a b\" > file &\n```\n`holdfast serve --cluster`": "",
-		"`holdfast migrate`":             `unknown command "migrate"`,
-		"`holdfast cluster grow`":        "has no command grow",
-		"```\nholdfast cluster\n```":     "is not a whole command",
-		"```\nholdfast show\n```":        "arg",
-		"```sh\nholdfast ls --tree\n```": "unknown flag: --tree",
-		"`holdfast run --retry x`":       "unknown flag: --retry",
-	} {
-		faults, n := badCommands(page)
-		if got := strings.Join(faults, "\n"); n == 0 || (want == "") != (got == "") || !strings.Contains(got, want) {
-			t.Errorf("%q: %q, want %q", page, got, want)
-		}
-	}
-}

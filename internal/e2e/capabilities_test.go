@@ -1,7 +1,6 @@
 package e2e_test
 
 import (
-	"cmp"
 	"flag"
 	"fmt"
 	"net/http"
@@ -11,7 +10,6 @@ import (
 	"time"
 
 	"github.com/holdfast-io/holdfast/backend"
-	"github.com/holdfast-io/holdfast/backend/backendtest"
 	"github.com/holdfast-io/holdfast/backend/consullock"
 	"github.com/holdfast-io/holdfast/backend/k8slock"
 	"github.com/holdfast-io/holdfast/backend/memlock"
@@ -33,43 +31,12 @@ var update = flag.Bool("update", false, "rewrite the generated parts of the docu
 func TestCapabilityTable(t *testing.T) {
 	t.Parallel()
 	caps := capabilities(t)
-	generated(t, "../../docs/choosing.md", "capabilities", capabilityTable(caps, func(s string) string { return s }))
-	generated(t, "../../docs/guarantees.md", "capabilities", capabilityTable(caps, func(s string) string { return s }))
-	generated(t, "../../docs/guarantees.md", "cases", caseTable(caps))
+	generated(t, "../../docs/choosing.md", "capabilities", capabilityTable(caps))
+	generated(t, "../../docs/guarantees.md", "capabilities", capabilityTable(caps))
 	generated(t, "../../docs/guarantees.md", "contract", contractTable())
 	for _, one := range caps { // each backend's page has its own column
 		page := "../../docs/backends/" + one.Name + ".md"
-		generated(t, page, "capabilities", capabilityTable([]backend.Capabilities{one}, func(s string) string { return s }))
-	}
-	generated(t, "../../docs/choosing.pt-BR.md", "capabilities", capabilityTable(caps, inPortuguese(t)))
-}
-
-// inPortuguese returns a function that translates the words of the table.
-func inPortuguese(t *testing.T) func(string) string {
-	t.Helper()
-	words := map[string]string{
-		"yes": "sim", "no": "não",
-		"exclusive, with tokens": "exclusivo, com token", "timed leases, which outlive their process": "leases com prazo próprio, que sobrevivem ao processo",
-		"leases outlive a broken connection": "leases sobrevivem a uma conexão que cai",
-		"shared (readers)":                   "compartilhado (leitores)", "permits (semaphore)": "permissões (semáforo)",
-		"first come, first served": "por ordem de chegada",
-		"hand-over by push":        "passagem por push", "loss reported by push": "perda avisada por push",
-		"one renewal for all leases": "uma renovação para todos os leases", "events": "eventos",
-		"survives a restart of the store": "sobrevive ao reinício do armazenamento", "token from": "origem do token",
-		"revision": "revisão", "counter": "contador", "clock": "relógio", "votes": "votos",
-		"shortest TTL": "menor TTL", "longest TTL": "maior TTL", "after its TTL, the lock of a dead holder is free within": "depois do TTL, o lock de um detentor morto fica livre em até",
-	}
-	phrases := strings.NewReplacer("another TTL", "mais um TTL", " days", " dias")
-	return func(s string) string {
-		word, ok := words[s]
-		switch {
-		case ok:
-			return word
-		case s != "" && s[0] >= '0' && s[0] <= '9', strings.HasPrefix(s, "another TTL"):
-			return phrases.Replace(s)
-		}
-		t.Errorf("there is no Portuguese for %q", s)
-		return s
+		generated(t, page, "capabilities", capabilityTable([]backend.Capabilities{one}))
 	}
 }
 
@@ -144,7 +111,7 @@ func latest(c backend.Capabilities) string {
 	return short(c.ExpiryLag)
 }
 
-func capabilityTable(all []backend.Capabilities, say func(string) string) string {
+func capabilityTable(all []backend.Capabilities) string {
 	rows := []struct {
 		label string
 		cell  func(backend.Capabilities) string
@@ -172,43 +139,9 @@ func capabilityTable(all []backend.Capabilities, say func(string) string) string
 	}
 	b.WriteString("\n| --- |" + strings.Repeat(" --- |", len(all)) + "\n")
 	for _, r := range rows {
-		fmt.Fprintf(&b, "| %s |", say(r.label))
+		fmt.Fprintf(&b, "| %s |", r.label)
 		for _, c := range all {
-			fmt.Fprintf(&b, " %s |", say(r.cell(c)))
-		}
-		b.WriteString("\n")
-	}
-	return b.String()
-}
-
-// caseTable is how many cases of the suite each backend passes, by the lines of the contract:
-// all that do not need a capability that it does not have. A case is either run or left out for
-// that.
-func caseTable(all []backend.Capabilities) string {
-	var lines []string // of the contract, in order
-	of := make(map[string][]backendtest.Case)
-	for _, c := range backendtest.Cases() {
-		if of[c.ID] = append(of[c.ID], c); len(of[c.ID]) == 1 {
-			lines = append(lines, c.ID)
-		}
-	}
-	slices.SortFunc(lines, func(x, y string) int { return cmp.Or(cmp.Compare(len(x), len(y)), cmp.Compare(x, y)) })
-	var b strings.Builder
-	b.WriteString("| | cases |")
-	for _, c := range all {
-		fmt.Fprintf(&b, " %s |", c.Name)
-	}
-	b.WriteString("\n| --- | --- |" + strings.Repeat(" --- |", len(all)) + "\n")
-	for _, id := range lines {
-		fmt.Fprintf(&b, "| %s | %d |", id, len(of[id]))
-		for _, caps := range all {
-			n := 0
-			for _, c := range of[id] {
-				if c.Needs == nil || c.Needs(caps) {
-					n++
-				}
-			}
-			fmt.Fprintf(&b, " %d |", n)
+			fmt.Fprintf(&b, " %s |", r.cell(c))
 		}
 		b.WriteString("\n")
 	}

@@ -27,10 +27,8 @@ func TestMeasuredTable(t *testing.T) {
 	if len(runs) == 0 {
 		t.Fatal("nothing was measured")
 	}
-	generated(t, "../../docs/choosing.md", "measured", measuredTable(runs, english()))
-	generated(t, "../../docs/choosing.pt-BR.md", "measured", measuredTable(runs, portuguese()))
-	generated(t, "../../docs/choosing.md", "articles", articlesTable(runs, english()))
-	generated(t, "../../docs/choosing.pt-BR.md", "articles", articlesTable(runs, portuguese()))
+	generated(t, "../../docs/choosing.md", "measured", measuredTable(runs))
+	generated(t, "../../docs/choosing.md", "articles", articlesTable(runs))
 	generated(t, "../../README.md", "ratios", ratioTable(runs, "redis", "etcd", "postgres", "mysql", "kubernetes"))
 	generated(t, "../../docs/performance/README.md", "ratios", ratioTable(runs))
 }
@@ -153,38 +151,6 @@ func unitOf(metric bench.Metric) bench.Unit {
 	return bench.UnitRatio
 }
 
-// language has the words in which the table is written.
-type language struct {
-	heads    []string
-	number   func(string) string
-	run      string   // of the foot: engine, version, date, commit, cores, rounds
-	articles []string // the heads of the table of articles, and what it calls a lock in a database
-}
-
-func english() language {
-	return language{
-		[]string{
-			"store", "a free lock, alone", "the bare commands, alone", "free locks a second, 64 goroutines", "hand-over, 50 on one lock", "99 of 100 of those wait less than",
-			"fairness of the 50 (Jain)", "requests a second to keep 10,000 locks", "requests a second of 1,000 waiters",
-		},
-		func(s string) string { return s },
-		"- %s: version %s, measured on %s at commit %s, %d cores for clients and server, median of %d rounds\n",
-		[]string{"an article's estimate", "latency", "locks a second", "ours, on", "a free lock, alone", "free locks a second, 64 goroutines", "a lock in a database"},
-	}
-}
-
-func portuguese() language {
-	return language{
-		[]string{
-			"armazenamento", "um lock livre, sozinho", "as instruções puras, sozinhas", "locks livres por segundo, 64 goroutines", "passagem, 50 no mesmo lock", "99 de cada 100 deles esperam menos de",
-			"justiça entre os 50 (Jain)", "requisições por segundo para manter 10.000 locks", "requisições por segundo de 1.000 em espera",
-		},
-		func(s string) string { return strings.NewReplacer(".", ",", ",", ".").Replace(s) },
-		"- %s: versão %s, medido em %s no commit %s, %d núcleos para clientes e servidor, mediana de %d rodadas\n",
-		[]string{"a estimativa de um artigo", "latência", "locks por segundo", "o nosso, em", "um lock livre, sozinho", "locks livres por segundo, 64 goroutines", "um lock no banco de dados"},
-	}
-}
-
 // ratioTable compares us with the bare commands and with another lock of each store: of those named,
 // or of all.
 func ratioTable(runs []measured, only ...string) string {
@@ -219,9 +185,11 @@ func (m measured) ratio(scenario, other string) string {
 	return strconv.FormatFloat(r, 'f', 2, 64)
 }
 
-func measuredTable(runs []measured, l language) string {
+func measuredTable(runs []measured) string {
 	var b strings.Builder
-	b.WriteString("| " + strings.Join(l.heads, " | ") + " |\n|" + strings.Repeat(" --- |", len(l.heads)) + "\n")
+	b.WriteString("| store | a free lock, alone | the bare commands, alone | free locks a second, 64 goroutines | hand-over, 50 on one lock | " +
+		"99 of 100 of those wait less than | fairness of the 50 (Jain) | requests a second to keep 10,000 locks | requests a second of 1,000 waiters |\n")
+	b.WriteString("|" + strings.Repeat(" --- |", 9) + "\n")
 	for _, m := range runs {
 		fmt.Fprintf(&b, "| %s |", m.engine)
 		for _, c := range []struct {
@@ -237,7 +205,7 @@ func measuredTable(runs []measured, l language) string {
 			{"holdfast", "renew/10000", bench.RequestsPerSecond},
 			{"holdfast", "idle/1000", bench.RequestsPerSecond},
 		} {
-			fmt.Fprintf(&b, " %s |", l.number(m.figureOf(c.contender, c.scenario, c.metric)))
+			fmt.Fprintf(&b, " %s |", m.figureOf(c.contender, c.scenario, c.metric))
 		}
 		b.WriteString("\n")
 	}
@@ -253,20 +221,21 @@ func measuredTable(runs []measured, l language) string {
 			}
 		}
 		commit := m.report.Commit
-		fmt.Fprintf(&b, l.run, m.engine, version, m.report.At.UTC().Format(time.DateOnly), commit[:min(len(commit), 8)], m.report.Machine.Cores, m.report.Rounds)
+		fmt.Fprintf(&b, "- %s: version %s, measured on %s at commit %s, %d cores for clients and server, median of %d rounds\n",
+			m.engine, version, m.report.At.UTC().Format(time.DateOnly), commit[:min(len(commit), 8)], m.report.Machine.Cores, m.report.Rounds)
 	}
 	return b.String()
 }
 
 // articlesTable has what a much-read article estimates for four kinds of lock, and what we measured on
 // the stores of that kind.
-func articlesTable(runs []measured, l language) string {
-	heads, database := l.articles[:len(l.articles)-1], l.articles[len(l.articles)-1]
+func articlesTable(runs []measured) string {
 	var b strings.Builder
-	b.WriteString("| " + strings.Join(heads, " | ") + " |\n|" + strings.Repeat(" --- |", len(heads)) + "\n")
+	b.WriteString("| an article's estimate | latency | locks a second | ours, on | a free lock, alone | free locks a second, 64 goroutines |\n")
+	b.WriteString("|" + strings.Repeat(" --- |", 6) + "\n")
 	for _, c := range []struct{ kind, latency, rate, engine string }{
-		{database, "100–200 ms", "100", "postgres"},
-		{database, "100–200 ms", "100", "mysql"},
+		{"a lock in a database", "100–200 ms", "100", "postgres"},
+		{"a lock in a database", "100–200 ms", "100", "mysql"},
 		{"Redis", "1–5 ms", "10,000", "redis"},
 		{"Redlock", "5–15 ms", "5,000", "redlock"},
 		{"ZooKeeper", "10–50 ms", "1,000", "zookeeper"},
@@ -275,8 +244,8 @@ func articlesTable(runs []measured, l language) string {
 		if i := slices.IndexFunc(runs, func(m measured) bool { return m.engine == c.engine }); i >= 0 {
 			m = runs[i]
 		}
-		fmt.Fprintf(&b, "| %s | %s | %s | %s | %s | %s |\n", c.kind, c.latency, l.number(c.rate), c.engine,
-			l.number(m.figure("own/1", bench.PairP50)), l.number(m.figure("own/64", bench.PairsPerSecond)))
+		fmt.Fprintf(&b, "| %s | %s | %s | %s | %s | %s |\n", c.kind, c.latency, c.rate, c.engine,
+			m.figure("own/1", bench.PairP50), m.figure("own/64", bench.PairsPerSecond))
 	}
 	return b.String()
 }
@@ -311,14 +280,14 @@ func TestMeasuredIsNewest(t *testing.T) {
 		report(1, pairs("redis", bench.KindOurs, 1111), pairs("unheard-of", bench.KindOurs, 5), pairs("etcd", bench.KindOurs, 1234567)),
 		report(3, pairs("redis", bench.KindRaw, 3333)),
 	})
-	table := measuredTable(runs, portuguese())
+	table := measuredTable(runs)
 	lines := strings.Split(table, "\n")
-	want := []string{"| redis | – | 23,00 ms | 2.222 | – | – | – | – | – |", "| etcd | – | – | 1.234.567 | – | – | – | – | – |", "| unheard-of | – | – | 5 | – | – | – | – | – |"}
-	if got := lines[2:5]; !slices.Equal(got, want) || !strings.Contains(table, "redis: versão 2, medido em 2026-11-23 no commit 01234567") {
+	want := []string{"| redis | – | 23.00 ms | 2,222 | – | – | – | – | – |", "| etcd | – | – | 1,234,567 | – | – | – | – | – |", "| unheard-of | – | – | 5 | – | – | – | – | – |"}
+	if got := lines[2:5]; !slices.Equal(got, want) || !strings.Contains(table, "redis: version 2, measured on 2026-11-23 at commit 01234567") {
 		t.Errorf("got\n%s", table)
 	}
-	articles := articlesTable(runs, portuguese())
-	for _, row := range []string{"| Redis | 1–5 ms | 10.000 | redis | – | 2.222 |", "| um lock no banco de dados | 100–200 ms | 100 | mysql | – | – |"} {
+	articles := articlesTable(runs)
+	for _, row := range []string{"| Redis | 1–5 ms | 10,000 | redis | – | 2,222 |", "| a lock in a database | 100–200 ms | 100 | mysql | – | – |"} {
 		if !strings.Contains(articles, row+"\n") {
 			t.Errorf("no row %q in\n%s", row, articles)
 		}

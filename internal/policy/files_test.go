@@ -7,7 +7,6 @@ import (
 	"path"
 	"slices"
 	"testing"
-	"testing/fstest"
 )
 
 // largest is the maximum size of a file of the repository in bytes: every clone contains all files,
@@ -24,21 +23,6 @@ func TestPolicyFiles(t *testing.T) {
 	}
 	for _, fault := range faults {
 		t.Error(fault)
-	}
-}
-
-func TestPolicyFilesCatches(t *testing.T) {
-	t.Parallel()
-	large := &fstest.MapFile{Data: make([]byte, largest+1)}
-	faults, err := largeFiles(fstest.MapFS{
-		"bench/peers/peers": large, "bench/peers/main.go": {Data: make([]byte, largest)},
-		"bin/holdfast": large, ".data/db": large, ".screenshots/list.png": large, ".git/pack": large, "runner.test": large, "a/cpu.prof": large, "a/b.out": large,
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	if want := []string{"bench/peers/peers: 1048577 bytes, more than 1048576"}; !slices.Equal(faults, want) {
-		t.Errorf("%q, want %q", faults, want)
 	}
 }
 

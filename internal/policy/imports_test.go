@@ -271,7 +271,7 @@ func addForeign(m *moduleSources, graph map[string][]string) error {
 	if len(foreign) == 0 {
 		return nil
 	}
-	out, err := m.list(slices.Sorted(maps.Keys(foreign)))
+	out, err := goList(slices.Sorted(maps.Keys(foreign)))
 	if err != nil {
 		return err
 	}
@@ -281,18 +281,16 @@ func addForeign(m *moduleSources, graph map[string][]string) error {
 // goList asks the go command for foreign packages and everything that they compile. Its answer can
 // change only with the files of the modules, which parseModule reads, so that the test cache knows of
 // them.
-func goList(ctx context.Context) func(packages []string) ([]byte, error) {
-	return func(packages []string) ([]byte, error) {
-		args := append([]string{"list", "-mod=readonly", "-e", "-deps", "-json=ImportPath,Imports,Error"}, packages...)
-		var stderr bytes.Buffer
-		cmd := exec.CommandContext(ctx, "go", args...)
-		cmd.Stderr = &stderr
-		out, err := cmd.Output()
-		if err != nil {
-			return nil, fmt.Errorf("go list: %w: %s", err, stderr.String())
-		}
-		return out, nil
+func goList(packages []string) ([]byte, error) {
+	args := append([]string{"list", "-mod=readonly", "-e", "-deps", "-json=ImportPath,Imports,Error"}, packages...)
+	var stderr bytes.Buffer
+	cmd := exec.CommandContext(context.Background(), "go", args...)
+	cmd.Stderr = &stderr
+	out, err := cmd.Output()
+	if err != nil {
+		return nil, fmt.Errorf("go list: %w: %s", err, stderr.String())
 	}
+	return out, nil
 }
 
 // readList adds packages as go list prints them.

@@ -13,7 +13,6 @@ import (
 	"slices"
 	"strings"
 	"testing"
-	"testing/fstest"
 )
 
 // The first thing that a reader looks for in the documentation of a package is code to copy. An example
@@ -26,50 +25,6 @@ func TestPolicyPackageExamples(t *testing.T) {
 	}
 	for _, fault := range faults {
 		t.Error(fault)
-	}
-}
-
-func TestPolicyPackageExamplesCatches(t *testing.T) {
-	t.Parallel()
-	file := func(text string) *fstest.MapFile { return &fstest.MapFile{Data: []byte(text)} }
-	code, other := file("package a\n"), file("package b\n\nfunc F() {}\n")
-	good := file("package a_test\n\nimport \"fmt\"\n\nfunc Example() {\n\tfmt.Println(1)\n\t// Output: 1\n}\n")
-	silent := file("package a_test\n\nfunc Example() {}\n")
-	faults, err := packagesWithoutExample(fstest.MapFS{
-		"a.go": code, "example_test.go": good,
-		"none/a.go":    code,
-		"silent/a.go":  code,
-		"nested/a.go":  other,
-		"tests/a.go":   code,
-		"spread/a.go":  code,
-		"deep/er/a.go": code,
-		"main/a.go":    file("package main\n"),
-
-		"none/a_test.go":     file("package a_test\n\nfunc TestExample() {}\n"),
-		"silent/a_test.go":   silent,
-		"nested/go.mod":      file("module nested\n"),
-		"tests/a_test.go":    file("package a_test\n\n// func Example() { // Output: 1 }\n"),
-		"spread/a_test.go":   silent,
-		"spread/b_test.go":   good,
-		"internal/x/a.go":    code,
-		"x/internal/y/a.go":  code,
-		"examples/x/a.go":    code,
-		"bench/x/a.go":       code,
-		"tools/a.go":         code,
-		"cmd/x/a.go":         code,
-		"none/testdata/a.go": file("not Go"),
-		".hidden/a.go":       file("not Go"),
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	const want = "%s: no example with an output: write one in %s/example_test.go"
-	var wanted []string
-	for _, folder := range []string{"deep/er", "nested", "none", "silent", "tests"} {
-		wanted = append(wanted, fmt.Sprintf(want, folder, folder))
-	}
-	if !slices.Equal(faults, wanted) {
-		t.Errorf("%q, want %q", faults, wanted)
 	}
 }
 
