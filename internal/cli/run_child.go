@@ -135,15 +135,20 @@ func (c *child) signal(s syscall.Signal) error {
 // foreign reports whether processes of another user are left in the group after the command was reaped and the rest of the
 // group killed. Processes that were killed may need a moment to end, and are in the group until they are reaped.
 func (c *child) foreign() bool {
-	var err error
-	for range 100 {
-		if err = syscall.Kill(-c.pid, 0); errors.Is(err, syscall.ESRCH) {
+	again := time.NewTicker(10 * time.Millisecond)
+	defer again.Stop()
+	for timeout := time.After(time.Second); ; {
+		err := syscall.Kill(-c.pid, 0)
+		if errors.Is(err, syscall.ESRCH) {
 			return false
 		}
-		time.Sleep(10 * time.Millisecond)
-		reapOrphans()
+		select {
+		case <-again.C:
+			reapOrphans()
+		case <-timeout:
+			return errors.Is(err, syscall.EPERM)
+		}
 	}
-	return errors.Is(err, syscall.EPERM)
 }
 
 // reapOrphans reaps the processes that the kernel has handed to this one, which is then PID 1 or a subreaper, when their
