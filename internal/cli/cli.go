@@ -188,7 +188,7 @@ its command.`,
 	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return &usage{err: err} })
 	root.AddCommand(
 		a.runCommand(), a.acquireCommand(), a.renewCommand(), a.releaseCommand(), a.lsCommand(), a.showCommand(),
-		a.breakCommand(), a.watchCommand(), a.topCommand(), a.serveCommand(), a.doctorCommand(), a.initStoreCommand(),
+		a.breakCommand(), a.watchCommand(), a.serveCommand(), a.doctorCommand(), a.initStoreCommand(),
 		a.electCommand(), a.clusterCommand(), a.certsCommand(), a.policyCommand(), a.benchCommand(), a.benchWorkerCommand(), a.verifyCommand(), a.versionCommand(),
 	)
 	return root

@@ -333,7 +333,7 @@ func TestCompletionAndHelp(t *testing.T) {
 		t.Errorf("--version: %+v; version: %+v", got, version)
 	}
 	help := run(t, command(t, url, "help")).out
-	for _, sub := range []string{"run", "serve", "acquire", "renew", "release", "ls", "show", "break", "watch", "top", "doctor", "init-store", "cluster", "version", "completion"} {
+	for _, sub := range []string{"run", "serve", "acquire", "renew", "release", "ls", "show", "break", "watch", "doctor", "init-store", "cluster", "version", "completion"} {
 		if !strings.Contains(help, "\n  "+sub+" ") {
 			t.Errorf("help does not name %s", sub)
 		}

@@ -207,20 +207,3 @@ func TestStopWhileWaiting(t *testing.T) {
 		x.sees("it was had")
 	}
 }
-
-// The table fits the terminal: a line that is too wide, also one of letters that take two
-// columns, does not push others off the screen. q ends the command, and restores the terminal.
-func TestTopOnATerminal(t *testing.T) {
-	t.Parallel()
-	url := sqliteURL(t)
-	run(t, command(t, url, "acquire", "--ttl", "1h", strings.Repeat("鎖", 70)))
-	x := openTerminal(t, url)
-	x.types("holdfast top\n")
-	const noWrap, wrap = "\x1b[?7l", "\x1b[?7h"
-	x.sees(noWrap)
-	x.sees(strings.Repeat("鎖", 40))
-	x.types("q")
-	x.sees(wrap)
-	x.types("echo b'a'ck\n")
-	x.sees("back\r\n")
-}

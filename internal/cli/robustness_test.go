@@ -136,15 +136,6 @@ func TestAcquireThatCannotTell(t *testing.T) {
 	}
 }
 
-func TestTopAsJSON(t *testing.T) {
-	t.Parallel()
-	url := sqliteURL(t)
-	run(t, command(t, url, "acquire", "--ttl", "1h", "n"))
-	if top, ls := run(t, command(t, url, "top", "--json")), run(t, command(t, url, "ls", "--json")); field(t, top.out, "lease") != field(t, ls.out, "lease") {
-		t.Errorf("top %s, ls %s", top.out, ls.out)
-	}
-}
-
 // Invalid input is refused with 64 and one line that names it; nothing is changed.
 func TestAbsurdInput(t *testing.T) {
 	t.Parallel()
@@ -194,7 +185,6 @@ func TestAbsurdInput(t *testing.T) {
 		{url, []string{"ls", "a\nb"}, "prefix"},
 		{url, []string{"break", "n", "--yes"}, "reason"},
 		{url, []string{"break", "n", "--yes", "--reason", strings.Repeat("r", 2000)}, "reason"},
-		{url, []string{"top", "--every", "1ns"}, "every"},
 		{url, []string{"nonsense"}, "nonsense"},
 		{url, []string{"serve", "--cluster", "a"}, "cluster"},
 		{"", []string{"serve", "--cluster", "holdfast=https://127.0.0.1:1"}, "peer-cert"},

@@ -70,7 +70,8 @@ func (a *app) lsCommand() *cobra.Command {
 		Aliases: []string{"list"},
 		Short:   "List the locks that are held or have waiters",
 		Example: `  holdfast ls
-  holdfast ls order/ --json`,
+  holdfast ls order/ --json
+  watch holdfast ls order/      # a live table`,
 		Args: cobra.MaximumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			c, done, err := a.client(cmd.Context(), holdfast.Config{})

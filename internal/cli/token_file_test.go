@@ -74,7 +74,6 @@ func TestTokenFileOfEachCommand(t *testing.T) {
 		{"acquire", "held", "--ttl", "10m", "--lease", lease},
 		{"ls"},
 		{"show", "held"},
-		{"top"},
 		{"renew", "held", lease},
 		{"release", "held", lease},
 		{"acquire", "broken", "--ttl", "10m", "--lease", lease},
