@@ -58,19 +58,7 @@ policy has an error.`,
 			return nil
 		},
 	}
-	schema := &cobra.Command{
-		Use:   "schema",
-		Short: "Print the JSON schema of a policy",
-		Long: `Print the JSON schema of a policy, for editors: it knows the keys and the form of each value.
-"holdfast policy check" also checks that the principals and groups that are named exist.`,
-		Example: `  holdfast policy schema > policy.schema.json`,
-		Args:    cobra.NoArgs,
-		RunE: func(*cobra.Command, []string) error {
-			_, err := a.stdout.Write(access.Schema())
-			return err
-		},
-	}
-	cmd.AddCommand(check, test, schema)
+	cmd.AddCommand(check, test)
 	return cmd
 }
 
