@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -138,5 +139,38 @@ func TestRefusedCheckOfAGrant(t *testing.T) {
 	}
 	if info, err := other.Inspect(t.Context(), "one"); err != nil || len(info.Holders) != 1 || info.Holders[0].Lease != w.Lease {
 		t.Errorf("%+v, %v; want the lease of the waiter", info, err)
+	}
+}
+
+// A server that accepts no more connections says so. That passes, so it is no refusal.
+func TestMaxClients(t *testing.T) {
+	t.Parallel()
+	s, c, g := testserver.Redis(t), testserver.StartRedisCluster(t, 3), testserver.StartRedisSentinels(t)
+	opened := open(t, s, redislock.Config{Quarantine: redislock.NoQuarantine, RequestTimeout: 5 * time.Second})
+	id := session(t, opened, time.Minute)
+	for _, full := range append(c.Masters(), s, g.Master) {
+		full.Crowd()
+	}
+	for name, url := range map[string]string{
+		"one":      "redis://" + s.Addr(),
+		"database": "redis://" + s.Addr() + "/1",
+		"socket":   "redis+unix://" + s.Socket(),
+		"cluster":  "redis+cluster://" + testserver.RedisAddrs(c.Masters()),
+		"sentinel": "redis+sentinel://" + g.Addrs() + "/" + testserver.SentinelMaster,
+	} {
+		_, err := redislock.Open(within(t, patience), url, redislock.Config{RequestTimeout: answered})
+		saysCrowded(t, name, err)
+	}
+	_, err := opened.Acquire(within(t, patience), backend.AcquireRequest{
+		Name: "one", Lease: backend.NewLeaseID(), Session: id, Wait: true,
+	})
+	saysCrowded(t, "a subscription", err)
+}
+
+func saysCrowded(t *testing.T, name string, err error) {
+	t.Helper()
+	away, ok := errors.AsType[*backend.UnavailableError](err)
+	if !ok || away.MayHold || errors.Is(err, backend.ErrRefused) || !strings.Contains(err.Error(), "max number of clients") {
+		t.Errorf("%s: %v", name, err)
 	}
 }

@@ -57,3 +57,16 @@ func TestRefusedNotifications(t *testing.T) {
 		give(t, b, r)
 	}
 }
+
+// Nodes that accept no more connections say so. That passes, so it is no refusal.
+func TestMaxClients(t *testing.T) {
+	t.Parallel()
+	c := start(t)
+	for _, s := range c {
+		s.Crowd()
+	}
+	_, err := redlock.Open(within(t, patience), c.url(slow), redlock.Config{})
+	if !errors.Is(err, backend.ErrUnavailable) || errors.Is(err, backend.ErrRefused) || !strings.Contains(err.Error(), "max number of clients") {
+		t.Error(err)
+	}
+}

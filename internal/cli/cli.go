@@ -12,7 +12,6 @@ import (
 	"os/user"
 	"slices"
 	"strconv"
-	"strings"
 	"syscall"
 	"time"
 
@@ -261,7 +260,7 @@ func (a *app) openWithin(ctx context.Context, wait time.Duration) (backend.Backe
 			return b, max(left, 0), nil
 		case ctx.Err() != nil:
 			return nil, 0, context.Cause(ctx)
-		case left <= 0, !errors.Is(err, backend.ErrUnavailable) && !errors.Is(err, context.DeadlineExceeded):
+		case left <= 0, errors.Is(err, backend.ErrRefused), !errors.Is(err, backend.ErrUnavailable) && !errors.Is(err, context.DeadlineExceeded):
 			return nil, 0, err
 		case pause == firstPause:
 			a.warn("%v; retrying until --wait has elapsed", err)
@@ -280,11 +279,11 @@ func (a *app) client(ctx context.Context, cfg holdfast.Config) (*holdfast.Client
 	return a.clientOf(ctx, b, err, cfg)
 }
 
-// clientFor is client for a command that takes a lock. With --wait, a Holdfast server may be
+// clientFor is client for a command that takes a lock. With --wait, the store may be
 // unavailable for that long, for example while it restarts. The rest of the wait is for the
-// lock. Other stores do not distinguish that from a wrong password.
+// lock.
 func (a *app) clientFor(ctx context.Context, o *lockOptions, cfg holdfast.Config) (*holdfast.Client, func(), error) {
-	if to, err := a.url(); err != nil || !strings.HasPrefix(to, "holdfast") || o.try || !o.waitGiven || o.wait <= 0 {
+	if o.try || !o.waitGiven || o.wait <= 0 {
 		return a.client(ctx, cfg)
 	}
 	b, left, err := a.openWithin(ctx, o.wait)

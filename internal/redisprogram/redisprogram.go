@@ -117,6 +117,9 @@ func (e *ServerError) Remedy() string {
 // NewServerError parses an error of a server, without the ERR that some begin with.
 func NewServerError(text string) *ServerError {
 	code, _, _ := strings.Cut(text, " ")
+	if strings.HasPrefix(text, "max number of clients") {
+		code = "MAXCLIENTS" // Redis has no code for it
+	}
 	return &ServerError{Code: code, Text: text}
 }
 

@@ -29,6 +29,9 @@ func FromRueidis(err error) error {
 	if err == nil {
 		return errors.New("redis: the connection was closed")
 	}
+	if said, ok := errors.AsType[*ServerError](err); ok {
+		return said // see LastWords
+	}
 	re, ok := rueidis.IsRedisErr(err)
 	if !ok {
 		return fmt.Errorf("redis: %w", err)

@@ -4,6 +4,7 @@ package testserver
 
 import (
 	"context"
+	"net"
 	"os"
 	"regexp"
 	"strconv"
@@ -66,6 +67,17 @@ func (s *RedisServer) RestartEmpty() {
 func (s *RedisServer) FlushAll() {
 	s.t.Helper()
 	s.Do("FLUSHALL")
+}
+
+// Crowd makes the server accept no more connections from now on.
+func (s *RedisServer) Crowd() {
+	s.t.Helper()
+	conn, err := new(net.Dialer).DialContext(s.t.Context(), "tcp", s.Addr())
+	if err != nil {
+		s.t.Fatalf("testserver: redis: %v", err)
+	}
+	s.t.Cleanup(func() { _ = conn.Close() })
+	s.Do("CONFIG", "SET", "maxclients", "1")
 }
 
 // CommandStats returns how often each command was called since ResetStats, by name, in lower

@@ -80,7 +80,7 @@ func dialer(from *redis.Options, open *conns.Set) conns.Dialer {
 			return nil, err
 		}
 		again := func(ctx context.Context) (net.Conn, error) { return dial(ctx, network, addr) } // ends with HangUp
-		return speaks.Watch(conn, func(err error) error {
+		return speaks.Watch(redisprogram.LastWords(conn), func(err error) error {
 			return speaks.TLS(context.Background(), err, redisprogram.Question(), again)
 		}), nil
 	}
@@ -135,7 +135,10 @@ func (c *conn) ended(ctx context.Context) error {
 // answer returns what the server answered. go-redis reports a nil answer as an error.
 func answer(v any, err error) (any, error) {
 	var refused redis.Error
+	said, ok := errors.AsType[*redisprogram.ServerError](err)
 	switch {
+	case ok:
+		return nil, said // see redisprogram.LastWords
 	case err == nil:
 		return v, nil
 	case errors.Is(err, redis.Nil):

@@ -403,3 +403,19 @@ func TestRefusedClients(t *testing.T) {
 }
 
 type wrapped struct{ redis.UniversalClient }
+
+// A server that accepts no more connections says so.
+func TestMaxClients(t *testing.T) {
+	t.Parallel()
+	s := testserver.Redis(t)
+	s.Crowd()
+	for _, db := range []int{0, 1} {
+		client := redis.NewClient(&redis.Options{Addr: s.Addr(), DB: db})
+		t.Cleanup(func() { _ = client.Close() })
+		_, err := goredis.New(client, redislock.Config{RequestTimeout: answered})
+		away, ok := errors.AsType[*backend.UnavailableError](err)
+		if !ok || away.MayHold || errors.Is(err, backend.ErrRefused) || !strings.Contains(err.Error(), "max number of clients") {
+			t.Errorf("database %d: %v", db, err)
+		}
+	}
+}
