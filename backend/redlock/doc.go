@@ -55,7 +55,6 @@
 //	hfr:f:NAME   the counter, which outlives the lock by two days, and with it the vote of
 //	             a lock that has one, exclusive vote
 //	hfr:l:NAME   hash of the votes in all other cases
-//	hfr:c        zset of the names of the locks with a counter
 //	hfr:d:LEASE  an abandoned lease, or an attempt that was released
 //	hfr:n        zset of the names of the locks
 //	hfr:t        the sorted names for a page of List, within one call

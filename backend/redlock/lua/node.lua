@@ -3,12 +3,10 @@
 --
 -- KEYS[1]  the marker, "PREFIX:m". All other keys are built from its prefix:
 --   f:NAME   the counter: the greatest token seen, and which lease set it. It outlives the
---            lock. It also contains the vote of a lock that has a single, exclusive vote
+--            lock by KEEP. It also contains the vote of a lock that has a single, exclusive vote
 --   l:NAME   hash of the votes given in all other cases, and "@", a summary
 --   d:LEASE  what must not get a vote (again): "*", or an attempt and all before it
 --   n        zset of the names of the locks with votes, by the instant the last one ends
---   c        zset of the names of the locks with a counter, by when to check whether it may
---            be forgotten
 --   t        list: the names in order, while a page of them is made
 --   w:NAME   channel: votes that were released
 -- ARGV     max_ttl (ms), 'q' to keep the quarantine or '-', the identity of the data that
@@ -27,28 +25,31 @@
 -- Times are the node's, in microseconds. Numbers stay below 2^53, where a double counts
 -- exactly. They are written with %.0f, because tostring rounds them.
 
-local KEY, P, N, C -- of the prefix
+local KEY, P, N -- of the prefix
 -- Of the execution:
 local call, ARGV
 local now
+local keep -- until when a counter is kept that is set now (ms)
 local quarantine -- no vote is given before this instant
 local complete -- since this instant the node has all that it wrote: born of the marker
 local full -- the memory of the server is full: nothing may be added
+
+local KEEP = 172800000000 -- us: two days, longer than any TTL and than a clock may be wrong
 
 local function begin(keys, args, is_full)
   call, ARGV, full = redis.call, args, is_full
   if KEY ~= keys[1] then
     KEY = keys[1]
     P = string.sub(KEY, 1, -2)
-    N, C = P .. 'n', P .. 'c'
+    N = P .. 'n'
   end
   local clock = call('TIME')
   now = clock[1] * 1000000 + clock[2]
+  keep = string.format('%.0f', (now + KEEP) / 1000)
   quarantine = 0
 end
 
 local HOUR = 3600000000
-local KEEP = 172800000000 -- two days, longer than any TTL and than a clock may be wrong
 local TOMB = 300000 -- ms: longer than a request can be late
 local SHOWN = 64 -- votes that a refusal names
 
@@ -121,26 +122,15 @@ local function counter(name, text)
   return tonumber(n), by, lease, rec, tonumber(ends)
 end
 
--- Set the counter, without the vote that was stored with it. Counters follow the clock, so
--- that their value shows when they were last used.
-local function setcounter(name, n, by)
-  call('SET', P .. 'f:' .. name, num(n) .. ' ' .. by)
-  call('ZADD', C, 'NX', num(now + KEEP), name)
+-- Set the counter to that text. The server forgets it when it was not used for KEEP: then the clock
+-- is ahead of it, and takes its place. See acquire.
+local function store(key, text)
+  call('SET', key, text, 'PXAT', keep)
 end
 
--- Forget counters that were not used for KEEP, a bounded number at each call.
-local function forget()
-  for _, name in ipairs(call('ZRANGEBYSCORE', C, '-inf', num(now), 'LIMIT', 0, 100)) do
-    local ok, n, _, _, _, ends = pcall(counter, name)
-    local till = ok and n + KEEP or now + KEEP -- a key that is not ours stays
-    if ok and ends and ends > now and ends > till then till = ends end
-    if till > now then
-      call('ZADD', C, num(till), name)
-    else -- the clock has taken its place: see acquire
-      call('ZREM', C, name)
-      call('DEL', P .. 'f:' .. name)
-    end
-  end
+-- Set the counter, without the vote that was stored with it.
+local function setcounter(name, n, by)
+  store(P .. 'f:' .. name, num(n) .. ' ' .. by)
 end
 
 -- Move the vote that is stored with the counter to the hash, which has room for many.
@@ -370,7 +360,7 @@ local function renew(name, lease, ttl)
     if ttl > 0 then h.ttl = ttl end
     h.ends = now + h.ttl * 1000
     call('ZREM', N, '') -- a write that is allowed when memory is full: those after it are too
-    call('SET', P .. 'f:' .. name, table.concat({num(n), ' ', by, '\n', num(h.ends), ' ', lease, '\n', written(h)}))
+    store(P .. 'f:' .. name, table.concat({num(n), ' ', by, '\n', num(h.ends), ' ', lease, '\n', written(h)}))
     call('ZADD', N, num(h.ends), name)
     return {'R', num(h.token), h.final, h.mode, h.limit, num(h.ttl)}
   end

@@ -36,8 +36,7 @@ local function take(t, n)
   local till, since = num(ends), num(now)
   local middle = '\n' .. ARGV[t + 1] .. '\n' .. ARGV[t + 2] .. '\n' .. ARGV[t + 3] .. '\n'
   local tail = '\n0\n' .. till .. '\n' .. since .. '\n' .. ARGV[t] .. '\n' .. ARGV[t + 4] .. '\n' .. ARGV[t + 5]
-  local keep = num(now + KEEP)
-  local those, names, kept, votes = {}, {}, {}, {}
+  local those, names, votes = {}, {}, {}
   for k, i in ipairs(all) do
     local floor, ctr, alone = tonumber(ARGV[i + 3]), 0, nil
     if got[k] then
@@ -50,15 +49,13 @@ local function take(t, n)
       and (free or call('EXISTS', held[3 * k - 2], held[3 * k - 1], held[3 * k]) == 0) then
       local c, token, lease = #those + 1, ARGV[i + 3], ARGV[i + 1]
       those[c], names[2 * c - 1], names[2 * c] = i, till, ARGV[i]
-      if not got[k] then kept[#kept + 1], kept[#kept + 2] = keep, ARGV[i] end
       votes[2 * c - 1] = counters[k]
       votes[2 * c] = token .. ' ' .. lease .. '\n' .. till .. ' ' .. lease .. '\n' .. ARGV[i + 2] .. middle .. token .. tail
     end
   end
   if #those == 0 then return nil end
   call('ZADD', N, unpack(names)) -- when the memory is full this is refused
-  if #kept > 0 then call('ZADD', C, unpack(kept)) end
-  call('MSET', unpack(votes))
+  for c = 1, #those do store(votes[2 * c - 1], votes[2 * c]) end
   return those
 end
 
@@ -91,7 +88,7 @@ local function give(t, n)
   end
   if #those == 0 then return nil end
   call('ZREM', N, unpack(names)) -- allowed when the memory is full, and those after it are too
-  call('MSET', unpack(counters))
+  for c = 1, #those do store(counters[2 * c - 1], counters[2 * c]) end
   tellall(channels, leases)
   return those
 end
