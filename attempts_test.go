@@ -306,3 +306,41 @@ func TestNoPlaceIsLeft(t *testing.T) {
 		})
 	}
 }
+
+// A store that never answered is not waited for longer than Config.Timeout, whatever the context; one that answered once is.
+func TestStoreThatNeverAnswered(t *testing.T) {
+	t.Parallel()
+	const timeout = 5 * time.Second
+	for name, away := range map[string]func(context.Context, func() error) error{
+		"closed": func(context.Context, func() error) error { return unavailable(false) },
+		"silent": func(ctx context.Context, _ func() error) error { <-ctx.Done(); return context.Cause(ctx) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				f, store := newFaults(t)
+				c := newClient(t, f, holdfast.Config{Timeout: timeout})
+				f.open.Store(&away)
+				for _, wait := range []holdfast.AcquireOption{holdfast.Wait(0), holdfast.Wait(time.Hour), holdfast.Owner("me")} {
+					began := time.Now()
+					if _, err := c.Acquire(t.Context(), "n", wait); !errors.Is(err, holdfast.ErrUnavailable) || time.Since(began) > 2*timeout {
+						t.Errorf("%v after %s", err, time.Since(began))
+					}
+				}
+				f.open.Store(nil)
+				mustRelease(t, mustAcquire(t, c, "n"))
+				lost := openStore(t, store)
+				if err := lost.EndSession(t.Context(), f.lastAsked.Load().Session); err != nil {
+					t.Fatal(err)
+				}
+				f.open.Store(&away)
+				ctx, cancel := context.WithTimeout(t.Context(), time.Hour)
+				defer cancel()
+				if _, err := c.Acquire(ctx, "n"); !errors.Is(err, context.DeadlineExceeded) {
+					t.Errorf("a store that answered once: %v", err)
+				}
+				f.open.Store(nil)
+			})
+		})
+	}
+}

@@ -76,6 +76,7 @@ type acquisition struct {
 	sess    *liveness.Session // of the last attempt; may be nil
 	unknown bool              // an attempt was cut short: the lease may be held
 	away    error             // the last ErrUnavailable
+	began   clock.Instant     // the first attempt
 	// givenUp are the leases of earlier attempts that are being released in the background. Until
 	// that is done they may hold the lock.
 	givenUp []backend.LeaseID
@@ -175,6 +176,9 @@ type attempt struct {
 // session.
 func (a *acquisition) prepare(ctx context.Context) (*attempt, error) {
 	now, missed := a.Clock.Read()
+	if a.began == 0 {
+		a.began = now
+	}
 	x := &attempt{ctx: requestContext{Context: ctx}, got: a.req.Candidates.Candidate(), missed: missed}
 	a.Mu.Lock()
 	defer a.Mu.Unlock()
@@ -292,6 +296,7 @@ func (a *acquisition) again(within context.Context, err error, n int) bool {
 		errors.As(err, &away)
 		a.away = err
 		a.unknown = a.unknown || away != nil && away.MayHold
+		a.back()
 		return a.sitOut(within, err) && a.req.Patience != 0
 	case within.Err() != nil:
 		return false
@@ -299,7 +304,15 @@ func (a *acquisition) again(within context.Context, err error, n int) bool {
 		a.away = err
 		a.unknown = a.unknown || away.MayHold
 		a.warnAway(err)
-		return a.Pause(within, max(Backoff(n), min(away.RetryAfter, time.Second)))
+		pause := max(Backoff(n), min(away.RetryAfter, time.Second))
+		if !a.answered.Load() {
+			left := a.Timeout - time.Duration(a.Clock.Now()-a.began)
+			if left <= 0 {
+				return false // only a store that was there is waited for
+			}
+			pause = min(pause, left)
+		}
+		return a.Pause(within, pause)
 	default:
 		return IsUnavailable(err) && a.Pause(within, Backoff(n))
 	}
@@ -419,6 +432,9 @@ func (a *Agent) warnQuarantine(err error) {
 
 // back records that the store answered: the next time that it does not is logged again.
 func (a *Agent) back() {
+	if !a.answered.Load() {
+		a.answered.Store(true)
+	}
 	if a.isAway.Load() {
 		a.isAway.Store(false)
 	}

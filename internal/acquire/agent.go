@@ -61,6 +61,7 @@ type Agent struct {
 	wake       chan struct{} // wakes the renewer; capacity 1
 	kept       chan struct{} // closed when the renewer has ended
 	isAway     atomic.Bool   // the store is unavailable, and that was logged
+	answered   atomic.Bool   // the store has answered once
 
 	// Guarded by Mu:
 	open   map[*liveness.Session]*Session

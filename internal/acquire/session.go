@@ -91,6 +91,9 @@ func (s *Session) open(op *opening) {
 	if err != nil && ctx.Err() != nil && !IsUnavailable(err) {
 		err = &backend.UnavailableError{Backend: a.caps.Name, Op: "open session", Err: err}
 	}
+	if err == nil {
+		a.back()
+	}
 	a.Mu.Lock()
 	defer a.Mu.Unlock()
 	s.opening = nil
