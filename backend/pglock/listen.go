@@ -84,8 +84,10 @@ func (b *Backend) checkQueue(ctx context.Context, conn *pgx.Conn, hears bool) (b
 	if hears && !b.leases.Waiting() {
 		return true, nil
 	}
+	within, cancel := context.WithTimeout(ctx, echoTime)
+	defer cancel()
 	var full bool
-	if err := conn.QueryRow(ctx, `SELECT `+halfFull).Scan(&full); err != nil {
+	if err := b.pool.QueryRow(within, `SELECT `+halfFull).Scan(&full); err != nil {
 		return false, err //nolint:wrapcheck // it is logged
 	}
 	switch {
