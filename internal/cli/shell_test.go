@@ -22,7 +22,7 @@ func TestShellStopsWithoutTheLock(t *testing.T) {
 	held := sqliteURL(t)
 	run(t, command(t, held, "acquire", "--ttl", "1h", "n"))
 	killed := filepath.Join(t.TempDir(), "holdfast")
-	if err := os.WriteFile(killed, []byte("#!/bin/sh\nkill -KILL $$\n"), 0o700); err != nil { //nolint:gosec // a program
+	if err := os.WriteFile(killed, []byte("#!/bin/sh\nkill -KILL $$\n"), 0o700); err != nil {
 		t.Fatal(err)
 	}
 	const bare, checked = `eval "$("$H" acquire --export $F n)"`, `lease=$("$H" acquire --export $F n) || exit; eval "$lease"`
@@ -41,7 +41,7 @@ func TestShellStopsWithoutTheLock(t *testing.T) {
 			for _, set := range []string{"", "set -e; "} {
 				t.Run(c.name+"/"+name+"/"+set, func(t *testing.T) {
 					t.Parallel()
-					cmd := exec.CommandContext(t.Context(), shell[0], append(shell[1:], "-c", set+"take() { "+c.script+"; }; take; echo went on")...) //nolint:gosec // a shell of the table
+					cmd := exec.CommandContext(t.Context(), shell[0], append(shell[1:], "-c", set+"take() { "+c.script+"; }; take; echo went on")...)
 					cmd.Env = append(os.Environ(), "HOLDFAST_BACKEND="+c.url, "H="+c.program, "F="+c.flags)
 					if got := run(t, cmd); got.status != c.status || got.out != "" {
 						t.Errorf("%+v, want status %d and no output", got, c.status)

@@ -25,7 +25,7 @@ func asPID1(t *testing.T, cmd *exec.Cmd) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	probe := exec.CommandContext(t.Context(), path, append(args[1:], "true")...) //nolint:gosec // as below
+	probe := exec.CommandContext(t.Context(), path, append(args[1:], "true")...)
 	if out, err := probe.CombinedOutput(); err != nil && os.Geteuid() != 0 {
 		t.Skipf("this user may not make namespaces: %v: %s", err, out)
 	} else if err != nil {
@@ -120,13 +120,13 @@ func TestCommandOfAnotherUser(t *testing.T) {
 	up, holdfast := filepath.Join(dir, "up"), filepath.Join(dir, "holdfast")
 	const source = `#include <unistd.h>
 		int main(int c, char **v) { return setresgid(0, 0, 0) || setresuid(0, 0, 0) || execvp(v[1], v + 1); }`
-	compile := exec.CommandContext(t.Context(), "gcc", "-D_GNU_SOURCE", "-x", "c", "-o", up, "-") //nolint:gosec // a folder of this test
+	compile := exec.CommandContext(t.Context(), "gcc", "-D_GNU_SOURCE", "-x", "c", "-o", up, "-")
 	compile.Stdin = strings.NewReader(source)
 	if out, err := compile.CombinedOutput(); err != nil {
 		t.Fatalf("%v: %s", err, out)
 	}
 	for _, err := range []error{
-		os.Chmod(filepath.Dir(dir), 0o755), os.Chmod(dir, 0o777), os.Chmod(up, 0o755|os.ModeSetuid), os.Link(binary, holdfast), //nolint:gosec // for the other user
+		os.Chmod(filepath.Dir(dir), 0o755), os.Chmod(dir, 0o777), os.Chmod(up, 0o755|os.ModeSetuid), os.Link(binary, holdfast),
 	} {
 		if err != nil {
 			t.Fatal(err)
