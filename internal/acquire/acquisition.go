@@ -166,8 +166,8 @@ type attempt struct {
 	ctx    requestContext
 	got    Candidate
 	missed time.Duration // see clock.Clock.At
-	in     *attempts // nil once it is not in progress, or is interrupted
-	slot   int       // in that list
+	in     *attempts     // nil once it is not in progress, or is interrupted
+	slot   int           // in that list
 }
 
 // prepare registers the next attempt, so that a loss reported while its request is in progress is not
