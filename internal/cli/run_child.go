@@ -158,7 +158,7 @@ func reapOrphans(own ...int) {
 	lists, _ := filepath.Glob("/proc/self/task/*/children")
 	for _, list := range lists {
 		text, _ := os.ReadFile(list) //nolint:gosec // of the kernel
-		for _, word := range strings.FieldsSeq(string(text)) {
+		for word := range strings.FieldsSeq(string(text)) {
 			pid, err := strconv.Atoi(word)
 			if group, gone := syscall.Getpgid(pid); errors.Join(err, gone) == nil && group != syscall.Getpgrp() && !slices.Contains(own, pid) {
 				_, _ = syscall.Wait4(pid, nil, syscall.WNOHANG, nil)
