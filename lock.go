@@ -63,8 +63,8 @@ func (l *Lock) IsShared() bool {
 // end on the backend. Its context.Cause is a *LostError or ErrReleased. Its Err reads the clock, so
 // it is correct even if this process was stopped and no timer has fired since, and closes Done then.
 // Done alone, and contexts derived from it, end with the timer, a moment after the process runs again:
-// after a receive from Done or any other event, call Err before you act. It has the values of the context that the lock was acquired with, but
-// not that context's end. Acquiring the same lock with it, or with a child of it, is ErrDeadlock, or
+// call Err before you act. It has the values of the context that the lock was acquired with, but not that
+// context's end. Acquiring the same lock with it, or with a child of it, is ErrDeadlock, or
 // re-entry with the option Reentrant: see Client.Acquire. After the release it means nothing.
 func (l *Lock) Context() context.Context {
 	c := l.h.c
