@@ -264,44 +264,6 @@ func TestHolderLearnsTheReason(t *testing.T) {
 	}
 }
 
-// A call that waits for its own client is logged, although leases of our server have no session.
-func TestWaitForOneselfIsLogged(t *testing.T) {
-	t.Parallel()
-	told := make(chan string, 16)
-	c := clientWith(t, remote(t, serve(t, memlock.NewStore(), "127.0.0.1:0", server.Config{}).url), holdfast.Config{
-		TTL: ttl, Logger: slog.New(slog.NewTextHandler(writer(func(line string) { told <- line }), nil)),
-	})
-	held, err := c.Acquire(t.Context(), "n")
-	if err != nil {
-		t.Fatal(err)
-	}
-	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
-	defer cancel()
-	waited := make(chan error)
-	go func() {
-		_, err := c.Acquire(ctx, "n")
-		waited <- err
-	}()
-	select {
-	case line := <-told:
-		if !strings.Contains(line, "pass on the context of that lock") || !strings.Contains(line, "lock=n") {
-			t.Errorf("logged: %s", line)
-		}
-	case <-ctx.Done():
-		t.Error("nothing was logged")
-	}
-	if err := errors.Join(held.Release(t.Context()), <-waited); err != nil {
-		t.Error(err)
-	}
-}
-
-type writer func(line string)
-
-func (w writer) Write(b []byte) (int, error) {
-	w(string(b))
-	return len(b), nil
-}
-
 // A backend that was opened by its URL logs that it changes the server, and why.
 func TestChangeOfServerIsLogged(t *testing.T) {
 	t.Parallel()
