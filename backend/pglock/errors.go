@@ -216,6 +216,21 @@ func remedy(err error) string {
 		return "create the tables with holdfast init-store"
 	case strings.Contains(err.Error(), "server refused TLS connection"): // it has no type
 		return useTLS
+	case c != "" && !passes(c):
+		return storeerr.Unknown
 	}
 	return ""
+}
+
+// passes reports whether the server, or a pooler, may answer a retry differently although no operator has changed anything.
+func passes(code string) bool {
+	switch code[:min(len(code), 2)] {
+	case "08", "25", "40", "53", "55", "57", "58", "XX": // connection, a standby, rollback, resources, a lock, shutdown, the system
+		return true
+	}
+	switch code {
+	case codeQueueFull, "0A000", "26000", "42P05": // statements that were prepared before a change of the tables, or by another client of a pooler
+		return true
+	}
+	return false
 }

@@ -66,3 +66,17 @@ func TestTooOld(t *testing.T) {
 		t.Errorf("a release: %v", err)
 	}
 }
+
+// An answer whose code is not known to pass is refused: no retry mends it.
+func TestUnknownCodeIsRefused(t *testing.T) {
+	t.Parallel()
+	for code, refused := range map[string]bool{
+		"42703": true, // a column that is not there
+		"P0001": true, // a trigger of somebody
+		"53300": false, "57P03": false, "40001": false, "55P03": false, "25006": false, "08006": false, "26000": false, "54000": false,
+	} {
+		if err := unavailable("acquire", false, &pgconn.PgError{Severity: "ERROR", Code: code}); errors.Is(err, backend.ErrRefused) != refused {
+			t.Errorf("%s: %v; it being refused is %v", code, err, refused)
+		}
+	}
+}
