@@ -81,7 +81,6 @@ func unfuzzed() map[string]string {
 		"server/embedded.decodeBoot":   "hands a value to encoding/json",
 		"server/embedded.parseID":      "hands a value to strconv",
 		"examples/internal/web.Decode": "hands a body of bounded size to encoding/json",
-		"examples/filelock.decode":     "compares a checksum, and hands the rest to encoding/json",
 		"examples/internal/web.Parse":  "hands arguments to package flag",
 	}
 }
