@@ -63,6 +63,59 @@ func postman(t *testing.T, members []*testserver.Etcd) (*etcdlock.Backend, func(
 	}
 }
 
+// A call of several requests of which a later one is refused says that it may have worked.
+func TestRefusedAfterTheFirstPart(t *testing.T) {
+	t.Parallel()
+	members := testserver.StartEtcd(t, testserver.EtcdOptions{NoFsync: true})
+	var refused atomic.Value // the method
+	refused.Store("none")
+	client, err := clientv3.New(clientv3.Config{
+		Endpoints: testserver.Endpoints(members), Logger: zap.NewNop(),
+		DialOptions: []grpc.DialOption{grpc.WithChainUnaryInterceptor(
+			func(ctx context.Context, method string, req, reply any, cc *grpc.ClientConn, invoke grpc.UnaryInvoker, opts ...grpc.CallOption) error {
+				if strings.HasSuffix(method, refused.Load().(string)) {
+					return rpctypes.ErrGRPCPermissionDenied
+				}
+				return invoke(ctx, method, req, reply, cc, opts...)
+			})},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = client.Close() })
+	b, err := etcdlock.New(client, etcdlock.Config{MinTTL: time.Second, RequestTimeout: 30 * time.Second})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = b.Close() })
+	s, elsewhere := kept(t, b), kept(t, direct(t, members))
+	held := renewals(takeTimed(t, b, 2, 10*time.Minute))
+	renew := func(id backend.SessionID, leases []backend.TimedRenewal) func() error {
+		return func() error {
+			_, err := b.Renew(t.Context(), backend.RenewRequest{Session: id, Leases: leases})
+			return err
+		}
+	}
+	for _, c := range []struct {
+		what, refused string
+		mayHold       bool
+		do            func() error
+	}{
+		{"a session that is not known here", "/Range", false, renew(elsewhere, nil)},
+		{"timed leases, which move, and such a session", "/Range", true, renew(elsewhere, held.Leases)},
+		{"timed leases, which do not move any more", "/Range", true, renew("", held.Leases)},
+		{"a session", "/Range", true, renew(s, nil)},
+		{"the end of a session", "/LeaseRevoke", true, func() error { return b.EndSession(t.Context(), s) }},
+	} {
+		refused.Store(c.refused)
+		err := c.do()
+		refused.Store("none")
+		if away, ok := errors.AsType[*backend.UnavailableError](err); !ok || away.MayHold != c.mayHold || !errors.Is(err, backend.ErrRefused) {
+			t.Errorf("%s: %v", c.what, err)
+		}
+	}
+}
+
 // lost executes a transaction and loses its answer.
 func lost(_ *pb.TxnRequest, send func() error) error {
 	if err := send(); err != nil {

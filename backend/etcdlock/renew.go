@@ -54,6 +54,9 @@ func (b *Backend) Renew(ctx context.Context, req backend.RenewRequest) (backend.
 	if isLost(err) && !backend.IsCause(ctx, err) {
 		res.SessionLost, err = true, nil
 	}
+	if len(req.Leases) > 0 {
+		err = backend.PartDone(name, opRenew, err)
+	}
 	if err != nil {
 		return backend.RenewResult{}, err
 	}
@@ -71,6 +74,15 @@ func (b *Backend) renewSession(ctx context.Context, s *session) ([]backend.Loss,
 	if err != nil {
 		return nil, err
 	}
+	lost, err := b.confirmSession(ctx, s, on, before, ttls, term)
+	return lost, backend.PartDone(name, opRenew, err)
+}
+
+// confirmSession checks what a keep-alive of the session was answered with, and moves the session where its
+// renewal counts only on another etcd lease. The result is that of renewSession.
+func (b *Backend) confirmSession(
+	ctx context.Context, s *session, on *sessionLease, before map[string]leaseKey, ttls map[clientv3.LeaseID]int64, term uint64,
+) ([]backend.Loss, error) {
 	// The record lives and dies with the etcd lease. Reading it after the keep-alive proves that
 	// the lease that was extended is the session's. A lease reported as gone proves nothing by
 	// itself: a leader that was deposed while it slept never heard of it.

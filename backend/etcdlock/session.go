@@ -200,6 +200,8 @@ func (b *Backend) end(s *session, tell bool) {
 	}
 }
 
+const opEnd = "end a session"
+
 // EndSession ends the session, with its leases and places in the queue, in at most three requests.
 // The ID is dead afterwards. If the session is gone already, EndSession succeeds.
 //
@@ -232,7 +234,7 @@ func (b *Backend) EndSession(ctx context.Context, id backend.SessionID) error {
 	}
 	if lease != clientv3.NoLease {
 		if err := b.revokeNow(ctx, lease); err != nil {
-			return err
+			return backend.PartDone(name, opEnd, err)
 		}
 	}
 	if s != nil {
@@ -256,7 +258,6 @@ func (b *Backend) EndSession(ctx context.Context, id backend.SessionID) error {
 // deleteSession deletes the record of the session, and remembers that its ID was used. The record goes before the
 // leases: watchers then know that these did not expire.
 func (b *Backend) deleteSession(ctx context.Context, id backend.SessionID) (*clientv3.TxnResponse, error) {
-	const op = "end a session"
 	ops := []clientv3.Op{
 		clientv3.OpDelete(b.keys.session(id), clientv3.WithPrevKV()),
 		clientv3.OpDelete(b.keys.broken(id, "\x01"), clientv3.WithRange(b.keys.sessionAll(id).to)),
@@ -265,10 +266,10 @@ func (b *Backend) deleteSession(ctx context.Context, id backend.SessionID) (*cli
 	var resp *clientv3.TxnResponse
 	if err == nil {
 		remember := clientv3.OpPut(b.keys.opened(id), "", clientv3.WithLease(memory))
-		resp, err = b.txn(ctx, op, true, nil, append(ops, remember), nil)
+		resp, err = b.txn(ctx, opEnd, true, nil, append(ops, remember), nil)
 	}
 	if noSpace(err) { // it is remembered since it was opened, for as long as a late request can live
-		resp, err = b.txn(ctx, op, true, nil, ops, nil)
+		resp, err = b.txn(ctx, opEnd, true, nil, ops, nil)
 	}
 	if leaseGone(err) {
 		b.forgetMemory(memory)

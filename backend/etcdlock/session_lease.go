@@ -220,7 +220,7 @@ func (b *Backend) keepAliveSurely(ctx context.Context, ids []clientv3.LeaseID) (
 	now, err := b.readTerm(ctx, opRenew)
 	switch {
 	case err != nil:
-		return nil, err
+		return nil, backend.PartDone(name, opRenew, err)
 	case now != term && term != noTerm:
 		return nil, fail(ctx, opRenew, errDeposed, true)
 	}

@@ -370,7 +370,7 @@ func lateRelease(b *bench) {
 func lostRenewal(b *bench) {
 	p := b.process(time.Minute)
 	p.wire.set(once(http.MethodPut, "holdfast-session-", replyLost))
-	if _, err := p.Renew(b.Context(), backend.RenewRequest{Session: p.id}); !errors.Is(err, backend.ErrUnavailable) {
+	if _, err := p.Renew(b.Context(), backend.RenewRequest{Session: p.id}); !errors.Is(err, backend.ErrUnavailable) || !mayHold(err) {
 		b.Fatalf("Renew whose answer is lost: %v", err)
 	}
 	p.renew()

@@ -295,13 +295,13 @@ func (b *Backend) Renew(ctx context.Context, req backend.RenewRequest) (backend.
 			return err
 		}
 		b.checkStream(pulse)
-		return s.present(ctx, ttl)
+		return backend.PartDone(name, opRenew, b.fail(ctx, opRenew, s.present(ctx, ttl), true))
 	}()
 	switch {
 	case isKindOf(err, backend.ErrSessionLost) && !backend.IsCause(ctx, err):
 		return backend.RenewResult{SessionLost: true}, nil
 	case err != nil:
-		return backend.RenewResult{}, b.fail(ctx, opRenew, err, false)
+		return backend.RenewResult{}, b.fail(ctx, opRenew, err, true)
 	}
 	s.extend(asked, ttl)
 	s.mu.Lock()

@@ -134,6 +134,9 @@ func (b *Backend) Renew(ctx context.Context, req backend.RenewRequest) (backend.
 	for chunk := range chunks(req.Leases) {
 		got, err := b.renewChunk(ctx, chunk)
 		if err != nil {
+			if before, ok := errors.AsType[*backend.UnavailableError](failed); ok && before.MayHold {
+				err = stillUnknown(err)
+			}
 			failed = err
 			got = slices.Repeat([]backend.Renewal{{Err: err}}, len(chunk))
 		}

@@ -141,7 +141,7 @@ func (s *session) enroll(ctx context.Context) error {
 // Renew is a write, so that the leader has seen it: a server that has lost its leader still answers
 // reads for a while.
 func (s *session) Renew(ctx context.Context) error {
-	for steady := false; !steady; {
+	for steady, first := false, true; !steady; first = false {
 		err := s.settled(ctx)
 		sent := time.Now()
 		var stat *zk.Stat
@@ -151,6 +151,9 @@ func (s *session) Renew(ctx context.Context) error {
 		if errors.Is(err, zk.ErrNoNode) {
 			s.Expire(backend.CauseGone)
 			return backend.ErrSessionLost
+		}
+		if err != nil && !first {
+			err = backend.PartDone(name, opRenew, s.b.fail(ctx, opRenew, err, true))
 		}
 		if err != nil {
 			return err

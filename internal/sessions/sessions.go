@@ -284,7 +284,7 @@ func (r *Sessions[P]) renew(ctx context.Context, m *member[P]) error {
 	if m.Left() <= 0 {
 		return backend.ErrSessionLost
 	}
-	return r.cfg.Fail(ctx, opRenew, m.peer.Renew(ctx), false)
+	return r.cfg.Fail(ctx, opRenew, m.peer.Renew(ctx), true)
 }
 
 // End ends a session, and everything that lives with it. If the session has ended already, End

@@ -148,6 +148,17 @@ func TestEndIsRetried(t *testing.T) {
 	}
 }
 
+// TestLostRenewal: a renewal without an answer may have worked.
+func TestLostRenewal(t *testing.T) {
+	t.Parallel()
+	all, st, req := open(t, time.Hour, nil)
+	st.down.Store(true)
+	_, err := all.Renew(t.Context(), backend.RenewRequest{Session: req.ID})
+	if away, ok := errors.AsType[*backend.UnavailableError](err); !ok || !away.MayHold {
+		t.Errorf("a renewal while the store is down: %v", err)
+	}
+}
+
 // TestFailedOpen: an open that failed leaves nothing here, and is cleaned up in the store.
 func TestFailedOpen(t *testing.T) {
 	t.Parallel()

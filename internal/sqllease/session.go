@@ -65,7 +65,7 @@ func (b *Leases) EndSession(ctx context.Context, id backend.SessionID) error {
 	for again := false; ; again = true {
 		names, err := b.locksOf(ctx, id)
 		if err != nil {
-			return err
+			return err // MayHold is set
 		}
 		if again && len(names) == 0 {
 			return nil
@@ -75,6 +75,9 @@ func (b *Leases) EndSession(ctx context.Context, id backend.SessionID) error {
 			lived = t.endSession(id)
 			return nil
 		}))
+		if again {
+			err = backend.PartDone(b.caps.Name, op, err)
+		}
 		if err != nil {
 			return err
 		}
