@@ -29,8 +29,8 @@ type observation struct {
 // read: the periods do not overlap, and all are after the last renewal. The API server refuses to end the
 // session if there was a newer one. The clocks of the API servers only say which session is worth the time.
 func (b *Backend) observe(ctx context.Context, lock string) bool {
-	begun := time.Now()
 	s, before := b.suspect(objectName(lock))
+	begun := time.Now()
 	if s == nil {
 		return false
 	}
