@@ -344,3 +344,30 @@ func TestStoreThatNeverAnswered(t *testing.T) {
 		})
 	}
 }
+
+// A store without sessions answers a call that waits only when the wait is over. It was there if the call waited for longer
+// than Config.Timeout, and is waited for when it goes away.
+func TestStoreThatKeptACallWaiting(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		const timeout = 5 * time.Second
+		f, _ := newFaults(t)
+		f.caps = func(c *backend.Capabilities) { c.Sessions = false }
+		c := newClient(t, f, holdfast.Config{Timeout: timeout})
+		began := time.Now()
+		waits := func(context.Context, func() (backend.Grant, error)) (backend.Grant, error) {
+			switch at := time.Since(began); {
+			case at < timeout:
+				time.Sleep(2 * timeout)
+				return backend.Grant{}, unavailable(true)
+			case at < 4*timeout:
+				return backend.Grant{}, unavailable(false)
+			}
+			free := *f.lastAsked.Load()
+			free.Wait = false
+			return f.Backend.Acquire(t.Context(), free)
+		}
+		f.acquire.Store(&waits)
+		mustRelease(t, mustAcquire(t, c, "n"))
+	})
+}

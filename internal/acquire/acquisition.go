@@ -166,8 +166,9 @@ type attempt struct {
 	ctx    requestContext
 	got    Candidate
 	missed time.Duration // see clock.Clock.At
-	in     *attempts     // nil once it is not in progress, or is interrupted
-	slot   int           // in that list
+	begun  clock.Instant
+	in     *attempts // nil once it is not in progress, or is interrupted
+	slot   int       // in that list
 }
 
 // prepare registers the next attempt, so that a loss reported while its request is in progress is not
@@ -179,7 +180,7 @@ func (a *acquisition) prepare(ctx context.Context) (*attempt, error) {
 	if a.began == 0 {
 		a.began = now
 	}
-	x := &attempt{ctx: requestContext{Context: ctx}, got: a.req.Candidates.Candidate(), missed: missed}
+	x := &attempt{ctx: requestContext{Context: ctx}, got: a.req.Candidates.Candidate(), missed: missed, begun: now}
 	a.Mu.Lock()
 	defer a.Mu.Unlock()
 	var sess *liveness.Session
@@ -231,7 +232,7 @@ func (a *acquisition) attempt(ctx context.Context, x *attempt) error {
 	case cut:
 		a.unknown = true
 	}
-	if !cut && !IsUnavailable(err) {
+	if !cut && (!IsUnavailable(err) || time.Duration(a.Clock.Now()-x.begun) >= a.Timeout) { // a call that waited for so long was in the queue
 		a.back()
 	}
 	x.ctx.finish()
