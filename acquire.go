@@ -20,8 +20,8 @@ import (
 // no segment is empty, "." or "..": "orders/1" is a name, "/orders/1" and "a//b" are not.
 //
 // While the backend is unavailable Acquire retries under the same lease ID, so a lost reply never
-// means two grants. A backend that has never answered this client is ErrUnavailable after Config.Timeout,
-// whatever ctx is. When it fails, a lease that may have been granted, and a place in the queue, is
+// means two grants. Without Wait, a backend that has never answered this client is ErrUnavailable after
+// Config.Timeout, whatever ctx is. When it fails, a lease that may have been granted, and a place in the queue, is
 // released. Acquire waits up to 250 ms for that to be answered; then it continues in the background.
 //
 // Errors: ErrHeld after Wait; the cause of ctx; ErrInvalid and ErrUnsupported, before anything is

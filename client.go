@@ -25,8 +25,8 @@ type Config struct {
 	// Owner identifies the client to people who inspect a lock. Default: "host:pid". Optional.
 	Owner string
 	// Timeout is how long a call that does not wait for a lock retries while the backend is
-	// unavailable. The call's context may end it sooner. It is also how long any call waits for a
-	// backend that has never answered this client. Default: 10 s. Optional.
+	// unavailable. The call's context may end it sooner. It is also how long a call
+	// without Wait waits for a backend that has never answered this client. Default: 10 s. Optional.
 	Timeout time.Duration
 	// Logger receives problems that no call returns, such as those of background work, and why a
 	// call that waits gets no lock: the store is unavailable, or in quarantine. Default:

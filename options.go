@@ -60,8 +60,8 @@ func TTL(d time.Duration) Option {
 	})
 }
 
-// Wait bounds the time spent in the queue. After d the error is ErrHeld. Zero does not wait. By
-// default Acquire waits until its context ends.
+// Wait bounds the time spent in the queue, and waiting for a backend that is unavailable. After d the
+// error is ErrHeld, or ErrUnavailable. Zero does not wait. By default Acquire waits until its context ends.
 func Wait(d time.Duration) AcquireOption {
 	return acquireFunc(func(s *settings) error {
 		if d < 0 {

@@ -306,7 +306,7 @@ func (a *acquisition) again(within context.Context, err error, n int) bool {
 		a.unknown = a.unknown || away.MayHold
 		a.warnAway(err)
 		pause := max(Backoff(n), min(away.RetryAfter, time.Second))
-		if !a.answered.Load() {
+		if a.req.Patience < 0 && !a.answered.Load() {
 			left := a.Timeout - time.Duration(a.Clock.Now()-a.began)
 			if left <= 0 {
 				return false // only a store that was there is waited for

@@ -30,7 +30,7 @@ func (o *lockOptions) addPassBackend(cmd *cobra.Command) {
 func (o *lockOptions) add(cmd *cobra.Command) {
 	f := cmd.Flags()
 	f.DurationVar(&o.ttl, "ttl", 30*time.Second, "how long the lease lasts without a renewal")
-	f.DurationVar(&o.wait, "wait", 0, "how long to wait in the queue, and for a Holdfast server that is unavailable (default: in the queue without limit)")
+	f.DurationVar(&o.wait, "wait", 0, "how long to wait in the queue, and for a store that is unavailable (default: in the queue without limit, for a store that never answered 10s)")
 	f.BoolVar(&o.try, "try", false, "do not wait if the lock is held")
 	f.BoolVar(&o.shared, "shared", false, "share the lock with other shared holders, such as readers")
 	f.IntVar(&o.limit, "limit", 1, "how many permits of the lock can be held at the same time")
