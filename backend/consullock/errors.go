@@ -42,10 +42,13 @@ func denied(err error) bool {
 	return errors.As(err, &status) && status.Code == http.StatusForbidden || isRefused(err, becauseDenied)
 }
 
-// refused reports whether Consul has answered that it did nothing: with 4xx, or with a refused
-// transaction.
+// refused reports whether it is certain that nothing was done: there was no connection, or Consul has answered
+// that, with 4xx or with a refused transaction.
 func refused(err error) bool {
 	if _, ok := errors.AsType[*txnError](err); ok {
+		return true
+	}
+	if storeerr.IsDial(err) {
 		return true
 	}
 	const first, last = 400, 499

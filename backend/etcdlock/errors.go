@@ -33,7 +33,7 @@ func fail(ctx context.Context, op string, err error, changes bool) error {
 	case storeerr.IsKind(err):
 		return err
 	}
-	if none, ok := errors.AsType[*unconnectedError](err); ok {
+	if none, ok := errors.AsType[*storeerr.UnconnectedError](err); ok {
 		return &backend.UnavailableError{Backend: name, Op: op, MayHold: changes, Err: none}
 	}
 	cause := plain(storeerr.Cause(ctx, err))

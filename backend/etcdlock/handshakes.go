@@ -97,28 +97,20 @@ func (h *handshakes) request(ctx context.Context, method string, req, reply any,
 		return refusal
 	}
 	if _, why, ok := strings.Cut(status.Convert(err).Message(), "latest balancer error: "); ok && ctx.Err() != nil {
-		return &unconnectedError{why, context.Cause(ctx)}
+		return unconnected(why, context.Cause(ctx))
 	}
 	return err
 }
 
-// unconnectedError is the error of a request that had no connection when its context ended. The client of etcd would
-// only report the context. Some endpoints may refuse this client, but not all: see watch.
-type unconnectedError struct {
-	why string // as gRPC has it: of one of the endpoints
-	err error  // the cause of the context
-}
-
-// Error returns what comes last in the text of gRPC, which is the system's, and the cause of the context.
-func (e *unconnectedError) Error() string {
-	_, why, ok := strings.Cut(strings.TrimSuffix(e.why, `"`), "Error while dialing: ")
-	if !ok {
-		why = e.why
+// unconnected returns the error of a request that had no connection when its context ended, of which the client of
+// etcd would only report the context. It has what comes last in the text of gRPC, which is the system's. Some endpoints
+// may refuse this client, but not all: see watch.
+func unconnected(why string, cause error) error {
+	if _, dial, ok := strings.Cut(strings.TrimSuffix(why, `"`), "Error while dialing: "); ok {
+		why = dial
 	}
-	return why + " (" + e.err.Error() + ")"
+	return &storeerr.UnconnectedError{Why: why, Err: cause}
 }
-
-func (e *unconnectedError) Unwrap() error { return e.err }
 
 // refusalError is why every endpoint refuses this client.
 type refusalError struct{ error }

@@ -80,11 +80,13 @@ func (b *Backend) run() {
 			st.tried = make(chan struct{})
 		}
 		st.mu.Unlock()
-		if err == nil && time.Since(begun) > young {
+		if time.Since(begun) > young {
 			failures = 0
-			continue
+			if err == nil {
+				continue
+			}
 		}
-		if err != nil {
+		if err != nil && failures == 0 { // once, not for each attempt while the API server is away
 			b.cfg.Logger.WarnContext(b.base, "the watch of the Leases broke", slog.Any("error", err))
 		}
 		failures++

@@ -217,6 +217,9 @@ func connect(ctx context.Context, option rueidis.ClientOption) (rueidis.Client, 
 	}()
 	select {
 	case d := <-done:
+		if errors.Is(d.err, context.DeadlineExceeded) {
+			d.err = fmt.Errorf("no answer: %w", d.err)
+		}
 		if d.err != nil {
 			return nil, &sentError{err: fromRueidis(d.err)}
 		}

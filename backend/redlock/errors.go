@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net"
 	"slices"
 	"time"
 
@@ -136,10 +135,4 @@ func refused(code string) bool {
 	default:
 		return false
 	}
-}
-
-// isDialError reports whether no connection was made.
-func isDialError(err error) bool {
-	op, ok := errors.AsType[*net.OpError](err)
-	return ok && op.Op == "dial"
 }

@@ -14,6 +14,7 @@ import (
 
 	"github.com/holdfast-io/holdfast/internal/conns"
 	"github.com/holdfast-io/holdfast/internal/redisprogram"
+	"github.com/holdfast-io/holdfast/internal/storeerr"
 )
 
 //go:embed lua/*.lua
@@ -245,7 +246,7 @@ func (e *rueidisEar) close() {
 // fromRueidis distinguishes the answers of the server, and what was not sent, from all other
 // errors.
 func fromRueidis(err error) error {
-	if err != nil && isDialError(err) {
+	if err != nil && storeerr.IsDial(err) {
 		return &unsentError{fmt.Errorf("redis: %w", err)}
 	}
 	return redisprogram.FromRueidis(err)

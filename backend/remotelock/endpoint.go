@@ -15,6 +15,7 @@ import (
 
 	"github.com/holdfast-io/holdfast/backend"
 	"github.com/holdfast-io/holdfast/internal/conns"
+	"github.com/holdfast-io/holdfast/internal/storeerr"
 	"github.com/holdfast-io/holdfast/internal/wire"
 )
 
@@ -138,19 +139,13 @@ func (b *Backend) sendTo(ctx context.Context, e *endpoint, c call, others bool) 
 	}
 	res, err := calls.Do(req)
 	if err != nil {
-		return nil, !isDial(err), err //nolint:wrapcheck // failed maps it
+		return nil, !storeerr.IsDial(err), err //nolint:wrapcheck // failed maps it
 	}
 	if err := b.servers.compare(e, res); err != nil {
 		_ = res.Body.Close()
 		return nil, !errors.Is(err, errNotServed), err
 	}
 	return res, true, nil
-}
-
-// isDial reports whether there was no connection for a request.
-func isDial(err error) bool {
-	dial, ok := errors.AsType[*net.OpError](err)
-	return ok && dial.Op == "dial"
 }
 
 // check finds out, before the first use of one of several servers, whether it answers and is ready.
@@ -301,7 +296,7 @@ func (e *endpoint) settle(ctx context.Context) error {
 		return nil
 	}
 	asks.close()
-	if isDial(err) || ctx.Err() != nil {
+	if storeerr.IsDial(err) || ctx.Err() != nil {
 		return err
 	}
 	p := &e.protocol

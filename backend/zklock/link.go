@@ -426,7 +426,7 @@ func (l *link) await(ctx context.Context) error {
 			case <-l.over:
 				return backend.ErrClosed
 			case <-ctx.Done():
-				return context.Cause(ctx)
+				return l.refusals.Unconnected(ctx)
 			}
 		}
 	}

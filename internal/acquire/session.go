@@ -2,6 +2,7 @@ package acquire
 
 import (
 	"context"
+	"errors"
 
 	"github.com/holdfast-io/holdfast/backend"
 	"github.com/holdfast-io/holdfast/internal/clock"
@@ -84,12 +85,18 @@ func (s *Session) obtain(ctx context.Context, now clock.Instant) (*liveness.Sess
 func (s *Session) open(op *opening) {
 	a := s.a
 	live := liveness.NewSession(a.TTL)
-	ctx, cancel := context.WithTimeout(a.background, min(a.TTL, a.Timeout))
+	long := min(a.TTL, a.Timeout)
+	ctx, cancel := context.WithTimeoutCause(a.background, long, NoAnswer(long))
 	defer cancel()
 	sent := a.Clock.Now()
 	err := a.Backend.OpenSession(ctx, backend.SessionRequest{ID: live.ID, TTL: live.TTL, Lost: func(l backend.Loss) { a.tellLoss(live, l) }})
 	if err != nil && ctx.Err() != nil && !IsUnavailable(err) {
 		err = &backend.UnavailableError{Backend: a.caps.Name, Op: "open session", Err: err}
+	}
+	if away, ok := errors.AsType[*backend.UnavailableError](err); ok && away.MayHold {
+		nothing := *away
+		nothing.MayHold = false // not the lease that a caller opens it for: nothing was requested under it yet
+		err = &nothing
 	}
 	if err == nil {
 		a.back()

@@ -108,7 +108,7 @@ func (a *Agent) Try(ctx context.Context, f func(context.Context) error) error {
 
 // tryFor makes one attempt of a given length.
 func (a *Agent) tryFor(ctx context.Context, long time.Duration, f func(context.Context) error) error {
-	bound := within(ctx, long, context.DeadlineExceeded)
+	bound := within(ctx, long, nil)
 	defer bound.finish()
 	err := f(bound)
 	switch {

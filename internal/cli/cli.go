@@ -21,6 +21,7 @@ import (
 	"github.com/holdfast-io/holdfast"
 	"github.com/holdfast-io/holdfast/backend"
 	"github.com/holdfast-io/holdfast/backend/sqlitelock"
+	"github.com/holdfast-io/holdfast/internal/acquire"
 	"github.com/holdfast-io/holdfast/internal/remoteurl"
 	"github.com/holdfast-io/holdfast/open"
 )
@@ -238,7 +239,8 @@ func (a *app) open(ctx context.Context) (backend.Backend, error) {
 	if err != nil {
 		return nil, err
 	}
-	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
+	const long = 10 * time.Second
+	ctx, cancel := context.WithTimeoutCause(ctx, long, acquire.NoAnswer(long))
 	defer cancel()
 	return open.URL(ctx, url, open.Options{Logger: a.logger()})
 }

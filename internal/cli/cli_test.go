@@ -7,10 +7,12 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net"
 	"os"
 	"os/exec"
 	ossignal "os/signal"
 	"path/filepath"
+	"regexp"
 	"runtime"
 	"strings"
 	"syscall"
@@ -225,6 +227,56 @@ func TestExitStatuses(t *testing.T) {
 	}
 	if after := run(t, command(t, url, "show", "taken", "--json")); !strings.Contains(after.out, `"expires_at"`) {
 		t.Errorf("bad usage has changed something: %s", after.out)
+	}
+}
+
+// A store that is down, or that accepts connections and never answers, ends a command without --wait: with 74, and with
+// the reason.
+func TestStoreIsDown(t *testing.T) {
+	t.Parallel()
+	silent, err := net.Listen("tcp", "127.0.0.1:0") // the kernel accepts
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = silent.Close() })
+	for _, kind := range []struct {
+		name, addr, reason string
+	}{
+		{"closed", fmt.Sprintf("127.0.0.1:%d", testserver.FreePort(t)), "connection refused"},
+		{"silent", silent.Addr().String(), `no answer|i/o timeout|timeout: context deadline exceeded|use of closed network connection`},
+	} {
+		config := filepath.Join(t.TempDir(), "kubeconfig")
+		text := `{"apiVersion": "v1", "kind": "Config", "current-context": "c",
+			"contexts": [{"name": "c", "context": {"cluster": "k", "user": "u"}}], "users": [{"name": "u", "user": {"token": "t"}}],
+			"clusters": [{"name": "k", "cluster": {"server": "http://` + kind.addr + `"}}]}`
+		if err := os.WriteFile(config, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		for scheme, rest := range map[string]string{
+			"redis": "", "etcd": "", "zookeeper": "", "consul": "", "holdfast": "", "kubernetes": "", "redlock": "",
+			"postgres": "/db", "postgres+advisory": "/db", "mysql": "/db", "mysql+getlock": "/db",
+		} {
+			t.Run(kind.name+"/"+scheme, func(t *testing.T) {
+				t.Parallel()
+				url, reason := scheme+"://"+kind.addr+rest, kind.reason
+				switch scheme {
+				case "kubernetes":
+					url = "kubernetes://default?kubeconfig=" + config
+				case "redlock":
+					_, port, _ := net.SplitHostPort(kind.addr)
+					url, reason = url+",localhost:"+port+",[::1]:"+port, "too few nodes answered"
+				case "postgres", "postgres+advisory", "mysql", "mysql+getlock":
+					url = scheme + "://user@" + kind.addr + rest
+				}
+				got := run(t, command(t, url, "run", "n", "--", "true"))
+				if got.status != 74 || !regexp.MustCompile(reason).MatchString(got.stderr) {
+					t.Errorf("status %d; stderr %q, want %q in it", got.status, got.stderr, reason)
+				}
+				if strings.Contains(got.stderr, "unknown state") || strings.Contains(got.stderr, "may have worked") || strings.Count(got.stderr, "\n") > 5 {
+					t.Errorf("too much is said of a lock that was never requested: %s", got.stderr)
+				}
+			})
+		}
 	}
 }
 

@@ -1,6 +1,7 @@
 package storeerr
 
 import (
+	"context"
 	"sync"
 	"time"
 )
@@ -15,6 +16,7 @@ const refusalTime = 10 * time.Second
 type Endpoints struct {
 	mu      sync.Mutex
 	refusal map[string]refusal
+	last    error // of the last attempt; nil: it succeeded
 	changed chan struct{}
 }
 
@@ -28,6 +30,7 @@ type refusal struct {
 func (e *Endpoints) Tried(endpoint string, err error) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
+	e.last = err
 	if err == nil || ofTLS("", err) == "" {
 		delete(e.refusal, endpoint)
 		return
@@ -40,6 +43,16 @@ func (e *Endpoints) Tried(endpoint string, err error) {
 		close(e.changed)
 		e.changed = nil
 	}
+}
+
+// Unconnected returns the error of a request whose context ended while there was no connection.
+func (e *Endpoints) Unconnected(ctx context.Context) error {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.last == nil {
+		return context.Cause(ctx)
+	}
+	return &UnconnectedError{Why: e.last.Error(), Err: context.Cause(ctx)}
 }
 
 // Refusal returns the error of one of the endpoints if n of them refused lately, and otherwise a channel that

@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net"
 	"strings"
 
 	"github.com/holdfast-io/holdfast/backend"
@@ -50,7 +51,28 @@ func Of(ctx, life context.Context, err error) (bool, error) {
 	case IsKind(err):
 		return true, err
 	}
+	if none, ok := errors.AsType[*UnconnectedError](err); ok {
+		return false, none
+	}
 	return false, Cause(ctx, err)
+}
+
+// UnconnectedError is the error of a request that had no connection when its context ended. It was not sent.
+type UnconnectedError struct {
+	Why string // the error of the last attempt to connect to one of the endpoints
+	Err error  // the cause of the context
+}
+
+// Error returns why there was no connection, and the cause of the context.
+func (e *UnconnectedError) Error() string { return e.Why + " (" + e.Err.Error() + ")" }
+
+// Unwrap returns the cause of the context.
+func (e *UnconnectedError) Unwrap() error { return e.Err }
+
+// IsDial reports whether there was no connection for a request, so that nothing was sent.
+func IsDial(err error) bool {
+	op, ok := errors.AsType[*net.OpError](err)
+	return ok && op.Op == "dial"
 }
 
 // Lacks returns the error of a request that a store refuses for want of a right, which is named in the
