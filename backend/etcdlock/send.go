@@ -64,7 +64,7 @@ func (c *committer) try(ctx context.Context, t txn) (*pb.TxnResponse, error) {
 	defer cancel()
 	resp, err := c.b.client.Txn(ctx).If(t.cmps...).Then(t.then...).Else(t.els...).Commit()
 	if err != nil {
-		return nil, err
+		return nil, err //nolint:wrapcheck // the caller maps it
 	}
 	c.b.cluster.Store(resp.Header.ClusterId)
 	return (*pb.TxnResponse)(resp), nil

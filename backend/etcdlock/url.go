@@ -112,7 +112,7 @@ func (t *target) connect(ctx context.Context) (*clients, error) {
 	cc.Context = ctx
 	if t.user == "" {
 		c, err := clientv3.New(cc)
-		return &clients{main: c}, err
+		return &clients{main: c}, err //nolint:wrapcheck // the caller maps it
 	}
 	anonymous, err := t.clientConfig()
 	if err != nil {
@@ -121,7 +121,7 @@ func (t *target) connect(ctx context.Context) (*clients, error) {
 	anonymous.Context = ctx
 	login, err := clientv3.New(anonymous)
 	if err != nil {
-		return nil, err
+		return nil, err //nolint:wrapcheck // the caller maps it
 	}
 	cc.Username, cc.Password = t.user, t.password
 	cc.DialOptions = append([]grpc.DialOption{grpc.WithChainUnaryInterceptor(

@@ -280,8 +280,9 @@ func aliveToTheHasty(b *bench) {
 			return false
 		}
 		const tries = 3
-		failed := make(chan error, 1)
+		failed, ended := make(chan error, 1), make(chan struct{})
 		go func() {
+			defer close(ended)
 			for range tries {
 				q := b.processOn(time.Minute, func(next http.RoundTripper) http.RoundTripper { return anHourAhead{next} })
 				_, err := q.acquire(q.ask(name))
@@ -302,7 +303,7 @@ func aliveToTheHasty(b *bench) {
 			select {
 			case <-tick.C:
 				if !p.renewed(&sent) {
-					<-failed
+					<-ended
 					return false
 				}
 			case err := <-failed:

@@ -62,6 +62,7 @@ func TestPlacesRunOut(t *testing.T) {
 
 	for _, lock := range []string{"last", "end", "over"} {
 		t.Run(lock, func(t *testing.T) {
+			t.Parallel()
 			const callers, rounds = 4, 5
 			var wg sync.WaitGroup
 			var inside atomic.Int32
@@ -114,22 +115,22 @@ func withSequences(t *testing.T, sequences map[string]int32) *testserver.ZooKeep
 	log := binary.BigEndian.AppendUint64([]byte("ZKLG\x00\x00\x00\x02"), 0)
 	add := func(op uint32, path string, rest []byte) {
 		zxid++
-		txn := binary.BigEndian.AppendUint64(nil, 1)                // session
-		txn = binary.BigEndian.AppendUint32(txn, 0)                 // number of the request
-		txn = binary.BigEndian.AppendUint64(txn, zxid)              //
-		txn = binary.BigEndian.AppendUint64(txn, 0)                 // time
-		txn = binary.BigEndian.AppendUint32(txn, op)                //
-		txn = binary.BigEndian.AppendUint32(txn, uint32(len(path))) //nolint:gosec // short
+		txn := binary.BigEndian.AppendUint64(nil, 1)   // session
+		txn = binary.BigEndian.AppendUint32(txn, 0)    // number of the request
+		txn = binary.BigEndian.AppendUint64(txn, zxid) //
+		txn = binary.BigEndian.AppendUint64(txn, 0)    // time
+		txn = binary.BigEndian.AppendUint32(txn, op)   //
+		txn = binary.BigEndian.AppendUint32(txn, uint32(len(path)))
 		txn = append(append(txn, path...), rest...)
 		log = binary.BigEndian.AppendUint64(log, uint64(adler32.Checksum(txn)))
-		log = binary.BigEndian.AppendUint32(log, uint32(len(txn))) //nolint:gosec // short
+		log = binary.BigEndian.AppendUint32(log, uint32(len(txn)))
 		log = append(append(log, txn...), 'B')
 	}
 	for lock, number := range sequences {
 		const opCreate, opDelete = 1, 2
 		path := "/holdfast/locks/" + lock + "/preset"
 		// No data, no rights, not ephemeral, and what the parent's sequence is afterwards.
-		add(opCreate, path, binary.BigEndian.AppendUint32(make([]byte, 9), uint32(number))) //nolint:gosec // as the server reads it
+		add(opCreate, path, binary.BigEndian.AppendUint32(make([]byte, 9), uint32(number)))
 		add(opDelete, path, nil)
 	}
 	if err := os.WriteFile(name, log, 0o600); err != nil {

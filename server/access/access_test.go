@@ -80,9 +80,9 @@ func listen(t *testing.T, network, address string) net.Listener {
 }
 
 // status sends a request and returns the status and the body.
-func status(t *testing.T, c *http.Client, method, url, body, token string) (int, string) {
+func status(t *testing.T, c *http.Client, method, address, body, token string) (int, string) {
 	t.Helper()
-	req, err := http.NewRequestWithContext(t.Context(), method, url, strings.NewReader(body))
+	req, err := http.NewRequestWithContext(t.Context(), method, address, strings.NewReader(body))
 	if err != nil {
 		t.Fatal(err)
 	}
