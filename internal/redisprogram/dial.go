@@ -7,7 +7,6 @@ import (
 	"errors"
 	"io"
 	"net"
-	"strings"
 	"sync/atomic"
 	"syscall"
 	"time"
@@ -70,9 +69,11 @@ func (r *refusable) Read(p []byte) (int, error) {
 	if n == 0 {
 		return n, r.reason(err)
 	}
-	line, rest, ended := strings.Cut(string(p[:n]), "\r\n")
-	if !r.read.Swap(true) && ended && rest == "" && line[0] == '-' {
-		said := FromServer(line[1:])
+	first := !r.read.Swap(true)
+	text, minus := bytes.CutPrefix(p[:n], []byte("-"))
+	line, rest, ended := bytes.Cut(text, []byte("\r\n"))
+	if first && minus && ended && len(rest) == 0 {
+		said := FromServer(string(line))
 		r.said.Store(&said)
 	} else {
 		r.said.Store(nil)

@@ -3,6 +3,7 @@ package redisprogram_test
 import (
 	"context"
 	"errors"
+	"net"
 	"slices"
 	"testing"
 	"testing/fstest"
@@ -86,5 +87,25 @@ func TestForms(t *testing.T) {
 				t.Errorf("after it was forgotten: %v", err)
 			}
 		})
+	}
+}
+
+// What answers at the address may be no Redis.
+func TestLastWordsOfAnotherServer(t *testing.T) {
+	t.Parallel()
+	for sent, end := range map[string]string{"\r\n": "EOF", "-ERR no\r\n": "redis: no", "-ERR no\r\n\r\n": "EOF", "+OK\r\n": "EOF"} {
+		here, there := net.Pipe()
+		go func() {
+			_, _ = there.Write([]byte(sent))
+			_ = there.Close()
+		}()
+		words := redisprogram.LastWords(here)
+		var err error
+		for err == nil {
+			_, err = words.Read(make([]byte, 100))
+		}
+		if err.Error() != end {
+			t.Errorf("after %q: %v", sent, err)
+		}
 	}
 }
