@@ -39,25 +39,30 @@ func (b *Backend) fail(ctx context.Context, op string, err error, changes bool) 
 }
 
 // lacking adds which right is missing to an answer of the API server that a right is missing. Its own
-// message has the verb and the user.
+// message has the verb and the user, and nothing else distinguishes the answer from a refusal by the
+// namespace, which has a quota or is being deleted.
 func lacking(err error) error {
 	s, ok := errors.AsType[*statusError](err)
 	if !ok || s.code != http.StatusForbidden {
 		return err
 	}
-	right := "that the API server names"
 	if _, after, found := strings.Cut(s.message, " cannot "); found {
 		if verb, _, found := strings.Cut(after, " resource "); found {
-			right = "to " + verb + " leases"
+			return storeerr.Lacks(name, "to "+verb+" leases", err)
 		}
 	}
-	return storeerr.Lacks(name, right, err)
+	return err
 }
 
 // remedy returns what to change where the API server refuses this client until somebody does, or "".
 func remedy(err error) string {
-	if s, ok := errors.AsType[*statusError](err); ok && s.code == http.StatusUnauthorized {
-		return "correct the credentials of the kubeconfig, or of the service account"
+	if s, ok := errors.AsType[*statusError](err); ok {
+		switch s.code {
+		case http.StatusUnauthorized:
+			return "correct the credentials of the kubeconfig, or of the service account"
+		case http.StatusForbidden:
+			return storeerr.Unknown
+		}
 	}
 	return ""
 }

@@ -12,6 +12,7 @@ import (
 
 	"github.com/holdfast-io/holdfast/backend"
 	"github.com/holdfast-io/holdfast/backend/k8slock"
+	"github.com/holdfast-io/holdfast/internal/launch"
 	"github.com/holdfast-io/holdfast/internal/leasetest"
 	"github.com/holdfast-io/holdfast/internal/testserver"
 )
@@ -26,7 +27,7 @@ func TestFaults(t *testing.T) {
 		"deaf-watch": deafWatch, "deaf-observer": deafObserver, "broken-watch": brokenWatch, "conflicts": conflicts, "requests": requests, "refused": refused, "full-queue": fullQueue,
 		"names": names, "garbage": garbage, "unused": unused, "dead-to-the-hasty": deadToTheHasty,
 		"forgotten-writes": forgottenWrites, "strange-session": strangeSession,
-		"many-at-once": manyAtOnce,
+		"many-at-once": manyAtOnce, "namespace-is-deleted": namespaceIsDeleted,
 	} {
 		server.Namespace(name)
 		t.Run(name, func(t *testing.T) {
@@ -429,6 +430,28 @@ func objectDeleted(b *bench) {
 	if _, next := p.take("a"); next.Token <= g.Token {
 		b.Errorf("token %d after %d", next.Token, g.Token)
 	}
+}
+
+// namespaceIsDeleted: an API server that accepts no new objects in the namespace answers as if a right were missing. The
+// user lacks none, and holders keep their locks.
+func namespaceIsDeleted(b *bench) {
+	p := b.process(time.Minute)
+	req, _ := p.take("a")
+	if _, err := launch.KubernetesCall(b.Context(), b.server.Server, http.MethodDelete, "/api/v1/namespaces/"+b.namespace, ""); err != nil {
+		b.Fatal(err)
+	}
+	var err error
+	leasetest.Eventually(b.T, "the API server refuses new objects", func() bool {
+		_, err = p.Acquire(b.Context(), p.ask(string(backend.NewLeaseID())))
+		return errors.Is(err, backend.ErrRefused)
+	})
+	if strings.Contains(err.Error(), "the right") {
+		b.Errorf("%v", err)
+	}
+	if res, err := p.Renew(b.Context(), backend.RenewRequest{Session: p.id}); err != nil || res.SessionLost || len(res.Lost) > 0 {
+		b.Errorf("%+v, %v", res, err)
+	}
+	p.give(req)
 }
 
 func (b *bench) delete(name string) {
