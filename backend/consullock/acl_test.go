@@ -87,6 +87,48 @@ func TestRights(t *testing.T) {
 	if !errors.Is(err, backend.ErrUnavailable) || strings.Contains(err.Error(), secret) {
 		t.Errorf("a session without the right to one: %v", err)
 	}
+
+	// A token that does not exist any more lacks no right.
+	gone, secret := with("gone", sessions+` key_prefix "team/locks/" { policy = "write" }`)
+	id = session(t, gone, nil)
+	deleteToken(t, server.Addr(), management, secret)
+	for what, call := range map[string]func(ctx context.Context) error{
+		"acquire": func(ctx context.Context) error {
+			_, err := gone.Acquire(ctx, leasetest.Ask("free", id))
+			return err
+		},
+		"renew": func(ctx context.Context) error {
+			_, err := gone.Renew(ctx, backend.RenewRequest{Session: id})
+			return err
+		},
+		"open a session": func(ctx context.Context) error {
+			return gone.OpenSession(ctx, backend.SessionRequest{ID: backend.NewSessionID(), TTL: time.Minute})
+		},
+		"examine": func(ctx context.Context) error {
+			_, err := gone.Examine(ctx)
+			return err
+		},
+	} {
+		err := call(leasetest.Within(t))
+		away, _ := errors.AsType[*backend.UnavailableError](err)
+		if !errors.Is(err, backend.ErrRefused) || away == nil || away.MayHold || strings.Contains(err.Error(), "the right") {
+			t.Errorf("%s with a token that was deleted: %v", what, err)
+		}
+	}
+}
+
+// deleteToken deletes a token that newToken has made.
+func deleteToken(t *testing.T, addr, management, secret string) {
+	t.Helper()
+	c, pool := client(t, addr, nil)
+	defer pool.CloseIdleConnections()
+	token, _, err := c.ACL().TokenReadSelf(&api.QueryOptions{Token: secret})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := c.ACL().TokenDelete(token.AccessorID, &api.WriteOptions{Token: management}); err != nil {
+		t.Fatal(err)
+	}
 }
 
 // newToken makes a token with the rules.

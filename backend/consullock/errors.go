@@ -22,6 +22,9 @@ func (b *Backend) fail(ctx context.Context, op string, err error, changes bool) 
 	if known {
 		return err
 	}
+	if status, ok := errors.AsType[api.StatusError](err); ok {
+		err = status // without the URL that was asked
+	}
 	if denied(err) {
 		err = storeerr.Lacks(name, b.rules()[0]+", or one of those for sessions", err)
 	}
@@ -30,8 +33,16 @@ func (b *Backend) fail(ctx context.Context, op string, err error, changes bool) 
 
 // remedy returns what to change where Consul refuses this client until somebody does, or "".
 func remedy(err error) string {
-	if status, ok := errors.AsType[api.StatusError](err); ok && status.Code == http.StatusUnauthorized {
+	status, ok := errors.AsType[api.StatusError](err)
+	switch {
+	case !ok:
+		return ""
+	case status.Code == http.StatusUnauthorized:
 		return "name a token"
+	case status.Code == http.StatusForbidden && strings.Contains(status.Body, becauseNoToken):
+		return "name a token that exists and has not expired"
+	case status.Code == http.StatusForbidden:
+		return storeerr.Unknown
 	}
 	return ""
 }
@@ -39,7 +50,7 @@ func remedy(err error) string {
 // denied reports whether Consul has answered that the token lacks a right.
 func denied(err error) bool {
 	var status api.StatusError
-	return errors.As(err, &status) && status.Code == http.StatusForbidden || isRefused(err, becauseDenied)
+	return errors.As(err, &status) && status.Code == http.StatusForbidden && strings.Contains(status.Body, becauseDenied) || isRefused(err, becauseDenied)
 }
 
 // refused reports whether it is certain that nothing was done: there was no connection, or Consul has answered
@@ -56,8 +67,8 @@ func refused(err error) bool {
 	return errors.As(err, &status) && status.Code >= first && status.Code <= last
 }
 
-// The reasons why Consul refuses an operation of a transaction, in its own words: nothing else
-// distinguishes a lock that is held from a missing permission. An error with none of these is a
+// The reasons why Consul refuses a request, or an operation of a transaction, in its own words: nothing else
+// distinguishes a lock that is held, or a token that does not exist, from a missing permission. An error with none of these is a
 // failure, not an answer.
 const (
 	becauseAbsent  = "doesn't exist"
@@ -66,6 +77,7 @@ const (
 	becauseExists  = "\" exists"
 	becauseHeld    = "lock is already held"
 	becauseNode    = "Missing node registration"
+	becauseNoToken = "ACL not found"
 	becauseOther   = "failed session check"
 	becauseSession = "invalid session"
 	becauseStale   = "index is stale"

@@ -64,12 +64,12 @@ func (b *Backend) lacking(ctx context.Context) ([]string, error) {
 		{KV: &api.KVTxnOp{Verb: api.KVSet, Key: key}},
 		{Node: &api.NodeTxnOp{Verb: api.NodeSet, Node: api.Node{Node: node, Address: "127.0.0.1"}}},
 	}, (&api.QueryOptions{}).WithContext(ctx))
-	if err != nil && !refused(err) {
+	if err != nil {
 		return nil, err
 	}
 	rules := b.rules()
 	lacks := [3]bool{}
-	if err == nil && !ok {
+	if !ok {
 		for _, e := range res.Errors {
 			if strings.Contains(e.What, becauseDenied) && e.OpIndex < len(lacks) {
 				lacks[e.OpIndex/2*2] = true // the first two are about the key

@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/tls"
 	"errors"
+	"io"
 	"net"
 	"net/http"
 	"net/url"
@@ -99,6 +100,9 @@ func (t *target) client(connections int) (*api.Client, *conns.HTTP, error) {
 
 // wary is a transport that closes all idle connections when an answer did not come in time: the
 // cause that broke one connection has broken the others as well, and each would take as long.
+//
+// It returns an answer that refuses a request as an api.StatusError. The client library drops the status of some, and
+// the reason of others.
 type wary struct{ *conns.HTTP }
 
 // RoundTrip sends the request.
@@ -108,7 +112,22 @@ func (t wary) RoundTrip(req *http.Request) (*http.Response, error) {
 	if err != nil && (errors.Is(why, errSilent) || errors.Is(why, context.DeadlineExceeded)) {
 		t.CloseIdleConnections()
 	}
-	return res, err //nolint:wrapcheck // it stands in for the transport
+	if err != nil || !refusing(res.StatusCode) {
+		return res, err //nolint:wrapcheck // it stands in for the transport
+	}
+	defer func() { _ = res.Body.Close() }()
+	const most = 4 << 10
+	reason, err := io.ReadAll(io.LimitReader(res.Body, most))
+	if err != nil {
+		return nil, err //nolint:wrapcheck // it stands in for the transport
+	}
+	return nil, api.StatusError{Code: res.StatusCode, Body: string(reason)}
+}
+
+// refusing reports whether Consul refuses requests with that status. With two others it answers questions: for a key that
+// does not exist, and for a condition that does not hold.
+func refusing(status int) bool {
+	return status >= http.StatusBadRequest && status < http.StatusInternalServerError && status != http.StatusNotFound && status != http.StatusConflict
 }
 
 func (t *target) transport(connections int) *conns.HTTP {
