@@ -21,6 +21,7 @@ import (
 	"github.com/holdfast-io/holdfast/backend/zklock"
 	"github.com/holdfast-io/holdfast/internal/chaos"
 	"github.com/holdfast-io/holdfast/internal/leaktest"
+	"github.com/holdfast-io/holdfast/internal/leasetest"
 	"github.com/holdfast-io/holdfast/internal/testserver"
 	"github.com/holdfast-io/holdfast/server"
 )
@@ -197,6 +198,7 @@ func cutOff(t *testing.T, cutNetwork func(*chaos.Proxy)) {
 			t.Cleanup(func() { _, _ = cut.Close(), direct.Close() })
 			holder := client(t, cut, holdfast.Config{TTL: ttl, Timeout: ttl / 4, Owner: "holder"})
 			next := client(t, direct, holdfast.Config{TTL: ttl, Owner: "next"})
+			placeIsGone(t, proxy, holder, next)
 
 			lock, err := holder.Acquire(t.Context(), "n")
 			if err != nil {
@@ -240,6 +242,46 @@ func cutOff(t *testing.T, cutNetwork func(*chaos.Proxy)) {
 			}
 		})
 	}
+}
+
+// placeIsGone checks C7 for the client: when a call returns because its context has ended, its place in the queue
+// is gone. What the client sends is delayed, so that the place cannot be gone by chance. On a machine that is too
+// slow for acquire.Withdrawal the call does not wait for that, so there are several rounds.
+func placeIsGone(t *testing.T, proxy *chaos.Proxy, far, near *holdfast.Client) {
+	t.Helper()
+	proxy.Delay(chaos.Requests, 40*time.Millisecond, 0)
+	defer proxy.Delay(chaos.Requests, 0, 0)
+	var err error
+	for range 5 {
+		held, failed := near.Acquire(t.Context(), "place")
+		if failed != nil {
+			t.Fatal(failed)
+		}
+		ctx, cancel := context.WithCancel(t.Context())
+		done := make(chan error, 1)
+		go func() {
+			_, err := far.Acquire(ctx, "place")
+			done <- err
+		}()
+		leasetest.Eventually(t, "one waits", func() bool {
+			info, err := near.Inspect(t.Context(), "place")
+			return err == nil && len(info.Waiters) == 1
+		})
+		cancel()
+		if failed := <-done; !errors.Is(failed, context.Canceled) {
+			t.Fatalf("the end of a wait: %v", failed)
+		}
+		if err := held.Release(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		if held, err = near.TryAcquire(t.Context(), "place"); err == nil {
+			if err := held.Release(t.Context()); err != nil {
+				t.Error(err)
+			}
+			return
+		}
+	}
+	t.Errorf("the place of a call that has returned: %v", err)
 }
 
 // renewed waits until the lock was renewed.
