@@ -1,9 +1,12 @@
 package redlock_test
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -436,5 +439,24 @@ func TestCrowdConverges(t *testing.T) {
 			t.Fatalf("%d of %d concurrent tries acquired the lock; want one", len(won), processes)
 		}
 		give(t, values[0], <-won)
+	}
+}
+
+// All that a node has of a lock are keys with a TTL, so a policy that evicts only such keys deletes votes, too.
+func TestEvictionWarning(t *testing.T) {
+	t.Parallel()
+	c := cluster(testserver.RedisNodes(t, 3))
+	c[1].Do("CONFIG", "SET", "maxmemory-policy", "volatile-lru")
+	var log bytes.Buffer
+	leasetest.Succeeds(t, func() error {
+		log.Reset()
+		b, err := redlock.Open(t.Context(), c.url(slow), redlock.Config{Logger: slog.New(slog.NewTextHandler(&log, nil))})
+		if err == nil {
+			err = b.Close()
+		}
+		return err
+	})
+	if got := log.String(); strings.Count(got, "level=WARN") != 1 || !strings.Contains(got, "node=2 maxmemory_policy=volatile-lru") {
+		t.Errorf("the log is %q", got)
 	}
 }

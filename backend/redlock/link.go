@@ -41,8 +41,8 @@ type link interface {
 	// exists reports whether the key exists.
 	exists(ctx context.Context, key string) (bool, error)
 
-	// config returns the settings of the server whose names match the glob.
-	config(ctx context.Context, glob string) (map[string]string, error)
+	// config returns the settings of the server whose names match one of the globs.
+	config(ctx context.Context, globs ...string) (map[string]string, error)
 
 	// listen returns a connection for subscriptions. heard is called with each message, and
 	// subscribed with each channel that the server has confirmed, in order and from one
@@ -167,12 +167,12 @@ func (l *rueidisLink) exists(ctx context.Context, key string) (bool, error) {
 	return n > 0, nil
 }
 
-func (l *rueidisLink) config(ctx context.Context, glob string) (map[string]string, error) {
+func (l *rueidisLink) config(ctx context.Context, globs ...string) (map[string]string, error) {
 	client, err := l.connected()
 	if err != nil {
 		return nil, err
 	}
-	m, err := client.Do(redisprogram.Undated(ctx), client.B().ConfigGet().Parameter(glob).Build()).AsStrMap()
+	m, err := client.Do(redisprogram.Undated(ctx), client.B().ConfigGet().Parameter(globs...).Build()).AsStrMap()
 	if err != nil {
 		return nil, fromRueidis(err)
 	}

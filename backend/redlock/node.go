@@ -3,6 +3,8 @@ package redlock
 import (
 	"context"
 	"errors"
+	"log/slog"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -43,6 +45,8 @@ func (o *op) tell(answer []any, err error) {
 type node struct {
 	b    *Backend
 	link link
+
+	evicts sync.Once // the warning that it may
 
 	mu       sync.Mutex
 	queue    []*op
@@ -318,15 +322,22 @@ func (n *node) compose(ctx context.Context, batch *batch, greet bool) ([]string,
 	return batch.write(args), nil
 }
 
-// safe reports whether the server's answers are on disk. A server that does not report its
-// settings counts as one that loses data.
+// safe reports whether the server's answers are on disk, and warns of a server that may delete votes. A server
+// that does not report its settings counts as one that loses data.
 func (n *node) safe(ctx context.Context) (bool, error) {
-	settings, err := n.link.config(ctx, "*append*")
+	settings, err := n.link.config(ctx, "*append*", "maxmemory*")
 	if err != nil {
 		if _, ok := errors.AsType[*serverError](err); ok {
 			return false, nil
 		}
 		return false, &unsentError{err}
+	}
+	if policy := settings["maxmemory-policy"]; policy != "" && policy != "noeviction" {
+		n.evicts.Do(func() {
+			n.b.cfg.Logger.LogAttrs(ctx, slog.LevelWarn,
+				"redlock: a node may evict keys when its memory is full, and locks be granted twice; set maxmemory-policy to noeviction",
+				slog.Int("node", slices.Index(n.b.nodes, n)+1), slog.String("maxmemory_policy", policy), slog.String("maxmemory", settings["maxmemory"]))
+		})
 	}
 	return settings["appendonly"] == "yes" && settings["appendfsync"] == "always" && settings["no-appendfsync-on-rewrite"] != "yes", nil
 }
