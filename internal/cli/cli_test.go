@@ -234,7 +234,7 @@ func TestExitStatuses(t *testing.T) {
 // the reason.
 func TestStoreIsDown(t *testing.T) {
 	t.Parallel()
-	silent, err := net.Listen("tcp", "127.0.0.1:0") // the kernel accepts
+	silent, err := new(net.ListenConfig).Listen(t.Context(), "tcp", "127.0.0.1:0") // the kernel accepts
 	if err != nil {
 		t.Fatal(err)
 	}
