@@ -39,7 +39,7 @@ func remedy(err error) string {
 		return ""
 	case status.Code == http.StatusUnauthorized:
 		return "name a token"
-	case status.Code == http.StatusForbidden && strings.Contains(status.Body, becauseNoToken):
+	case status.Code == http.StatusForbidden && strings.Contains(status.Body, becauseUnknown):
 		return "name a token that exists and has not expired"
 	case status.Code == http.StatusForbidden:
 		return storeerr.Unknown
@@ -68,8 +68,8 @@ func refused(err error) bool {
 }
 
 // The reasons why Consul refuses a request, or an operation of a transaction, in its own words: nothing else
-// distinguishes a lock that is held, or a token that does not exist, from a missing permission. An error with none of these is a
-// failure, not an answer.
+// distinguishes a lock that is held, or a token that does not exist, from a missing permission. A
+// transaction with none of these has failed, and was not answered.
 const (
 	becauseAbsent  = "doesn't exist"
 	becauseDenied  = "Permission denied"
@@ -77,10 +77,10 @@ const (
 	becauseExists  = "\" exists"
 	becauseHeld    = "lock is already held"
 	becauseNode    = "Missing node registration"
-	becauseNoToken = "ACL not found"
 	becauseOther   = "failed session check"
 	becauseSession = "invalid session"
 	becauseStale   = "index is stale"
+	becauseUnknown = "ACL not found" // the token
 )
 
 // txnError holds the errors of a refused transaction.

@@ -3,7 +3,6 @@ package sqlitelock
 import (
 	"context"
 	"database/sql"
-	"errors"
 	"fmt"
 	"strings"
 	"time"
@@ -83,7 +82,7 @@ func untilFree(ctx context.Context, f func() error) error {
 			return err
 		}
 		if !retry.Pause(ctx, retry.Delay(n, first, last)) {
-			return errors.Join(context.Cause(ctx), err)
+			return fmt.Errorf("%w: %w", context.Cause(ctx), err)
 		}
 	}
 }

@@ -45,6 +45,9 @@ func (b *Backend) do(ctx context.Context, r *request) error {
 		return err
 	}
 	return r.Wait(ctx, b.life, func(op string, mayHold bool, err error) error {
+		if blocked := b.blocked.Load(); blocked != nil {
+			err = fmt.Errorf("%w: %w", err, *blocked)
+		}
 		return &backend.UnavailableError{Backend: backendName, Op: op, MayHold: mayHold, Err: err}
 	})
 }
@@ -96,7 +99,10 @@ func (b *Backend) write() {
 // turnOver takes one turn and executes one batch of requests in it.
 func (b *Backend) turnOver(ctx context.Context) {
 	defer b.setAlarm()
-	if err := b.turn.lock(ctx); err != nil {
+	b.blocked.Store(&errTurn)
+	err := b.turn.lock(ctx)
+	b.blocked.Store(nil)
+	if err != nil {
 		b.refuse(ctx, err)
 		return
 	}
@@ -125,8 +131,13 @@ func (b *Backend) begin(ctx context.Context) ([]*request, error) {
 		if err := b.file.replaced(); err != nil {
 			return err
 		}
-		return b.file.exec(context.WithoutCancel(ctx), "BEGIN IMMEDIATE")
+		err := b.file.exec(context.WithoutCancel(ctx), "BEGIN IMMEDIATE")
+		if busy(err) {
+			b.blocked.Store(new(err))
+		}
+		return err
 	})
+	b.blocked.Store(nil)
 	if errors.Is(err, ErrReplaced) {
 		b.breakDown(err)
 	}
@@ -142,6 +153,8 @@ func (b *Backend) begin(ctx context.Context) ([]*request, error) {
 	}
 	return reqs, nil
 }
+
+var errTurn = errors.New("another process has its turn with the lock file")
 
 var errNobody = errors.New("no caller waits for the result any more")
 
