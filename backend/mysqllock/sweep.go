@@ -33,10 +33,10 @@ func (s store) Dead(ctx context.Context, age time.Duration) ([]string, error) {
 }
 
 // Sweep locks the rows of locks before it deletes them.
-func (s store) Sweep(ctx context.Context, after string, age time.Duration) (string, []string) {
+func (s store) Sweep(ctx context.Context, after string, age time.Duration) (string, []string, int) {
 	ids, err := s.strings(ctx, s.b.sql(oldSessions), age.Microseconds(), sqllease.SweepAtOnce)
 	if err != nil {
-		return after, nil // until the next time
+		return after, nil, 0 // until the next time
 	}
 	q := new(batch)
 	for _, id := range ids {
@@ -45,32 +45,33 @@ func (s store) Sweep(ctx context.Context, after string, age time.Duration) (stri
 	q.exec(s.b.sql(`DELETE FROM @tombs WHERE expires < $NOW LIMIT ?`), sqllease.SweepAtOnce)
 	q.exec(s.b.sql(`DELETE FROM @losses WHERE expires < $NOW LIMIT ?`), sqllease.SweepAtOnce)
 	if err := q.run(ctx, s.b.db); err != nil {
-		return after, nil
+		return after, nil, 0
 	}
 	conn, err := s.b.db.Conn(ctx)
 	if err != nil {
-		return after, nil
+		return after, nil, 0
 	}
-	names, dead, err := s.sweepLocks(ctx, conn, after, age)
+	names, dead, deleted, err := s.sweepLocks(ctx, conn, after, age)
 	giveBack(ctx, conn, err == nil)
 	switch {
 	case err != nil:
-		return after, nil
+		return after, nil, 0
 	case len(names) < sqllease.SweepAtOnce:
-		return "", dead // from the start
+		return "", dead, deleted // from the start
 	}
-	return names[len(names)-1], dead
+	return names[len(names)-1], dead, deleted
 }
 
-// sweepLocks returns the locks that were examined, and those whose thin lease seems to have expired.
-func (s store) sweepLocks(ctx context.Context, conn *sql.Conn, after string, age time.Duration) ([]string, []string, error) {
+// sweepLocks returns the locks that were examined, those whose thin lease seems to have expired, and how many it has
+// deleted.
+func (s store) sweepLocks(ctx context.Context, conn *sql.Conn, after string, age time.Duration) ([]string, []string, int, error) {
 	var names, dead, unused []string
 	var floor int64
 	q := new(batch)
 	q.exec(begin)
 	q.query(func(rows *sql.Rows) error { return scanName(rows, &names) }, s.b.sql(oldLocks), after, age.Microseconds(), sqllease.SweepAtOnce)
 	if err := q.run(ctx, conn); err != nil {
-		return nil, nil, err
+		return nil, nil, 0, err
 	}
 	if len(names) > 0 {
 		q = new(batch)
@@ -83,7 +84,7 @@ func (s store) sweepLocks(ctx context.Context, conn *sql.Conn, after string, age
 		}, s.b.sql(unusedLocks, list("?", len(names))), append(values(names), (sqllease.Remembered-age).Microseconds())...)
 		q.query(func(rows *sql.Rows) error { return scanName(rows, &dead) }, s.b.sql(deadThin, list("?", len(names))), values(names)...)
 		if err := q.run(ctx, conn); err != nil {
-			return nil, nil, err
+			return nil, nil, 0, err
 		}
 	}
 	q = new(batch)
@@ -94,5 +95,5 @@ func (s store) sweepLocks(ctx context.Context, conn *sql.Conn, after string, age
 		q.exec(s.b.sql(`DELETE FROM @locks WHERE name = ?`), name)
 	}
 	q.exec(commit)
-	return names, dead, q.run(ctx, conn)
+	return names, dead, len(unused), q.run(ctx, conn)
 }

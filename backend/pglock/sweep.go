@@ -32,8 +32,9 @@ const (
 	sweepLocks = `WITH swept AS (
 			DELETE FROM @locks k WHERE k.name = ANY($1::text[]) AND NOT (k.lease <> '' AND k.fat = 0)
 				AND k.buried <= clock_timestamp() + $2::bigint * interval '1 microsecond'
-				AND NOT EXISTS (SELECT FROM @leases l WHERE l.name = k.name) RETURNING k.last)
-		UPDATE @meta SET floor = greatest(floor, (SELECT max(last) FROM swept)) WHERE EXISTS (SELECT FROM swept)`
+				AND NOT EXISTS (SELECT FROM @leases l WHERE l.name = k.name) RETURNING k.last),
+		raised AS (UPDATE @meta SET floor = greatest(floor, (SELECT max(last) FROM swept)) WHERE EXISTS (SELECT FROM swept))
+		SELECT count(*) FROM swept`
 )
 
 // Dead is one statement.
@@ -46,7 +47,7 @@ func (s store) Dead(ctx context.Context, age time.Duration) ([]string, error) {
 }
 
 // Sweep locks the rows of locks before it deletes them.
-func (s store) Sweep(ctx context.Context, after string, age time.Duration) (string, []string) {
+func (s store) Sweep(ctx context.Context, after string, age time.Duration) (string, []string, int) {
 	b := s.b
 	err := s.batch(ctx, func(q *pgx.Batch) {
 		q.Queue(b.sql(sweepSessions), age.Microseconds(), sqllease.SweepAtOnce)
@@ -54,9 +55,10 @@ func (s store) Sweep(ctx context.Context, after string, age time.Duration) (stri
 		q.Queue(b.sql(sweepLosses), sqllease.SweepAtOnce)
 	})
 	if err != nil {
-		return after, nil // until the next time
+		return after, nil, 0 // until the next time
 	}
 	var names, dead []string
+	deleted := 0
 	err = pgx.BeginTxFunc(ctx, b.pool, pgx.TxOptions{IsoLevel: pgx.ReadCommitted}, func(tx pgx.Tx) error {
 		if _, err := tx.Exec(ctx, settingsOfLeases, idleLimit, lockLimit, true); err != nil {
 			return err //nolint:wrapcheck // no caller sees it
@@ -77,14 +79,13 @@ func (s store) Sweep(ctx context.Context, after string, age time.Duration) (stri
 		if err != nil || len(names) == 0 {
 			return err
 		}
-		_, err = tx.Exec(ctx, b.sql(sweepLocks), names, (sqllease.Remembered - age).Microseconds())
-		return err //nolint:wrapcheck // no caller sees it
+		return tx.QueryRow(ctx, b.sql(sweepLocks), names, (sqllease.Remembered - age).Microseconds()).Scan(&deleted) //nolint:wrapcheck // no caller sees it
 	})
 	switch {
 	case err != nil:
-		return after, nil
+		return after, nil, 0
 	case len(names) < sqllease.SweepAtOnce:
-		return "", dead // from the start
+		return "", dead, deleted // from the start
 	}
-	return names[len(names)-1], dead
+	return names[len(names)-1], dead, deleted
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -154,4 +155,38 @@ func TestListenerOfConcurrentOpenings(t *testing.T) {
 			})
 		})
 	}
+}
+
+// crowdedStore has rows of locks that are no longer used, and deletes as many as one sweep may.
+type crowdedStore struct {
+	*sessionStore
+
+	left atomic.Int64
+}
+
+func (*crowdedStore) Dead(context.Context, time.Duration) ([]string, error) { return nil, nil }
+
+func (s *crowdedStore) Sweep(context.Context, string, time.Duration) (string, []string, int) {
+	if s.left.Add(-sqllease.SweepAtOnce) > 0 {
+		return "next", nil, sqllease.SweepAtOnce
+	}
+	return "", nil, 0
+}
+
+// C13: the rows of many names are deleted as fast as they come: a client may use thousands of new ones a second.
+func TestSweepKeepsUp(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		store := &crowdedStore{sessionStore: &sessionStore{}}
+		b := sqllease.New(sqllease.Config{
+			Store: store, Name: "test", Caps: sqllease.Capabilities("test", true), Conns: 3, Logger: slog.New(slog.DiscardHandler),
+		})
+		defer b.Close()
+		store.left.Store(100_000)
+		b.InUse()
+		time.Sleep(time.Minute)
+		if n := store.left.Load(); n > 0 {
+			t.Errorf("%d rows are left after a minute", n)
+		}
+	})
 }

@@ -47,8 +47,9 @@ type Store interface {
 	// Sweep deletes what has been over for at least age. It examines some of the locks whose
 	// names are greater than after, and returns the name to continue with. It returns an empty
 	// name when there are no more. It also returns locks whose thin lease seems to have expired:
-	// the session of such a lease has to be locked before anything is concluded from it.
-	Sweep(ctx context.Context, after string, age time.Duration) (next string, dead []string)
+	// the session of such a lease has to be locked before anything is concluded from it. deleted is how many
+	// rows of locks it has deleted.
+	Sweep(ctx context.Context, after string, age time.Duration) (next string, dead []string, deleted int)
 
 	// Fault classifies an error.
 	Fault(err error) Fault

@@ -10,6 +10,9 @@ import (
 const (
 	// sweepEvery is how often a value that is in use runs the maintenance.
 	sweepEvery = 20 * time.Second
+	// sweepAgain is the pause after a sweep that has deleted all that it examined: there may be much more. A client that
+	// uses new names all the time would fill the table otherwise.
+	sweepAgain = 100 * time.Millisecond
 	// watchEvery is how often a value with watchers runs it.
 	watchEvery = 500 * time.Millisecond
 	// SweepAtOnce is how many rows of each table one sweep examines.
@@ -20,6 +23,7 @@ const (
 // callers only wait, sends nothing.
 func (b *Leases) sweepNowAndThen() {
 	var cursor string
+	full := false
 	swept := time.Now()
 	for {
 		select {
@@ -36,6 +40,9 @@ func (b *Leases) sweepNowAndThen() {
 			pause = watchEvery
 			signal(b.toSweep)
 		}
+		if full {
+			pause = sweepAgain
+		}
 		timer := time.NewTimer(pause)
 		select {
 		case <-timer.C:
@@ -45,9 +52,9 @@ func (b *Leases) sweepNowAndThen() {
 		}
 		ctx, cancel := context.WithTimeout(b.life, batchTime)
 		b.sweepDead(ctx)
-		if time.Since(swept) >= every {
+		if full || time.Since(swept) >= every {
 			swept = time.Now()
-			if cursor = b.Sweep(ctx, cursor, Remembered); cursor != "" {
+			if cursor, full = b.Sweep(ctx, cursor, Remembered); cursor != "" {
 				signal(b.toSweep)
 			}
 		}
@@ -77,11 +84,11 @@ func (b *Leases) sweepDead(ctx context.Context) {
 }
 
 // Sweep deletes what has been over for at least age in some of the locks whose names are greater
-// than after, and returns the name to continue with: see Store.Sweep.
-func (b *Leases) Sweep(ctx context.Context, after string, age time.Duration) string {
-	next, dead := b.store.Sweep(ctx, after, age)
+// than after, and returns the name to continue with: see Store.Sweep. full: it has deleted as many as it can.
+func (b *Leases) Sweep(ctx context.Context, after string, age time.Duration) (next string, full bool) {
+	next, dead, deleted := b.store.Sweep(ctx, after, age)
 	b.tendAll(dead)
-	return next
+	return next, deleted == SweepAtOnce
 }
 
 func (b *Leases) tendAll(names []string) {
