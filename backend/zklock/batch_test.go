@@ -400,7 +400,10 @@ func TestAbandonedBeforeItLeft(t *testing.T) {
 	if err := b.Release(leasetest.Within(t), backend.ReleaseRequest{Name: "n", Lease: req.Lease, Session: id, Abandon: true}); err != nil {
 		t.Fatal(err)
 	}
-	lost := proxy.LoseReply(func(piece []byte) bool { return bytes.Contains(piece, []byte(req.Lease)) })
+	// The request before it, to make the container with the entry, is refused: the container exists.
+	lost := proxy.LoseReply(func(piece []byte) bool {
+		return bytes.Contains(piece, []byte(req.Lease)) && bytes.Count(piece, []byte("/locks/n")) == 2
+	})
 	thaw()
 	<-lost
 	leasetest.InQueue(t, other, "n", 1) // it arrived
