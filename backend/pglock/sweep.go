@@ -79,7 +79,7 @@ func (s store) Sweep(ctx context.Context, after string, age time.Duration) (stri
 		if err != nil || len(names) == 0 {
 			return err
 		}
-		return tx.QueryRow(ctx, b.sql(sweepLocks), names, (sqllease.Remembered - age).Microseconds()).Scan(&deleted) //nolint:wrapcheck // no caller sees it
+		return tx.QueryRow(ctx, b.sql(sweepLocks), names, (sqllease.Remembered - age).Microseconds()).Scan(&deleted)
 	})
 	switch {
 	case err != nil:

@@ -84,8 +84,9 @@ func (b *Leases) sweepDead(ctx context.Context) {
 }
 
 // Sweep deletes what has been over for at least age in some of the locks whose names are greater
-// than after, and returns the name to continue with: see Store.Sweep. full: it has deleted as many as it can.
-func (b *Leases) Sweep(ctx context.Context, after string, age time.Duration) (next string, full bool) {
+// than after. It returns the name to continue with, and whether it has deleted as many rows as it can: see
+// Store.Sweep.
+func (b *Leases) Sweep(ctx context.Context, after string, age time.Duration) (string, bool) {
 	next, dead, deleted := b.store.Sweep(ctx, after, age)
 	b.tendAll(dead)
 	return next, deleted == SweepAtOnce
