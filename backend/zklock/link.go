@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -29,11 +30,12 @@ type link struct {
 	once      sync.Once     // closes over: the session has expired, or the link is closed
 	ready     chan struct{} // closed when there is a session for the first time
 	first     sync.Once
-	connected atomic.Int64  // how often: see waking
-	expired   atomic.Bool   // the ensemble has ended the session
-	given     atomic.Int64  // the session time-out that the ensemble gave, in nanoseconds
-	loop      chan struct{} // closed when the library's goroutine has ended
-	known     chan struct{} // closed when the ensemble knows who the user is
+	connected atomic.Int64              // how often: see waking
+	expired   atomic.Bool               // the ensemble has ended the session
+	given     atomic.Int64              // the session time-out that the ensemble gave, in nanoseconds
+	away      atomic.Pointer[time.Time] // since when it has been disconnected; nil: it is not
+	loop      chan struct{}             // closed when the library's goroutine has ended
+	known     chan struct{}             // closed when the ensemble knows who the user is
 	hosts     hosts
 	refusals  storeerr.Endpoints // by address
 	watches   *watches
@@ -103,8 +105,11 @@ func (l *link) event(e zk.Event) {
 	case e.Type != zk.EventSession:
 		l.watches.event(e)
 	case e.State == zk.StateHasSession:
+		l.away.Store(nil)
 		l.connected.Add(1)
 		l.first.Do(func() { close(l.ready) })
+	case e.State == zk.StateDisconnected:
+		l.away.CompareAndSwap(nil, new(time.Now()))
 	case e.State == zk.StateExpired && l.single:
 		l.expired.Store(true)
 		l.end()
@@ -186,9 +191,19 @@ func (l *link) dial(cfg *Config, timeout time.Duration) zk.Dialer {
 		}
 		l.wire = &wire{
 			Conn: conn, link: l, addr: address, asked: timeout, patience: max(patience, min(timeout/4, silence/2)), again: isClosed(l.ready), watches: make(chan struct{}), made: time.Now(),
+			forgets: l.hasEnded(timeout),
 		}
 		return l.wire, nil
 	}
+}
+
+// hasEnded reports whether a link of no session has been without a connection for longer than its ZooKeeper session
+// lives. Only the ensemble reports that the session has ended, and a server that has fewer changes than the client has
+// seen, because it was restored or emptied, closes the connection instead. So what was seen counts no longer: see
+// wire.forgets. The link of one session is closed when the session has ended.
+func (l *link) hasEnded(asked time.Duration) bool {
+	away := l.away.Load()
+	return !l.single && away != nil && between(*away, time.Now()) > max(asked, time.Duration(l.given.Load()))
 }
 
 // speaksTLS explains the error of a connection that the server has answered nothing on.
@@ -232,6 +247,7 @@ type wire struct {
 	heard    atomic.Int64 // when the server last sent something, in nanoseconds since it was made
 	closed   atomic.Bool
 	again    bool          // there was a session before, and so there may be watches
+	forgets  bool          // the request for a session does not say which change was seen last
 	watches  chan struct{} // closed when the watches have left, and when the connection is closed
 	once     sync.Once     // closes watches
 	answers  answers
@@ -277,6 +293,9 @@ const lengthSize, timeoutAt, headSize = 4, 8, 12
 // The first four bytes after the length of a request are its number, the second its type; 101 sets
 // watches, and -11 ends the session.
 const kindAt, kindEnd, kindSetWatches, kindClose = 8, 12, 101, 1<<32 - 11
+
+// The first request: its length, the protocol version, the newest change that the client has seen.
+const seenAt, seenEnd = 8, 16
 
 // watchesLate is how long answers are held back if no watches leave, because there are none.
 const watchesLate = 250 * time.Millisecond
@@ -331,6 +350,10 @@ func (w *wire) Read(p []byte) (int, error) {
 
 // Write sends one request, as the library does. The very first has another form.
 func (w *wire) Write(p []byte) (int, error) {
+	if w.size == 0 && w.forgets && len(p) >= seenEnd {
+		p = slices.Clone(p)
+		clear(p[seenAt:seenEnd])
+	}
 	if w.size > 0 && len(p) >= kindEnd {
 		switch binary.BigEndian.Uint32(p[kindAt:kindEnd]) {
 		case kindSetWatches:

@@ -3,6 +3,7 @@ package zklock_test
 import (
 	"context"
 	"fmt"
+	"os"
 	"strings"
 	"testing"
 	"time"
@@ -57,6 +58,34 @@ func TestManyWatchesComeBack(t *testing.T) {
 	if l := awaitLoss(t, told); l.Lease != held.Lease {
 		t.Errorf("told %+v, and %s was broken", l, held.Lease)
 	}
+}
+
+// TestEmptiedServer: a server that comes back with fewer changes than a client has seen refuses that client without an
+// answer. What belongs to no session is answered again all the same.
+func TestEmptiedServer(t *testing.T) {
+	t.Parallel()
+	server := testserver.StartZooKeeper(t, 1)[0]
+	b := closing(t, server)
+	const changes = 50 // more than the client makes afterwards
+	id := leasetest.Session(t, b, 5*time.Minute, nil)
+	for range changes {
+		req := leasetest.Ask("n", id)
+		leasetest.Take(t, b, req)
+		leasetest.Give(t, b, req)
+	}
+	list := func() error {
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		_, err := b.List(ctx, backend.ListRequest{})
+		return err
+	}
+	leasetest.Succeeds(t, list)
+	server.Kill()
+	if err := os.RemoveAll(server.Path("data/version-2")); err != nil {
+		t.Fatal(err)
+	}
+	server.Start()
+	leasetest.Succeeds(t, list)
 }
 
 // TestLessTime: a server that gives sessions less time than this one needs ends it, and the holder
