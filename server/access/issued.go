@@ -24,6 +24,8 @@ const (
 	maxKnown = 4096
 	// knownFor is how long at most: then the keys of the issuer decide again.
 	knownFor = 5 * time.Minute
+	// refusedFor is how long a token that is not valid is remembered: for the request that it came with.
+	refusedFor = 5 * time.Second
 )
 
 // Issuer makes tokens: an OpenID provider (OpenID Connect Discovery 1.0), such as a CI service or a
@@ -67,11 +69,12 @@ type issued struct {
 	owners  map[subject]string
 	verify  Verifier
 	mu      sync.Mutex
-	verdict map[tokenHash]verdict // of tokens that are valid
+	verdict map[tokenHash]verdict
 }
 
 type verdict struct {
 	principal string
+	refused   error
 	until     time.Time
 }
 
@@ -135,14 +138,15 @@ func (t *issued) mayHave(token string) bool {
 }
 
 // principal returns whose token it is. A request is identified several times, so a verdict is remembered
-// until the token expires, or for knownFor.
+// until the token expires, or for knownFor. So is a refusal, for refusedFor: the keys that it rests on cannot be read
+// again immediately.
 func (t *issued) principal(ctx context.Context, token string) (string, error) {
 	key, now := tokenHash(sha256.Sum256([]byte(token))), time.Now()
 	t.mu.Lock()
 	known, ok := t.verdict[key]
 	t.mu.Unlock()
 	if ok && now.Before(known.until) {
-		return known.principal, nil
+		return known.principal, known.refused
 	}
 	issuer, ok := t.byURL[issuerOf(token)]
 	if !ok || t.verify == nil {
@@ -153,14 +157,16 @@ func (t *issued) principal(ctx context.Context, token string) (string, error) {
 	case errors.Is(err, backend.ErrUnavailable):
 		return "", err
 	case err != nil:
-		return "", unauthenticated("the token of %s is not valid: %w", issuer, err)
+		refused := unauthenticated("the token of %s is not valid: %w", issuer, err)
+		t.remember(key, verdict{refused: refused, until: now.Add(refusedFor)}, now)
+		return "", refused
 	}
 	name, ok := t.owners[subject{issuer, claims.Subject}]
 	if !ok {
 		return "", unauthenticated("no principal has the subject %.200q of %s", claims.Subject, issuer)
 	}
 	if rest := min(claims.Expiry.Sub(now), knownFor); rest > 0 {
-		t.remember(key, verdict{name, now.Add(rest)}, now)
+		t.remember(key, verdict{principal: name, until: now.Add(rest)}, now)
 	}
 	return name, nil
 }

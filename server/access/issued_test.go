@@ -90,6 +90,14 @@ func TestIssuedTokens(t *testing.T) {
 	if !errors.Is(err, backend.ErrUnavailable) || errors.Is(err, server.ErrUnauthenticated) {
 		t.Errorf("a token that is not known, without its issuer: %v; want ErrUnavailable", err)
 	}
+	// A request is identified twice. That it was refused is not forgotten because the keys cannot be read again yet.
+	bad, wrong := bearer(jwt("https://ci.example.com", "bad")), errors.New("another key has signed it")
+	fails.Store(&wrong)
+	_ = f.Principal(bad)
+	fails.Store(&away)
+	if err := f.Authorize(bad, server.Action{Verb: server.Acquire, Name: "n"}); !errors.Is(err, server.ErrUnauthenticated) {
+		t.Errorf("a token that was refused: %v; want ErrUnauthenticated", err)
+	}
 }
 
 // A program that verifies no tokens of issuers refuses a policy with some.
