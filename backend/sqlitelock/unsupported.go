@@ -20,7 +20,7 @@ func errSystem() error {
 
 type turnstile struct{}
 
-func openTurnstile(string) (*turnstile, error) { return nil, errSystem() }
+func openTurnstile(string, os.FileMode) (*turnstile, error) { return nil, errSystem() }
 
 func (*turnstile) lock(context.Context) error { return errSystem() }
 func (*turnstile) unlock()                    {}
@@ -34,7 +34,7 @@ func syncData(f *os.File) error { return f.Sync() }
 
 type inbox struct{}
 
-func openInbox(string) (*inbox, error) { return nil, errSystem() }
+func openInbox(string, os.FileMode) (*inbox, error) { return nil, errSystem() }
 
 func (*inbox) addr() string                  { return "" }
 func (*inbox) receive(func([]byte)) error    { return nil }
