@@ -79,26 +79,10 @@ type Config struct {
 	Version string
 	// Logger receives the errors that have no caller to be returned to. Default: none. Optional.
 	Logger *slog.Logger
-	// Observe is called with each request when it has been served: with an event stream when it has ended. It
-	// must be safe for concurrent use and return soon, because the client may wait for it, and it must not
-	// change the request. The request has all that the client sent, credentials too. Default: none. Optional.
-	Observe func(r *http.Request, s Served)
 	// Audit receives a line for each break, each act on the cluster, and each request that was refused for want
 	// of an identity or a right (100 in a second) or named the lease of another principal (40 in a second).
 	// Default: Logger. Optional.
 	Audit *slog.Logger
-}
-
-// Served is how a request was served.
-type Served struct {
-	// Route is the pattern of the path, "/v1/locks/{name}", from a short list. Empty: there is no such route.
-	Route string
-	// Code is the status of the answer. 0: there was none, because the client was gone.
-	Code int
-	// ID names the request in the log and in the answer (X-Request-Id).
-	ID string
-	// Arrived is when the head of the request had arrived.
-	Arrived time.Time
 }
 
 // Limits bound what clients may request and use. A field that is 0 has its default.

@@ -65,7 +65,7 @@ func (rt *route) label() string {
 	return rt.method + " " + rt.pattern
 }
 
-// answered counts, logs and reports a request when it has been served. Its labels are bounded: they come from the
+// answered counts and logs a request when it has been served. Its labels are bounded: they come from the
 // table of routes and from the codes that the server sends.
 func (s *Server) answered(r *request) {
 	code := "none" // the client was gone
@@ -77,14 +77,6 @@ func (s *Server) answered(r *request) {
 		s.cfg.Logger.LogAttrs(ctx, slog.LevelDebug, "request", attrRequest(r), slog.String("route", r.route.label()), attrLock(r.name),
 			slog.String("code", code), slog.Duration("took", time.Since(r.arrived)), slog.String("from", r.RemoteAddr))
 	}
-	if s.cfg.Observe == nil {
-		return
-	}
-	served := Served{Code: r.answer.code, ID: r.id, Arrived: r.arrived}
-	if r.route != nil {
-		served.Route = r.route.pattern
-	}
-	s.cfg.Observe(r.Request, served)
 }
 
 func attrRequest(r *request) slog.Attr { return slog.String("request", r.id) }

@@ -141,7 +141,7 @@ limits:
 - {to: [bench], locks: 1000000, waiters: 10000, streams: 1000, connections: 1000, requests: 1000000, bytes: 1000000000}
 `
 
-// guard starts our server with TLS, a policy and an audit log, and beside it one without.
+// guard starts our server with TLS and a policy, and beside it one without.
 func (l local) guard(ctx context.Context) (started, func() error, error) {
 	dir, files, remove, err := certified()
 	if err != nil {
@@ -153,7 +153,7 @@ func (l local) guard(ctx context.Context) (started, func() error, error) {
 	}
 	l.args = append(l.args,
 		"--tls-cert", files.ServerCert, "--tls-key", files.ServerKey, "--tls-client-ca", files.CA,
-		"--policy", policy, "--audit", filepath.Join(dir, "audit.jsonl"))
+		"--policy", policy)
 	at, end, err := l.plain(ctx)
 	if err != nil {
 		return started{}, nil, errors.Join(err, remove())

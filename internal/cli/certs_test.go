@@ -37,10 +37,9 @@ func TestCertsServe(t *testing.T) {
 	made := certsJSON(t, "init", dir)
 	addr := fmt.Sprintf("127.0.0.1:%d", testserver.FreePort(t))
 	here := func(url string) string { return strings.Replace(url, "localhost:7420", addr, 1) }
-	audit := filepath.Join(testserver.Dir(t), "audit")
 	server := testserver.Start(t, testserver.Command{Path: "sh", Args: []string{
 		"-c", "exec " + strings.Replace(made.Serve, "holdfast serve", `"$0" serve "$@"`, 1), binary,
-		"--listen", addr, "--data-dir", filepath.Join(testserver.Dir(t), "data"), "--audit", audit,
+		"--listen", addr, "--data-dir", filepath.Join(testserver.Dir(t), "data"),
 	}})
 	first := here(made.Client)
 	server.Await(time.Minute, func(context.Context) error {
@@ -52,7 +51,7 @@ func TestCertsServe(t *testing.T) {
 	if r := run(t, command(t, first, "break", "begun", "--reason", "test", "--yes")); r.status != 0 {
 		t.Errorf("break: %+v", r)
 	}
-	audited(t, audit, `"act":"break","principal":"client"`)
+	audited(t, server, `"act":"break","principal":"client"`)
 	ca, pair, _ := strings.Cut(first, "&")
 	_, foreign, _ := strings.Cut(certsJSON(t, "init", filepath.Join(testserver.Dir(t), "other")).Client, "&")
 	for what, url := range map[string]string{"without a certificate": ca, "of another authority": ca + "&" + foreign} {

@@ -16,6 +16,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/coreos/go-systemd/v22/daemon"
 	"github.com/spf13/cobra"
 
 	"github.com/holdfast-io/holdfast/backend"
@@ -41,7 +42,6 @@ type serveOptions struct {
 
 func (a *app) serveCommand() *cobra.Command {
 	var o serveOptions
-	var printOnly bool
 	cmd := &cobra.Command{
 		Use:   "serve",
 		Short: "Serve locks over HTTP",
@@ -65,8 +65,11 @@ http URLs, use a certificate authority of the user in the state folder.
 A node with an empty folder and --cluster never forms a cluster by itself: it waits until
 a node on the list admits it, or until "holdfast cluster init" is called once, on one node.
 
-Each flag is also a variable, HOLDFAST_SERVE_DATA_DIR for --data-dir, and a key in the file
-of --config, data-dir. A flag comes before a variable, and a variable before the file.
+Each flag is also a variable, HOLDFAST_SERVE_DATA_DIR for --data-dir. A flag comes before
+a variable.
+
+Standard error has the log, and a JSON line for the audit about each break, refusal and act
+on the cluster, which -q and --log-level do not silence.
 
 The API is described at /openapi.json, the metrics are at /metrics, and / is a page
 that shows the locks as they change.`,
@@ -79,23 +82,17 @@ that shows the locks as they change.`,
   curl -X POST localhost:7420/v1/locks/order:123 -d '{"ttl":"30s","wait":"10s"}'`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			from, err := readSettings(cmd.Flags())
-			if err != nil {
+			if err := readVariables(cmd.Flags()); err != nil {
 				return err
 			}
 			if err := a.setLog(o); err != nil {
 				return err
-			}
-			if printOnly {
-				return errors.Join(o.check(), a.printSettings(cmd, from))
 			}
 			return a.serve(cmd.Context(), o)
 		},
 	}
 	f := cmd.Flags()
 	f.StringVar(&o.listen, "listen", "127.0.0.1:7420", "address to listen on: HOST:PORT, or unix: and the path of a socket")
-	f.String(configFlag, "", "file with settings: each flag is a key (YAML)")
-	f.BoolVar(&printOnly, printFlag, false, "print all settings and where each comes from, and exit")
 	f.StringVar(&o.dataDir, "data-dir", "", "folder of the embedded etcd (default: holdfast/serve in the user's state folder)")
 	cmd.Annotations = map[string]string{ownSignals: "a signal drains the server"}
 	f.StringVar(&o.name, "name", "", "name of this node in the cluster")
@@ -135,12 +132,12 @@ func (a *app) serve(ctx context.Context, o serveOptions) error {
 		return err
 	}
 	cfg := server.Config{Version: version(), Logger: a.logger(), Limits: limitsFor(o.listen, o.perAddress), DrainDelay: o.drainDelay}
-	endAccess, err := o.access.apply(&cfg, a.logger(), a.stderr)
+	cfg.Audit = slog.New(slog.NewJSONHandler(a.stderr, nil)) // not the log: -q and --log-level would silence it
+	endAccess, err := o.access.apply(&cfg, a.logger())
 	if err != nil {
 		return err
 	}
 	defer endAccess()
-	defer traceRequests(ctx, &cfg)() // the last spans are sent when the backend is closed
 	st, err := a.store(ctx, o)
 	if err != nil {
 		return err
@@ -156,12 +153,20 @@ func (a *app) serve(ctx context.Context, o serveOptions) error {
 		return errors.Join(&statusError{status: exitError1, err: fmt.Errorf("listen: %w", err)}, b.Close())
 	}
 	a.warn("serving %s on %s", b.Capabilities().Name, shownAddress(ln.Addr(), cfg.TLS != nil))
-	a.notify(notifyReady) // from here on connections wait in the listener
+	a.notify(daemon.SdNotifyReady) // from here on connections wait in the listener
 	err = a.serveUntil(ctx, srv, ln, st.ended())
 	if err == nil {
 		a.warn("stopped")
 	}
 	return errors.Join(err, b.Close())
+}
+
+// notify reports a state to the service manager that started this process with NOTIFY_SOCKET, as systemd does
+// with Type=notify. A failure is a warning: systemd ends a service that does not become ready.
+func (a *app) notify(state string) {
+	if _, err := daemon.SdNotify(false, state); err != nil {
+		a.warn("the service manager was not told %s: %v", state, err)
+	}
 }
 
 // serveUntil serves until ctx ends, or the node ends by itself, which is an error.
@@ -174,7 +179,7 @@ func (a *app) serveUntil(ctx context.Context, srv *server.Server, ln net.Listene
 			end(err)
 		case <-serving.Done():
 		}
-		a.notify(notifyStopping)
+		a.notify(daemon.SdNotifyStopping)
 	})
 	err := srv.Serve(serving, ln)
 	if why := context.Cause(serving); ctx.Err() == nil && why != nil {

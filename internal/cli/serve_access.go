@@ -6,7 +6,6 @@ import (
 	"crypto/x509"
 	"errors"
 	"fmt"
-	"io"
 	"io/fs"
 	"log/slog"
 	"net"
@@ -30,7 +29,6 @@ type accessOptions struct {
 	policy              string
 	cert, key, clientCA string
 	hosts               []string
-	audit               string
 }
 
 func (o *accessOptions) add(f *pflag.FlagSet) {
@@ -39,7 +37,6 @@ func (o *accessOptions) add(f *pflag.FlagSet) {
 	f.StringVar(&o.key, "tls-key", "", "key of --tls-cert (PEM file)")
 	f.StringVar(&o.clientCA, "tls-client-ca", "", "certificate authority of client certificates, which identify principals (PEM file)")
 	f.StringSliceVar(&o.hosts, "host", nil, "host names that clients may use for this server, *.DOMAIN for each one label below it (default: with --tls-cert those in the certificate)")
-	f.StringVar(&o.audit, "audit", "", "file for a JSON line about each break, refusal and act on the cluster (default: standard error, also with -q)")
 	f.BoolVar(&o.insecure, "insecure", false, "listen beyond this host without TLS: tokens and lease IDs are sent in the clear")
 	f.BoolVar(&o.anonymous, "anonymous", false, "listen beyond this host without authentication: every client that connects may do everything")
 }
@@ -65,30 +62,10 @@ func (o *accessOptions) check(beyond bool) error {
 	return nil
 }
 
-// apply adds to the configuration what the flags ask for. It returns the function that ends the
-// reading of the files.
-func (o *accessOptions) apply(cfg *server.Config, log *slog.Logger, stderr io.Writer) (func(), error) {
+// apply adds the policy, the certificates and the hosts to the configuration. It returns the function that ends
+// the reading of the files.
+func (o *accessOptions) apply(cfg *server.Config, log *slog.Logger) (func(), error) {
 	cfg.Anonymous, cfg.Hosts = o.anonymous, o.hosts
-	// Not the log: -q and --log-level would silence it.
-	end, lines := func() {}, stderr
-	if o.audit != "" {
-		file, err := openAudit(o.audit, stderr)
-		if err != nil {
-			return nil, err
-		}
-		end, lines = file.close, file
-	}
-	cfg.Audit = slog.New(slog.NewJSONHandler(lines, nil))
-	done, err := o.identify(cfg, log)
-	if err != nil {
-		end()
-		return nil, err
-	}
-	return func() { done(); end() }, nil
-}
-
-// identify adds the policy and the certificates.
-func (o *accessOptions) identify(cfg *server.Config, log *slog.Logger) (func(), error) {
 	end := func() {}
 	if o.policy != "" {
 		file, err := access.Open(o.policy, access.Options{Logger: log, Verify: newIssuers(issuerPause).verify})

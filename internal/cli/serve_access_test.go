@@ -66,7 +66,7 @@ limits: [{to: [app], locks: 1}]
 	file := put("policy.yaml", policy("first"))
 	addr := fmt.Sprintf("127.0.0.1:%d", testserver.FreePort(t))
 	server := testserver.Start(t, testserver.Command{Path: binary, Args: []string{
-		"serve", "--listen", addr, "--data-dir", at("data"), "--policy", file, "--audit", at("audit"), "-q",
+		"serve", "--listen", addr, "--data-dir", at("data"), "--policy", file, "-q",
 		"--tls-cert", at("server.pem"), "--tls-key", at("server.key"), "--tls-client-ca", ca,
 	}})
 	token := put("token", "first\n")
@@ -92,10 +92,7 @@ limits: [{to: [app], locks: 1}]
 	if r := as(app, "acquire", "team-a/y", "--try"); r.status != 74 || !strings.Contains(r.stderr, "may hold: 1") {
 		t.Errorf("beyond a limit: %+v", r)
 	}
-	audited(t, at("audit"), `"act":"refused","principal":"app"`, `"lock":"team-b/x"`)
-	if err := os.Rename(at("audit"), at("audit.1")); err != nil {
-		t.Error(err)
-	}
+	audited(t, server, `"act":"refused","principal":"app"`, `"lock":"team-b/x"`)
 	if r := as(job, "ls"); r.status != 0 || !strings.Contains(r.out, "team-a/x") {
 		t.Errorf("with a token: %+v", r)
 	}
@@ -116,7 +113,7 @@ limits: [{to: [app], locks: 1}]
 	if r := as(job, "break", "team-a/x", "--reason", "test", "--yes"); r.status != 0 {
 		t.Errorf("break with the right: %+v", r)
 	}
-	audited(t, at("audit"), `"act":"break","principal":"job"`, `"lock":"team-a/x"`, `"reason":"test"`)
+	audited(t, server, `"act":"break","principal":"job"`, `"lock":"team-a/x"`, `"reason":"test"`)
 }
 
 // The metrics report when the certificate expires that clients are shown, also after it was replaced.
@@ -182,19 +179,17 @@ func TestCertificateWithoutHosts(t *testing.T) {
 	}
 }
 
-// audited expects a line with the texts.
-func audited(t *testing.T, path string, texts ...string) {
+// audited waits until the server has written a line with the texts.
+func audited(t *testing.T, server *testserver.Process, texts ...string) {
 	t.Helper()
-	b, err := os.ReadFile(path)
-	if err != nil {
-		t.Error(err)
-	}
-	for line := range strings.Lines(string(b)) {
-		if !slices.ContainsFunc(texts, func(text string) bool { return !strings.Contains(line, text) }) {
-			return
+	server.Await(time.Minute, func(context.Context) error {
+		for line := range strings.Lines(server.Log()) {
+			if !slices.ContainsFunc(texts, func(text string) bool { return !strings.Contains(line, text) }) {
+				return nil
+			}
 		}
-	}
-	t.Errorf("no line in %s has %q:\n%s", path, texts, b)
+		return fmt.Errorf("no line has %q:\n%s", texts, server.Log())
+	})
 }
 
 // On a Unix socket the user is known. The socket of a server that was killed is replaced, one of a

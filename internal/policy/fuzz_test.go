@@ -52,7 +52,6 @@ func fuzzed() map[string]string {
 		"backend/zklock.parseURL":               "FuzzURL",
 		"internal/certs.Parse":                  "FuzzParse",
 		"internal/remoteurl.Parse":              "FuzzURL",
-		"internal/cli.parseSettings":            "FuzzSettings",
 		"internal/sqllease.decodeGrant":         "FuzzNotifications",
 		"internal/sqllease.decodeNotification":  "FuzzNotifications",
 		"internal/waiters.Parse":                "internal/sqllease.FuzzNotifications",

@@ -247,8 +247,6 @@ func (m *manual) firstServer() {
 func (m *manual) files() {
 	m.file("policy.yaml")
 	m.run("policy", "3 principals", "grant 1 allows billing")
-	m.file("serve.yaml")
-	m.run("settings", "drain-delay", "5s")
 	m.file("prometheus.yaml")
 	rules := read(m.t, "deploy", "prometheus", "rules.yaml")
 	if err := os.WriteFile(m.at("rules.yaml"), []byte(rules), 0o600); err != nil {
