@@ -12,12 +12,12 @@ import (
 
 	"github.com/holdfast-io/holdfast"
 	"github.com/holdfast-io/holdfast/backend"
+	"github.com/holdfast-io/holdfast/internal/connect"
 	"github.com/holdfast-io/holdfast/internal/leasetest"
-	"github.com/holdfast-io/holdfast/internal/storeerr"
 )
 
 func refused(mayHold bool) error {
-	return &backend.UnavailableError{Backend: "memory", Op: "test", MayHold: mayHold, Err: storeerr.Lacks("memory", "to write", errWire)}
+	return &backend.UnavailableError{Backend: "memory", Op: "test", MayHold: mayHold, Err: connect.Lacks("memory", "to write", errWire)}
 }
 
 // What the store refuses until an operator changes something there is not retried: the caller, who

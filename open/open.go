@@ -35,7 +35,7 @@ import (
 	"github.com/holdfast-io/holdfast/backend/mysqllock"
 	"github.com/holdfast-io/holdfast/backend/pglock"
 	"github.com/holdfast-io/holdfast/backend/redislock"
-	"github.com/holdfast-io/holdfast/backend/redlock"
+	"github.com/holdfast-io/holdfast/backend/redislock/redlock"
 	"github.com/holdfast-io/holdfast/backend/remotelock"
 	"github.com/holdfast-io/holdfast/backend/sqlitelock"
 	"github.com/holdfast-io/holdfast/backend/zklock"

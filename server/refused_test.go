@@ -10,7 +10,7 @@ import (
 	"github.com/holdfast-io/holdfast/backend"
 	"github.com/holdfast-io/holdfast/backend/memlock"
 	"github.com/holdfast-io/holdfast/backend/remotelock"
-	"github.com/holdfast-io/holdfast/internal/storeerr"
+	"github.com/holdfast-io/holdfast/internal/connect"
 	"github.com/holdfast-io/holdfast/server"
 )
 
@@ -21,7 +21,7 @@ type refusing struct {
 }
 
 func (r refusing) Acquire(context.Context, backend.AcquireRequest) (backend.Grant, error) {
-	return backend.Grant{}, &backend.UnavailableError{Backend: "memory", Op: "acquire", Err: storeerr.Lacks("memory", "to write", r.why)}
+	return backend.Grant{}, &backend.UnavailableError{Backend: "memory", Op: "acquire", Err: connect.Lacks("memory", "to write", r.why)}
 }
 
 // A client of the server learns what the store of the server refuses, and what an operator can do.

@@ -13,7 +13,7 @@ import (
 	"github.com/hashicorp/consul/api"
 
 	"github.com/holdfast-io/holdfast/backend"
-	"github.com/holdfast-io/holdfast/internal/conns"
+	"github.com/holdfast-io/holdfast/internal/connect"
 	"github.com/holdfast-io/holdfast/internal/seqlock"
 	"github.com/holdfast-io/holdfast/internal/sessions"
 )
@@ -47,7 +47,7 @@ type Backend struct {
 	// polls is for queries that Consul keeps open. Open gives it connections of its own: see
 	// target.client.
 	polls *api.Client
-	owned []*conns.HTTP // of Open, closed by Close
+	owned []*connect.HTTP // of Open, closed by Close
 
 	onAgent atomic.Bool // a session is tied to the node of the agent
 

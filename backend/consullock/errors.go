@@ -10,7 +10,7 @@ import (
 	"github.com/hashicorp/consul/api"
 
 	"github.com/holdfast-io/holdfast/backend"
-	"github.com/holdfast-io/holdfast/internal/storeerr"
+	"github.com/holdfast-io/holdfast/internal/connect"
 )
 
 // fail maps an error of the client library to the kinds of package backend. changes is set if the
@@ -18,7 +18,7 @@ import (
 // not.
 func (b *Backend) fail(ctx context.Context, op string, err error, changes bool) error {
 	mayHold := changes && !refused(err)
-	known, err := storeerr.Of(ctx, b.sessions.Base(), err)
+	known, err := connect.ErrorOf(ctx, b.sessions.Base(), err)
 	if known {
 		return err
 	}
@@ -26,9 +26,9 @@ func (b *Backend) fail(ctx context.Context, op string, err error, changes bool) 
 		err = status // without the URL that was asked
 	}
 	if denied(err) {
-		err = storeerr.Lacks(name, b.rules()[0]+", or one of those for sessions", err)
+		err = connect.Lacks(name, b.rules()[0]+", or one of those for sessions", err)
 	}
-	return &backend.UnavailableError{Backend: name, Op: op, MayHold: mayHold, Err: storeerr.Refused(name, err, remedy(err))}
+	return &backend.UnavailableError{Backend: name, Op: op, MayHold: mayHold, Err: connect.Refused(name, err, remedy(err))}
 }
 
 // remedy returns what to change where Consul refuses this client until somebody does, or "".
@@ -42,7 +42,7 @@ func remedy(err error) string {
 	case status.Code == http.StatusForbidden && strings.Contains(status.Body, becauseUnknown):
 		return "name a token that exists and has not expired"
 	case status.Code == http.StatusForbidden:
-		return storeerr.Unknown
+		return connect.Unknown
 	}
 	return ""
 }
@@ -59,7 +59,7 @@ func refused(err error) bool {
 	if _, ok := errors.AsType[*txnError](err); ok {
 		return true
 	}
-	if storeerr.IsDial(err) {
+	if connect.IsDial(err) {
 		return true
 	}
 	const first, last = 400, 499

@@ -8,7 +8,7 @@ import (
 
 	"github.com/hashicorp/consul/api"
 
-	"github.com/holdfast-io/holdfast/internal/storeerr"
+	"github.com/holdfast-io/holdfast/internal/connect"
 )
 
 // Examine asks how many servers there are, how the agent is configured, and whether the token lacks a
@@ -82,7 +82,7 @@ func (b *Backend) lacking(ctx context.Context) ([]string, error) {
 	var out []string
 	for i, rule := range rules {
 		if lacks[i] {
-			out = append(out, storeerr.Lacks(name, rule, nil).Error())
+			out = append(out, connect.Lacks(name, rule, nil).Error())
 		}
 	}
 	return out, nil

@@ -15,8 +15,7 @@ import (
 	"github.com/hashicorp/consul/api"
 
 	"github.com/holdfast-io/holdfast/backend"
-	"github.com/holdfast-io/holdfast/internal/conns"
-	"github.com/holdfast-io/holdfast/internal/storeurl"
+	"github.com/holdfast-io/holdfast/internal/connect"
 )
 
 const (
@@ -49,7 +48,7 @@ type target struct {
 // Errors: *backend.InvalidError for a bad URL, such as one with an unknown parameter. Errors never
 // contain what is before the @.
 func Open(ctx context.Context, rawURL string, cfg Config) (*Backend, error) {
-	if err := storeurl.Context(ctx); err != nil {
+	if err := connect.Context(ctx); err != nil {
 		return nil, err
 	}
 	t, err := parseURL(rawURL, cfg)
@@ -71,7 +70,7 @@ func Open(ctx context.Context, rawURL string, cfg Config) (*Backend, error) {
 	if err != nil {
 		return nil, err
 	}
-	b.polls, b.owned = polls, []*conns.HTTP{callConns, pollConns}
+	b.polls, b.owned = polls, []*connect.HTTP{callConns, pollConns}
 	return b, nil
 }
 
@@ -82,7 +81,7 @@ func Open(ctx context.Context, rawURL string, cfg Config) (*Backend, error) {
 // to its pool before it passes on an answer without a body, which is Consul's when the key is gone.
 // If the query is cancelled in between, the connection is closed, and the next request on it fails
 // as if it had been cancelled. A release that fails like that may or may not have worked.
-func (t *target) client(connections int) (*api.Client, *conns.HTTP, error) {
+func (t *target) client(connections int) (*api.Client, *connect.HTTP, error) {
 	transport := t.transport(connections)
 	scheme := "http"
 	if t.tls != nil {
@@ -90,10 +89,10 @@ func (t *target) client(connections int) (*api.Client, *conns.HTTP, error) {
 	}
 	client, err := api.NewClient(&api.Config{
 		Address: t.address, Scheme: scheme, Token: t.token, Datacenter: t.datacenter, Namespace: t.namespace, Partition: t.partition,
-		HttpClient: &http.Client{Transport: wary{transport}, CheckRedirect: conns.Stay},
+		HttpClient: &http.Client{Transport: wary{transport}, CheckRedirect: connect.Stay},
 	})
 	if err != nil {
-		return nil, nil, storeurl.Error(storeurl.Hidden, "what the client library takes")
+		return nil, nil, connect.URLError(connect.Hidden, "what the client library takes")
 	}
 	return client, transport, nil
 }
@@ -103,7 +102,7 @@ func (t *target) client(connections int) (*api.Client, *conns.HTTP, error) {
 //
 // It returns an answer that refuses a request as an api.StatusError. The client library drops the status of some, and
 // the reason of others.
-type wary struct{ *conns.HTTP }
+type wary struct{ *connect.HTTP }
 
 // RoundTrip sends the request.
 func (t wary) RoundTrip(req *http.Request) (*http.Response, error) {
@@ -130,9 +129,9 @@ func refusing(status int) bool {
 	return status >= http.StatusBadRequest && status < http.StatusInternalServerError && status != http.StatusNotFound && status != http.StatusConflict
 }
 
-func (t *target) transport(connections int) *conns.HTTP {
+func (t *target) transport(connections int) *connect.HTTP {
 	const idle = 90 * time.Second
-	tr := conns.NewHTTP(&net.Dialer{Timeout: answerTime, KeepAlive: answerTime})
+	tr := connect.NewHTTP(&net.Dialer{Timeout: answerTime, KeepAlive: answerTime})
 	tr.MaxConnsPerHost, tr.MaxIdleConns, tr.MaxIdleConnsPerHost, tr.IdleConnTimeout = connections, connections, connections, idle
 	tr.TLSClientConfig = t.tls.Clone()
 	return tr
@@ -141,14 +140,14 @@ func (t *target) transport(connections int) *conns.HTTP {
 func parseURL(raw string, cfg Config) (target, error) {
 	t := target{cfg: cfg}
 	if strings.ContainsFunc(raw, unicode.IsControl) {
-		return t, storeurl.Error(storeurl.Hidden, "without control characters")
+		return t, connect.URLError(connect.Hidden, "without control characters")
 	}
 	scheme, rest, ok := strings.Cut(raw, "://")
 	if !ok || scheme != schemePlain && scheme != schemeTLS {
-		return t, storeurl.Error(storeurl.Hidden, "consul://host:port or consuls://host:port")
+		return t, connect.URLError(connect.Hidden, "consul://host:port or consuls://host:port")
 	}
 	if strings.ContainsRune(rest, '#') {
-		return t, storeurl.Error("#", "without a fragment")
+		return t, connect.URLError("#", "without a fragment")
 	}
 	rest, query, _ := strings.Cut(rest, "?")
 	if err := t.setQuery(query, scheme == schemeTLS); err != nil {
@@ -158,7 +157,7 @@ func parseURL(raw string, cfg Config) (target, error) {
 		user, token, ok := strings.Cut(rest[:i], ":")
 		var err error
 		if t.token, err = url.PathUnescape(token); err != nil || user != "" || !ok || token == "" {
-			return t, storeurl.Error("token", ":token before the @, percent-encoded")
+			return t, connect.URLError("token", ":token before the @, percent-encoded")
 		}
 		rest = rest[i+1:]
 	}
@@ -177,20 +176,20 @@ func parseURL(raw string, cfg Config) (target, error) {
 		port = portTLS
 	}
 	if t.address, ok = backend.Endpoint(host, port); !ok {
-		return t, storeurl.Error(host, "host or host:port")
+		return t, connect.URLError(host, "host or host:port")
 	}
 	return t, nil
 }
 
 func (t *target) setQuery(query string, secure bool) error {
-	params, err := storeurl.Params(query, append([]string{"dc", "ns", "partition", "min_ttl"}, storeurl.TLSParams()...)...)
+	params, err := connect.Params(query, append([]string{"dc", "ns", "partition", "min_ttl"}, connect.TLSParams()...)...)
 	if err != nil {
 		return err
 	}
 	t.datacenter, t.namespace, t.partition = params.Get("dc"), params.Get("ns"), params.Get("partition")
-	if err := storeurl.Duration(params, "min_ttl", &t.cfg.MinTTL); err != nil {
+	if err := connect.Duration(params, "min_ttl", &t.cfg.MinTTL); err != nil {
 		return err
 	}
-	t.tls, err = storeurl.TLS(params, secure, schemeTLS)
+	t.tls, err = connect.TLS(params, secure, schemeTLS)
 	return err
 }

@@ -12,7 +12,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/holdfast-io/holdfast/backend"
-	"github.com/holdfast-io/holdfast/internal/storeerr"
+	"github.com/holdfast-io/holdfast/internal/connect"
 )
 
 // errStream is the cause of an *UnavailableError of Watch when etcd closed the stream without a
@@ -30,17 +30,17 @@ func fail(ctx context.Context, op string, err error, changes bool) error {
 		return nil
 	case errors.Is(context.Cause(ctx), backend.ErrClosed):
 		return backend.ErrClosed
-	case storeerr.IsKind(err):
+	case connect.IsKind(err):
 		return err
 	}
-	if none, ok := errors.AsType[*storeerr.UnconnectedError](err); ok {
+	if none, ok := errors.AsType[*connect.UnconnectedError](err); ok {
 		return &backend.UnavailableError{Backend: name, Op: op, MayHold: changes, Err: none}
 	}
-	cause := plain(storeerr.Cause(ctx, err))
+	cause := plain(connect.Cause(ctx, err))
 	if is(err, rpctypes.ErrPermissionDenied) {
-		cause = storeerr.Lacks(name, "to read and write the keys below its prefix", cause)
+		cause = connect.Lacks(name, "to read and write the keys below its prefix", cause)
 	}
-	return &backend.UnavailableError{Backend: name, Op: op, MayHold: changes && !refused(err), Err: storeerr.Refused(name, cause, remedy(err))}
+	return &backend.UnavailableError{Backend: name, Op: op, MayHold: changes && !refused(err), Err: connect.Refused(name, cause, remedy(err))}
 }
 
 // remedy returns what to change where etcd refuses this client until somebody does, or "".
@@ -60,7 +60,7 @@ func remedy(err error) string {
 
 // final reports whether err is an answer that a retry would not change. A nil error is final too.
 func final(err error) bool {
-	return err == nil || storeerr.IsKind(err) && !errors.Is(err, backend.ErrUnavailable)
+	return err == nil || connect.IsKind(err) && !errors.Is(err, backend.ErrUnavailable)
 }
 
 // denied reports whether etcd refuses for want of a right. An earlier step of the same call may have been

@@ -13,8 +13,8 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/holdfast-io/holdfast/backend"
-	"github.com/holdfast-io/holdfast/internal/finals"
-	"github.com/holdfast-io/holdfast/internal/storeurl"
+	"github.com/holdfast-io/holdfast/internal/connect"
+	"github.com/holdfast-io/holdfast/internal/lockstate"
 )
 
 const (
@@ -68,7 +68,7 @@ func (c Config) withDefaults() (Config, error) {
 	}
 	switch {
 	case len(c.Prefix) > maxPrefixLen || !utf8.ValidString(c.Prefix) || strings.ContainsRune(c.Prefix, 0):
-		return c, &backend.InvalidError{Field: "prefix", Value: storeurl.Quote(c.Prefix), Bound: "at most 256 bytes of UTF-8 without NUL"}
+		return c, &backend.InvalidError{Field: "prefix", Value: connect.Quote(c.Prefix), Bound: "at most 256 bytes of UTF-8 without NUL"}
 	case c.RequestTimeout < 0:
 		return c, &backend.InvalidError{Field: "timeout", Value: c.RequestTimeout.String(), Bound: "more than 0"}
 	case c.MinTTL < time.Second || c.MinTTL > maxTTL:
@@ -104,9 +104,9 @@ type Backend struct {
 	calls        sync.WaitGroup // calls and goroutines under way
 	sessions     map[backend.SessionID]*session
 	ending       map[backend.SessionID]clientv3.LeaseID // sessions whose EndSession has not finished
-	dead         *finals.Set[backend.SessionID]         // sessions that were seen dead
-	inDoubt      *finals.Set[backend.LeaseID]           // leases whose acquire may still be on its way
-	movesInDoubt *finals.Set[backend.LeaseID]           // timed leases that a move may still be on its way for
+	dead         *lockstate.Ended[backend.SessionID]    // sessions that were seen dead
+	inDoubt      *lockstate.Ended[backend.LeaseID]      // leases whose acquire may still be on its way
+	movesInDoubt *lockstate.Ended[backend.LeaseID]      // timed leases that a move may still be on its way for
 }
 
 var _ backend.Backend = (*Backend)(nil)
@@ -131,9 +131,9 @@ func New(client *clientv3.Client, cfg Config) (*Backend, error) {
 		caps:         cfg.capabilities(),
 		sessions:     make(map[backend.SessionID]*session),
 		ending:       make(map[backend.SessionID]clientv3.LeaseID),
-		dead:         finals.NewSet[backend.SessionID](memoryTTL),
-		inDoubt:      finals.NewSet[backend.LeaseID](memoryTTL),
-		movesInDoubt: finals.NewSet[backend.LeaseID](memoryTTL),
+		dead:         lockstate.NewEnded[backend.SessionID](memoryTTL),
+		inDoubt:      lockstate.NewEnded[backend.LeaseID](memoryTTL),
+		movesInDoubt: lockstate.NewEnded[backend.LeaseID](memoryTTL),
 	}
 	b.base, b.cancel = context.WithCancelCause(context.Background())
 	b.commits = &committer{b: b, riders: make(map[string][]*change), patience: rideTime}

@@ -7,7 +7,7 @@ import (
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	clientv3 "go.etcd.io/etcd/client/v3"
 
-	"github.com/holdfast-io/holdfast/internal/storeerr"
+	"github.com/holdfast-io/holdfast/internal/connect"
 )
 
 // Examine asks how many members there are and what alarms they have raised, and whether the user may read
@@ -54,7 +54,7 @@ func (b *Backend) lacking(ctx context.Context) ([]string, error) {
 		_, err := b.client.Txn(ctx).If(clientv3.Compare(clientv3.Version(b.keys.prefix), "<", 0)).Then(try.op).Commit()
 		switch {
 		case is(err, rpctypes.ErrPermissionDenied):
-			out = append(out, storeerr.Lacks(name, try.right+" below "+b.keys.prefix, nil).Error())
+			out = append(out, connect.Lacks(name, try.right+" below "+b.keys.prefix, nil).Error())
 		case err != nil:
 			return nil, err //nolint:wrapcheck // see fail
 		}

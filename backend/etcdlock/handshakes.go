@@ -14,8 +14,8 @@ import (
 	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/status"
 
+	"github.com/holdfast-io/holdfast/internal/connect"
 	"github.com/holdfast-io/holdfast/internal/speaks"
-	"github.com/holdfast-io/holdfast/internal/storeerr"
 )
 
 // A request of etcd's client waits for as long as there is no connection, and does not say why there is none. So
@@ -23,7 +23,7 @@ import (
 
 // handshakes remembers how the last attempt to connect to each endpoint of a client ended.
 type handshakes struct {
-	storeerr.Endpoints
+	connect.Endpoints
 
 	endpoints int // how many there are
 	secure    bool
@@ -109,7 +109,7 @@ func unconnected(why string, cause error) error {
 	if _, dial, ok := strings.Cut(strings.TrimSuffix(why, `"`), "Error while dialing: "); ok {
 		why = dial
 	}
-	return &storeerr.UnconnectedError{Why: why, Err: cause}
+	return &connect.UnconnectedError{Why: why, Err: cause}
 }
 
 // refusalError is why every endpoint refuses this client.

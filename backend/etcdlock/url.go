@@ -17,7 +17,7 @@ import (
 	"google.golang.org/grpc/backoff"
 
 	"github.com/holdfast-io/holdfast/backend"
-	"github.com/holdfast-io/holdfast/internal/storeurl"
+	"github.com/holdfast-io/holdfast/internal/connect"
 )
 
 const (
@@ -46,7 +46,7 @@ const (
 // Errors: *backend.InvalidError for a bad URL, such as one with an unknown parameter;
 // *backend.UnavailableError if the user could not be authenticated.
 func Open(ctx context.Context, rawURL string, cfg Config) (*Backend, error) {
-	if err := storeurl.Context(ctx); err != nil {
+	if err := connect.Context(ctx); err != nil {
 		return nil, err
 	}
 	t, err := parseURL(rawURL, cfg)
@@ -159,15 +159,15 @@ func redact(endpoint string) string {
 func parseURL(raw string, cfg Config) (target, error) {
 	t := target{cfg: cfg}
 	if strings.ContainsFunc(raw, unicode.IsControl) {
-		return t, storeurl.Error(storeurl.Hidden, "without control characters")
+		return t, connect.URLError(connect.Hidden, "without control characters")
 	}
 	scheme, rest, ok := strings.Cut(raw, "://")
 	if !ok || scheme != schemePlain && scheme != schemeTLS {
-		return t, storeurl.Error(scheme, "etcd://host:port or etcds://host:port")
+		return t, connect.URLError(scheme, "etcd://host:port or etcds://host:port")
 	}
 	rest, query, _ := strings.Cut(rest, "?")
 	if strings.ContainsRune(query, '#') || strings.ContainsRune(rest, '#') {
-		return t, storeurl.Error("#", "without a fragment")
+		return t, connect.URLError("#", "without a fragment")
 	}
 	if i := strings.LastIndexByte(rest, '@'); i >= 0 {
 		user := rest[:i]
@@ -178,7 +178,7 @@ func parseURL(raw string, cfg Config) (target, error) {
 	}
 	hosts, path, _ := strings.Cut(rest, "/")
 	if path != "" {
-		return t, storeurl.Error("/"+path, "without a path; the prefix is a parameter")
+		return t, connect.URLError("/"+path, "without a path; the prefix is a parameter")
 	}
 	for host := range strings.SplitSeq(hosts, ",") {
 		ep, err := endpoint(host)
@@ -186,7 +186,7 @@ func parseURL(raw string, cfg Config) (target, error) {
 			return t, err
 		}
 		if slices.Contains(t.endpoints, ep) {
-			return t, storeurl.Error(host, "with each host once")
+			return t, connect.URLError(host, "with each host once")
 		}
 		t.endpoints = append(t.endpoints, ep)
 	}
@@ -195,8 +195,8 @@ func parseURL(raw string, cfg Config) (target, error) {
 
 func (t *target) setUser(user string) error {
 	var err error
-	if t.user, t.password, err = storeurl.User(user); err == nil && t.user == "" {
-		err = storeurl.Error("user", "user:password, percent-encoded")
+	if t.user, t.password, err = connect.User(user); err == nil && t.user == "" {
+		err = connect.URLError("user", "user:password, percent-encoded")
 	}
 	return err
 }
@@ -205,23 +205,23 @@ func (t *target) setUser(user string) error {
 func endpoint(host string) (string, error) {
 	address, ok := backend.Endpoint(host, defaultPort)
 	if !ok {
-		return "", storeurl.Error(host, "host or host:port, separated by commas")
+		return "", connect.URLError(host, "host or host:port, separated by commas")
 	}
 	return address, nil
 }
 
 func (t *target) setQuery(query string, secure bool) error {
-	params, err := storeurl.Params(query, append([]string{"prefix", "timeout", "min_ttl"}, storeurl.TLSParams()...)...)
+	params, err := connect.Params(query, append([]string{"prefix", "timeout", "min_ttl"}, connect.TLSParams()...)...)
 	if err != nil {
 		return err
 	}
 	if params.Has("prefix") {
 		t.cfg.Prefix = params.Get("prefix")
 	}
-	if err := errors.Join(storeurl.Duration(params, "timeout", &t.cfg.RequestTimeout), storeurl.Duration(params, "min_ttl", &t.cfg.MinTTL)); err != nil {
+	if err := errors.Join(connect.Duration(params, "timeout", &t.cfg.RequestTimeout), connect.Duration(params, "min_ttl", &t.cfg.MinTTL)); err != nil {
 		return err
 	}
-	t.tls, err = storeurl.TLS(params, secure, schemeTLS)
+	t.tls, err = connect.TLS(params, secure, schemeTLS)
 	return err
 }
 

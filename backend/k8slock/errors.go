@@ -7,7 +7,7 @@ import (
 	"strings"
 
 	"github.com/holdfast-io/holdfast/backend"
-	"github.com/holdfast-io/holdfast/internal/storeerr"
+	"github.com/holdfast-io/holdfast/internal/connect"
 )
 
 // The operations, for errors.
@@ -30,11 +30,11 @@ func (b *Backend) fail(ctx context.Context, op string, err error, changes bool) 
 	if s, ok := errors.AsType[*statusError](err); ok {
 		u.RetryAfter = s.retryAfter
 	}
-	known, err := storeerr.Of(ctx, b.base, err)
+	known, err := connect.ErrorOf(ctx, b.base, err)
 	if known {
 		return err
 	}
-	u.Err = storeerr.Refused(name, lacking(err), remedy(err))
+	u.Err = connect.Refused(name, lacking(err), remedy(err))
 	return u
 }
 
@@ -48,7 +48,7 @@ func lacking(err error) error {
 	}
 	if _, after, found := strings.Cut(s.message, " cannot "); found {
 		if verb, _, found := strings.Cut(after, " resource "); found {
-			return storeerr.Lacks(name, "to "+verb+" leases", err)
+			return connect.Lacks(name, "to "+verb+" leases", err)
 		}
 	}
 	return err
@@ -61,7 +61,7 @@ func remedy(err error) string {
 		case http.StatusUnauthorized:
 			return "correct the credentials of the kubeconfig, or of the service account"
 		case http.StatusForbidden:
-			return storeerr.Unknown
+			return connect.Unknown
 		}
 	}
 	return ""

@@ -6,7 +6,7 @@ import (
 	"strings"
 
 	"github.com/holdfast-io/holdfast/backend"
-	"github.com/holdfast-io/holdfast/internal/storeerr"
+	"github.com/holdfast-io/holdfast/internal/connect"
 )
 
 // verbs are the rights on Leases that are needed. docs/backends/kubernetes.md lists the same.
@@ -24,7 +24,7 @@ func (b *Backend) Examine(ctx context.Context) ([]string, error) {
 			return nil, b.fail(ctx, "examine", err, false)
 		}
 		if !may {
-			out = append(out, storeerr.Lacks(name, "to "+verb+" leases in the namespace "+b.cfg.Namespace, nil).Error())
+			out = append(out, connect.Lacks(name, "to "+verb+" leases in the namespace "+b.cfg.Namespace, nil).Error())
 		}
 	}
 	return out, nil

@@ -14,8 +14,8 @@ import (
 	"k8s.io/client-go/rest"
 
 	"github.com/holdfast-io/holdfast/backend"
-	"github.com/holdfast-io/holdfast/internal/conns"
-	"github.com/holdfast-io/holdfast/internal/finals"
+	"github.com/holdfast-io/holdfast/internal/connect"
+	"github.com/holdfast-io/holdfast/internal/lockstate"
 )
 
 const name = "kubernetes"
@@ -59,7 +59,7 @@ type Backend struct {
 	cfg     Config
 	caps    backend.Capabilities
 	rest    restAPI
-	owned   *conns.HTTP     // of NewForConfig, closed by Close
+	owned   *connect.HTTP   // of NewForConfig, closed by Close
 	value   string          // names this value in its sessions
 	idle    time.Duration   // after which a lock's object is deleted
 	safety  time.Duration   // after which a waiter reads its lock although the watch reported nothing
@@ -73,8 +73,8 @@ type Backend struct {
 	mu       sync.Mutex // guards the fields below
 	closed   bool
 	sessions map[backend.SessionID]*session
-	ended    *finals.Set[backend.SessionID] // sessions that are known to exist no longer
-	writers  map[string]*writer             // changes of locks under way, by the lock's name
+	ended    *lockstate.Ended[backend.SessionID] // sessions that are known to exist no longer
+	writers  map[string]*writer                  // changes of locks under way, by the lock's name
 	work     sync.WaitGroup
 	closing  sync.Once
 }
@@ -138,10 +138,10 @@ func New(client *http.Client, server string, cfg Config) (*Backend, error) {
 		cfg.Logger = slog.New(slog.DiscardHandler)
 	}
 	own := *client
-	own.CheckRedirect = conns.Stay
+	own.CheckRedirect = connect.Stay
 	b := &Backend{
 		cfg: cfg, value: rand.Text(), idle: defaultIdle, safety: defaultSafety, recheck: make(chan struct{}, 1), sessions: make(map[backend.SessionID]*session),
-		ended: finals.NewSet[backend.SessionID](rememberedEnds), writers: make(map[string]*writer), slots: make(chan struct{}, recordsAtOnce),
+		ended: lockstate.NewEnded[backend.SessionID](rememberedEnds), writers: make(map[string]*writer), slots: make(chan struct{}, recordsAtOnce),
 		rest: restAPI{
 			client: &own, clock: &clock{},
 			leases: strings.TrimSuffix(u.String(), "/") + "/apis/coordination.k8s.io/v1/namespaces/" + cfg.Namespace + "/leases",

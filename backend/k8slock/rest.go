@@ -14,7 +14,7 @@ import (
 	"strconv"
 	"time"
 
-	"github.com/holdfast-io/holdfast/internal/storeerr"
+	"github.com/holdfast-io/holdfast/internal/connect"
 )
 
 // object is the part of a Lease of coordination.k8s.io/v1 that is used here. Fields of other
@@ -246,8 +246,8 @@ func refusal(res *http.Response) error {
 	if json.Unmarshal(b, &status) == nil {
 		const line = 300
 		e.message, e.reason = status.Message[:min(len(status.Message), line)], status.Reason
-	} else if bytes.Contains(b, []byte(storeerr.HTTPToTLS)) {
-		e.message = storeerr.HTTPToTLS
+	} else if bytes.Contains(b, []byte(connect.HTTPToTLS)) {
+		e.message = connect.HTTPToTLS
 	}
 	return e
 }

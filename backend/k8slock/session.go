@@ -9,7 +9,7 @@ import (
 	"time"
 
 	"github.com/holdfast-io/holdfast/backend"
-	"github.com/holdfast-io/holdfast/internal/finals"
+	"github.com/holdfast-io/holdfast/internal/lockstate"
 )
 
 // remembered is for how long a request for a lease that was abandoned can be on its way, and rememberedEnds for how long
@@ -24,14 +24,14 @@ type session struct {
 	life context.Context         //nolint:containedctx // it is the session's
 	die  context.CancelCauseFunc // ends life
 
-	turn      chan struct{}         // capacity 1: one request about it at a time
-	mu        sync.Mutex            // guards the fields below
-	ttl       time.Duration         //
-	until     time.Time             // it lives at least until then, by the local clock
-	losses    []backend.Loss        // that Renew has not reported yet
-	abandoned *finals.Set[leaseKey] // leases that must not come to life
-	asking    map[leaseKey][]*asker // acquires in progress
-	pulse     uint64                // the version of the newest renewal
+	turn      chan struct{}              // capacity 1: one request about it at a time
+	mu        sync.Mutex                 // guards the fields below
+	ttl       time.Duration              //
+	until     time.Time                  // it lives at least until then, by the local clock
+	losses    []backend.Loss             // that Renew has not reported yet
+	abandoned *lockstate.Ended[leaseKey] // leases that must not come to life
+	asking    map[leaseKey][]*asker      // acquires in progress
+	pulse     uint64                     // the version of the newest renewal
 
 	// Of OpenSession, guarded by Backend.mu.
 	calls  int  // in progress
@@ -91,7 +91,7 @@ func (b *Backend) newSession(req backend.SessionRequest) (*session, error) {
 	if !ok {
 		s = &session{
 			b: b, id: req.ID, lost: req.Lost, ttl: req.TTL, turn: make(chan struct{}, 1),
-			abandoned: finals.NewSet[leaseKey](remembered), asking: make(map[leaseKey][]*asker),
+			abandoned: lockstate.NewEnded[leaseKey](remembered), asking: make(map[leaseKey][]*asker),
 		}
 		if s.lost == nil {
 			s.lost = func(backend.Loss) {}

@@ -17,7 +17,7 @@ import (
 	"k8s.io/client-go/transport"
 	"k8s.io/client-go/util/connrotation"
 
-	"github.com/holdfast-io/holdfast/internal/conns"
+	"github.com/holdfast-io/holdfast/internal/connect"
 )
 
 // link sends requests with the credentials of a rest.Config. client-go adds the credentials. The
@@ -25,7 +25,7 @@ import (
 // to detect a dead one.
 type link struct {
 	next  http.RoundTripper // client-go's, on conns
-	conns *conns.HTTP
+	conns *connect.HTTP
 	cert  *certificate  // nil: not of files
 	slots chan struct{} // the requests that may wait for a login program; nil: there is none
 }
@@ -34,7 +34,7 @@ type link struct {
 func newLink(config *rest.Config) (*link, error) {
 	// HTTP/2 on one connection, if the server supports it; pings soon detect when that is dead.
 	const idle, ping, logins = 90 * time.Second, 5 * time.Second, 256
-	t := conns.NewHTTP(&net.Dialer{Timeout: attempt, KeepAlive: ping})
+	t := connect.NewHTTP(&net.Dialer{Timeout: attempt, KeepAlive: ping})
 	t.ForceAttemptHTTP2, t.IdleConnTimeout, t.MaxIdleConnsPerHost, t.TLSHandshakeTimeout = true, idle, 16, attempt
 	t.HTTP2 = &http.HTTP2Config{SendPingTimeout: ping, PingTimeout: ping}
 	t.DisableCompression = config.DisableCompression

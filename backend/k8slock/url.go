@@ -13,7 +13,7 @@ import (
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
 
-	"github.com/holdfast-io/holdfast/internal/storeurl"
+	"github.com/holdfast-io/holdfast/internal/connect"
 )
 
 // Open makes a backend with connections of its own, which Close closes:
@@ -31,7 +31,7 @@ import (
 // Errors: *backend.InvalidError for a bad URL, such as one with an unknown parameter, and for a
 // file that cannot be used.
 func Open(ctx context.Context, rawURL string, cfg Config) (*Backend, error) {
-	if err := storeurl.Context(ctx); err != nil {
+	if err := connect.Context(ctx); err != nil {
 		return nil, err
 	}
 	t, err := parseURL(rawURL)
@@ -67,30 +67,30 @@ type target struct {
 func parseURL(raw string) (target, error) {
 	var t target
 	if strings.ContainsFunc(raw, unicode.IsControl) {
-		return t, storeurl.Error(storeurl.Hidden, "without control characters")
+		return t, connect.URLError(connect.Hidden, "without control characters")
 	}
 	text, ok := strings.CutPrefix(raw, "kubernetes://")
 	if !ok {
-		return t, storeurl.Error(storeurl.Hidden, "kubernetes://namespace")
+		return t, connect.URLError(connect.Hidden, "kubernetes://namespace")
 	}
 	if strings.ContainsRune(text, '#') {
-		return t, storeurl.Error("#", "without a fragment")
+		return t, connect.URLError("#", "without a fragment")
 	}
 	text, query, _ := strings.Cut(text, "?")
 	t.namespace = strings.TrimSuffix(text, "/")
 	if strings.ContainsAny(t.namespace, "/@:") {
-		return t, storeurl.Error(storeurl.Hidden, "kubernetes://namespace: the API server is in the kubeconfig")
+		return t, connect.URLError(connect.Hidden, "kubernetes://namespace: the API server is in the kubeconfig")
 	}
-	params, err := storeurl.Params(query, "kubeconfig", "context", "foreign")
+	params, err := connect.Params(query, "kubeconfig", "context", "foreign")
 	if err != nil {
 		return t, err
 	}
 	t.kubeconfig, t.context = params.Get("kubeconfig"), params.Get("context")
-	if err := storeurl.Duration(params, "foreign", &t.foreign); err != nil {
+	if err := connect.Duration(params, "foreign", &t.foreign); err != nil {
 		return t, err
 	}
 	if params.Has("foreign") && (t.foreign < minForeign || t.foreign > maxForeign) {
-		return t, storeurl.ParamError("foreign", params.Get("foreign"), "a duration of "+minForeign.String()+" to "+maxForeign.String())
+		return t, connect.ParamError("foreign", params.Get("foreign"), "a duration of "+minForeign.String()+" to "+maxForeign.String())
 	}
 	return t, nil
 }

@@ -10,7 +10,7 @@ import (
 	"github.com/go-sql-driver/mysql"
 
 	"github.com/holdfast-io/holdfast/backend"
-	"github.com/holdfast-io/holdfast/internal/conns"
+	"github.com/holdfast-io/holdfast/internal/connect"
 )
 
 const (
@@ -43,7 +43,7 @@ type connector struct {
 }
 
 // configure returns the connector of this value.
-func configure(from *mysql.Config, life context.Context, open *conns.Set) (driver.Connector, error) { //nolint:revive // the context is not that of the call
+func configure(from *mysql.Config, life context.Context, open *connect.Set) (driver.Connector, error) { //nolint:revive // the context is not that of the call
 	c := from.Clone()
 	if c.Timeout == 0 {
 		c.Timeout = dialTime

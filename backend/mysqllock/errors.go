@@ -10,7 +10,7 @@ import (
 	"github.com/go-sql-driver/mysql"
 
 	"github.com/holdfast-io/holdfast/backend"
-	"github.com/holdfast-io/holdfast/internal/storeerr"
+	"github.com/holdfast-io/holdfast/internal/connect"
 )
 
 // What can be wrong with the database. Each is wrapped in a *backend.UnavailableError, except
@@ -168,7 +168,7 @@ func remedy(err error) string {
 	case errors.Is(err, mysql.ErrCleartextPassword), errors.Is(err, mysql.ErrNativePassword), errors.Is(err, mysql.ErrOldPassword), errors.Is(err, mysql.ErrUnknownPlugin):
 		return "use an account that authenticates with a password which is not sent in clear text"
 	case c != 0 && !passes(err):
-		return storeerr.Unknown
+		return connect.Unknown
 	}
 	return ""
 }
@@ -203,5 +203,5 @@ func unavailableAt(name, op string, mayHold bool, err error) error {
 	if demoted(err) && !errors.Is(err, ErrReadOnly) {
 		err = errors.Join(ErrReadOnly, err)
 	}
-	return &backend.UnavailableError{Backend: name, Op: op, MayHold: mayHold, Err: storeerr.Refused(name, err, remedy(err))}
+	return &backend.UnavailableError{Backend: name, Op: op, MayHold: mayHold, Err: connect.Refused(name, err, remedy(err))}
 }

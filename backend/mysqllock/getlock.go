@@ -15,9 +15,8 @@ import (
 	"github.com/go-sql-driver/mysql"
 
 	"github.com/holdfast-io/holdfast/backend"
+	"github.com/holdfast-io/holdfast/internal/connect"
 	"github.com/holdfast-io/holdfast/internal/connlease"
-	"github.com/holdfast-io/holdfast/internal/conns"
-	"github.com/holdfast-io/holdfast/internal/storeurl"
 )
 
 const (
@@ -61,7 +60,7 @@ type UserLocksConfig struct {
 // A node of a Galera cluster is refused, with ErrGalera: its user locks are its own.
 type UserLocks struct {
 	db     *sql.DB // for what needs no lock
-	open   conns.Set
+	open   connect.Set
 	conf   *mysql.Config
 	log    *slog.Logger
 	prefix string
@@ -80,7 +79,7 @@ var _ backend.Backend = (*UserLocks)(nil)
 // Errors: *backend.InvalidError for a bad URL, which includes an unknown parameter. It never
 // contains the password.
 func OpenUserLocks(ctx context.Context, rawURL string, cfg UserLocksConfig) (*UserLocks, error) {
-	if err := storeurl.Context(ctx); err != nil {
+	if err := connect.Context(ctx); err != nil {
 		return nil, err
 	}
 	u, err := parseURL(rawURL, Config{Prefix: cfg.Prefix}, getlockName, "ca", "connect_timeout", "prefix", "socket", "tls")

@@ -12,8 +12,8 @@ import (
 
 	"github.com/holdfast-io/holdfast/backend"
 	"github.com/holdfast-io/holdfast/fence"
+	"github.com/holdfast-io/holdfast/internal/connect"
 	"github.com/holdfast-io/holdfast/internal/connlease"
-	"github.com/holdfast-io/holdfast/internal/storeerr"
 )
 
 //go:embed getlock.sql
@@ -242,7 +242,7 @@ func (b *UserLocks) setup(ctx context.Context) error {
 		sql: b.sql, create: getlockTables, again: func(error, int) bool { return false },
 	}
 	if err := t.ensure(ctx); err != nil {
-		return getlockStore{b}.Unavailable("setup", false, storeerr.Cause(ctx, err))
+		return getlockStore{b}.Unavailable("setup", false, connect.Cause(ctx, err))
 	}
 	return nil
 }

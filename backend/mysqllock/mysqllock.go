@@ -14,7 +14,7 @@ import (
 	"github.com/go-sql-driver/mysql"
 
 	"github.com/holdfast-io/holdfast/backend"
-	"github.com/holdfast-io/holdfast/internal/conns"
+	"github.com/holdfast-io/holdfast/internal/connect"
 	"github.com/holdfast-io/holdfast/internal/sqllease"
 )
 
@@ -42,9 +42,9 @@ type Config struct {
 // are safe for concurrent use. Use Open or New to make one.
 type Backend struct {
 	db     *sql.DB
-	name   string    // of the database
-	conns  int       // at most
-	open   conns.Set // the open ones
+	name   string      // of the database
+	conns  int         // at most
+	open   connect.Set // the open ones
 	log    *slog.Logger
 	names  *strings.Replacer // @, $@, $NOW, $CLOCK and $READONLY in statements
 	texts  sync.Map          // statements with those replaced, by their originals

@@ -10,7 +10,7 @@ import (
 	"github.com/go-sql-driver/mysql"
 
 	"github.com/holdfast-io/holdfast/backend"
-	"github.com/holdfast-io/holdfast/internal/storeerr"
+	"github.com/holdfast-io/holdfast/internal/connect"
 )
 
 // rights are what a user needs. The pages in docs/backends list the same.
@@ -98,7 +98,7 @@ func (r rights) try(ctx context.Context, statement string) error {
 func (r rights) findings(ctx context.Context) ([]string, error) {
 	all, err := r.missing(ctx)
 	for i, right := range all {
-		all[i] = storeerr.Lacks(r.backend, right, nil).Error()
+		all[i] = connect.Lacks(r.backend, right, nil).Error()
 	}
 	return all, err
 }
@@ -121,5 +121,5 @@ func (r rights) lacking(life context.Context, err error) error {
 	case server.Number == codeDeniedDB:
 		right = "to use the database " + r.name
 	}
-	return storeerr.Lacks(r.backend, right, err)
+	return connect.Lacks(r.backend, right, err)
 }

@@ -12,7 +12,7 @@ import (
 	"github.com/go-sql-driver/mysql"
 
 	"github.com/holdfast-io/holdfast/backend"
-	"github.com/holdfast-io/holdfast/internal/storeurl"
+	"github.com/holdfast-io/holdfast/internal/connect"
 )
 
 // Open returns a backend for a URL, as described under the heading URL of the package's
@@ -22,7 +22,7 @@ import (
 // Errors: *backend.InvalidError for a bad URL, which includes an unknown parameter. It never
 // contains the password.
 func Open(ctx context.Context, rawURL string, cfg Config) (*Backend, error) {
-	if err := storeurl.Context(ctx); err != nil {
+	if err := connect.Context(ctx); err != nil {
 		return nil, err
 	}
 	cfg, err := parseURL(rawURL, cfg, "mysql", parameters()...)
@@ -42,28 +42,28 @@ func parseURL(raw string, cfg Config, scheme string, known ...string) (Config, e
 	urlForm := scheme + "://user:password@host:port/database?parameters"
 	u, err := url.Parse(raw)
 	if err != nil || u.Scheme != scheme || u.Opaque != "" {
-		return cfg, storeurl.Error(storeurl.Hidden, urlForm)
+		return cfg, connect.URLError(connect.Hidden, urlForm)
 	}
 	if strings.ContainsRune(raw, '#') {
-		return cfg, storeurl.Error("#", "without a fragment; # in a password is %23")
+		return cfg, connect.URLError("#", "without a fragment; # in a password is %23")
 	}
 	database := strings.TrimPrefix(u.Path, "/")
 	if database == "" || strings.Contains(database, "/") {
-		return cfg, storeurl.Error(storeurl.Hidden, urlForm)
+		return cfg, connect.URLError(connect.Hidden, urlForm)
 	}
 	address, ok := backend.Endpoint(u.Host, "3306")
 	if !ok {
-		return cfg, storeurl.Error(storeurl.Hidden, urlForm)
+		return cfg, connect.URLError(connect.Hidden, urlForm)
 	}
 	c := mysql.NewConfig()
 	c.Net, c.Addr, c.DBName, c.TLSConfig = "tcp", address, database, "true"
-	if storeurl.Loopback(u.Hostname()) {
+	if connect.Loopback(u.Hostname()) {
 		c.TLSConfig = "preferred"
 	}
 	c.User = u.User.Username()
 	c.Passwd, _ = u.User.Password()
 	cfg.Conn = c
-	values, err := storeurl.Params(u.RawQuery, known...)
+	values, err := connect.Params(u.RawQuery, known...)
 	if err != nil {
 		return cfg, err
 	}
@@ -79,7 +79,7 @@ func parseURL(raw string, cfg Config, scheme string, known ...string) (Config, e
 }
 
 func (c *Config) set(name, value string) error {
-	bad := func(bound string) error { return storeurl.ParamError(name, value, bound) }
+	bad := func(bound string) error { return connect.ParamError(name, value, bound) }
 	switch name {
 	case "tls":
 		modes := []string{"preferred", "true", "false", "skip-verify"}
@@ -91,7 +91,7 @@ func (c *Config) set(name, value string) error {
 		}
 		c.Conn.TLSConfig = value
 	case "ca":
-		roots, err := storeurl.Roots(value)
+		roots, err := connect.Roots(value)
 		if err != nil {
 			return err
 		}

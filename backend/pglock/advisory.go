@@ -15,9 +15,8 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/holdfast-io/holdfast/backend"
+	"github.com/holdfast-io/holdfast/internal/connect"
 	"github.com/holdfast-io/holdfast/internal/connlease"
-	"github.com/holdfast-io/holdfast/internal/conns"
-	"github.com/holdfast-io/holdfast/internal/storeurl"
 )
 
 const (
@@ -68,7 +67,7 @@ type Advisory struct {
 	conf    *pgx.ConnConfig // of a connection with locks
 	program connHooks
 	pool    *pgxpool.Pool // for everything else
-	conns   conns.Set
+	conns   connect.Set
 	log     *slog.Logger
 	name    string            // of the schema
 	schema  string            // the same, quoted
@@ -89,7 +88,7 @@ var _ backend.Backend = (*Advisory)(nil)
 // Errors: *backend.InvalidError for a bad URL, which includes an unknown parameter. It never
 // contains the password.
 func OpenAdvisory(ctx context.Context, rawURL string, cfg AdvisoryConfig) (*Advisory, error) {
-	if err := storeurl.Context(ctx); err != nil {
+	if err := connect.Context(ctx); err != nil {
 		return nil, err
 	}
 	u, err := parseURL(rawURL, Config{Schema: cfg.Schema, BeforeConnect: cfg.BeforeConnect}, []string{"schema"}, advisoryName)

@@ -11,7 +11,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/holdfast-io/holdfast/backend"
-	"github.com/holdfast-io/holdfast/internal/conns"
+	"github.com/holdfast-io/holdfast/internal/connect"
 )
 
 const (
@@ -79,7 +79,7 @@ func (b *Backend) poolConfig(most int) (*pgxpool.Config, error) {
 
 // primary returns a copy of the configuration for connections to the primary, which Close ends, whatever
 // the library still does with them.
-func primary(from *pgx.ConnConfig, life context.Context, open *conns.Set) *pgx.ConnConfig { //nolint:revive // the context is not that of a call
+func primary(from *pgx.ConnConfig, life context.Context, open *connect.Set) *pgx.ConnConfig { //nolint:revive // the context is not that of a call
 	c := from.Copy()
 	if c.ConnectTimeout == 0 {
 		c.ConnectTimeout = dialTime

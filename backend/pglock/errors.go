@@ -12,7 +12,7 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/holdfast-io/holdfast/backend"
-	"github.com/holdfast-io/holdfast/internal/storeerr"
+	"github.com/holdfast-io/holdfast/internal/connect"
 )
 
 // What can be wrong with the database. Each is wrapped in a *backend.UnavailableError, except
@@ -174,7 +174,7 @@ func unavailableAt(name, op string, mayHold bool, err error) error {
 		return fmt.Errorf("%s: %s: %w: %w", name, op, ErrPooler, backend.ErrUnsupported)
 	}
 	if _, ok := errors.AsType[*backend.RefusedError](err); !ok && code(err) == codeNoRight {
-		err = storeerr.Lacks(name, "to connect", err) // see rights.lacking for everything else
+		err = connect.Lacks(name, "to connect", err) // see rights.lacking for everything else
 	}
 	return &backend.UnavailableError{Backend: name, Op: op, MayHold: mayHold, Err: refusal(name, err)}
 }
@@ -191,7 +191,7 @@ func refusal(name string, err error) error {
 	}
 	remedies := ""
 	for _, attempt := range attempts(err) {
-		refused, ok := errors.AsType[*backend.RefusedError](storeerr.Refused(name, attempt, remedy(attempt)))
+		refused, ok := errors.AsType[*backend.RefusedError](connect.Refused(name, attempt, remedy(attempt)))
 		switch {
 		case !ok:
 			return err
@@ -217,7 +217,7 @@ func remedy(err error) string {
 	case strings.Contains(err.Error(), "server refused TLS connection"): // it has no type
 		return useTLS
 	case c != "" && !passes(c):
-		return storeerr.Unknown
+		return connect.Unknown
 	}
 	return ""
 }

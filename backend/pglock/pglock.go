@@ -14,7 +14,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/holdfast-io/holdfast/backend"
-	"github.com/holdfast-io/holdfast/internal/conns"
+	"github.com/holdfast-io/holdfast/internal/connect"
 	"github.com/holdfast-io/holdfast/internal/sqllease"
 )
 
@@ -68,7 +68,7 @@ type Backend struct {
 	toListen chan struct{}    // capacity 1, sent to without waiting, never closed
 	notifier notifier
 
-	conns   conns.Set
+	conns   connect.Set
 	closing sync.Once
 }
 

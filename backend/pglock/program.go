@@ -10,7 +10,7 @@ import (
 	"github.com/jackc/pgx/v5/stdlib"
 
 	"github.com/holdfast-io/holdfast/backend"
-	"github.com/holdfast-io/holdfast/internal/storeurl"
+	"github.com/holdfast-io/holdfast/internal/connect"
 )
 
 // NewPool returns a backend on the database of a program's pool. It makes connections of its own with the
@@ -34,7 +34,7 @@ func NewPool(pool *pgxpool.Pool, cfg Config) (*Backend, error) {
 // Errors: those of New; *backend.InvalidError if db is nil or has another driver than pgx;
 // *backend.UnavailableError if there is no connection; ctx's cause.
 func NewDB(ctx context.Context, db *sql.DB, cfg Config) (*Backend, error) {
-	if err := storeurl.Context(ctx); err != nil {
+	if err := connect.Context(ctx); err != nil {
 		return nil, err
 	}
 	if db == nil {

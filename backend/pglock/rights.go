@@ -10,7 +10,7 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
 
-	"github.com/holdfast-io/holdfast/internal/storeerr"
+	"github.com/holdfast-io/holdfast/internal/connect"
 )
 
 // missingRights returns the rights that the role lacks, in the words of GRANT. Every role may read the
@@ -70,7 +70,7 @@ func (r rights) missing(ctx context.Context) ([]string, error) {
 func (r rights) findings(ctx context.Context) ([]string, error) {
 	all, err := r.missing(ctx)
 	for i, right := range all {
-		all[i] = storeerr.Lacks(r.backend, right, nil).Error()
+		all[i] = connect.Lacks(r.backend, right, nil).Error()
 	}
 	return all, err
 }
@@ -78,8 +78,8 @@ func (r rights) findings(ctx context.Context) ([]string, error) {
 // lacking names the rights that are missing where the server refused a statement for want of one: its
 // own error names a table and no right.
 func (r rights) lacking(life context.Context, err error) error {
-	var connect *pgconn.ConnectError
-	if code(err) != codeNoRight || errors.As(err, &connect) {
+	var unconnected *pgconn.ConnectError
+	if code(err) != codeNoRight || errors.As(err, &unconnected) {
 		return err
 	}
 	const patience = time.Second
@@ -89,5 +89,5 @@ func (r rights) lacking(life context.Context, err error) error {
 	if all, failed := r.missing(ctx); failed == nil && len(all) > 0 {
 		right = strings.Join(all, ", ")
 	}
-	return storeerr.Lacks(r.backend, right, err)
+	return connect.Lacks(r.backend, right, err)
 }

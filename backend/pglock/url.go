@@ -12,7 +12,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 
-	"github.com/holdfast-io/holdfast/internal/storeurl"
+	"github.com/holdfast-io/holdfast/internal/connect"
 )
 
 // Open returns a backend for a URL, as described under the heading URL of the package's
@@ -22,7 +22,7 @@ import (
 // Errors: *backend.InvalidError for a bad URL, which includes an unknown parameter. It never
 // contains the password.
 func Open(ctx context.Context, rawURL string, cfg Config) (*Backend, error) {
-	if err := storeurl.Context(ctx); err != nil {
+	if err := connect.Context(ctx); err != nil {
 		return nil, err
 	}
 	cfg, err := parseURL(rawURL, cfg, ours(), "postgres", "postgresql")
@@ -49,15 +49,15 @@ func parseURL(raw string, cfg Config, ours []string, schemes ...string) (Config,
 	form := schemes[0] + "://user:password@host:port/database?parameters"
 	scheme, rest, ok := strings.Cut(raw, "://")
 	if !ok || !slices.Contains(schemes, scheme) {
-		return cfg, storeurl.Error(storeurl.Hidden, form)
+		return cfg, connect.URLError(connect.Hidden, form)
 	}
 	base, query, _ := strings.Cut(rest, "?")
 	if strings.ContainsRune(raw, '#') {
-		return cfg, storeurl.Error("#", "without a fragment; # in a password is %23")
+		return cfg, connect.URLError("#", "without a fragment; # in a password is %23")
 	}
 	known := slices.Concat(ours, theirs())
 	slices.Sort(known)
-	values, err := storeurl.Params(query, known...)
+	values, err := connect.Params(query, known...)
 	if err != nil {
 		return cfg, err
 	}
@@ -70,7 +70,7 @@ func parseURL(raw string, cfg Config, ours []string, schemes ...string) (Config,
 		cfg.Conn, err = pgx.ParseConfig("postgres://" + base + "?" + values.Encode())
 	}
 	if err != nil {
-		return cfg, storeurl.Error(storeurl.Hidden, form) // the library's message may have a part of the password
+		return cfg, connect.URLError(connect.Hidden, form) // the library's message may have a part of the password
 	}
 	cfg.BeforeConnect = current("postgres://"+base+"?"+values.Encode(), cfg.Conn, cfg.BeforeConnect)
 	return cfg, nil
@@ -107,7 +107,7 @@ func leaves(values url.Values) bool {
 
 // local reports whether all hosts are this machine.
 func local(c *pgx.ConnConfig) bool {
-	return storeurl.Loopback(c.Host) && !slices.ContainsFunc(c.Fallbacks, func(f *pgconn.FallbackConfig) bool { return !storeurl.Loopback(f.Host) })
+	return connect.Loopback(c.Host) && !slices.ContainsFunc(c.Fallbacks, func(f *pgconn.FallbackConfig) bool { return !connect.Loopback(f.Host) })
 }
 
 // take extracts our parameters.
@@ -115,14 +115,14 @@ func (c *Config) take(values url.Values) error {
 	if values.Has("listen") {
 		on, err := strconv.ParseBool(values.Get("listen"))
 		if err != nil {
-			return storeurl.ParamError("listen", values.Get("listen"), "true or false")
+			return connect.ParamError("listen", values.Get("listen"), "true or false")
 		}
 		c.Deaf = !on
 	}
 	if values.Has("max_conns") {
 		n, err := strconv.Atoi(values.Get("max_conns"))
 		if err != nil || n == 0 {
-			return storeurl.ParamError("max_conns", values.Get("max_conns"), "3 to 1000")
+			return connect.ParamError("max_conns", values.Get("max_conns"), "3 to 1000")
 		}
 		c.MaxConns = n
 	}

@@ -5,13 +5,13 @@ import (
 	"fmt"
 	"maps"
 
-	"github.com/holdfast-io/holdfast/internal/redisprogram"
+	"github.com/holdfast-io/holdfast/backend/redislock/internal/program"
 )
 
 // Over returns a Backend on connections of another client library: package goredis calls it.
 // group means that another server can have the data later, as in a Cluster; then a connection
 // that fails is closed, and dial is called again. Errors are those of New.
-func Over(ctx context.Context, dial redisprogram.Dial, group bool, cfg Config) (*Backend, error) {
+func Over(ctx context.Context, dial program.Dial, group bool, cfg Config) (*Backend, error) {
 	cfg, err := cfg.withDefaults()
 	if err != nil {
 		return nil, err
@@ -20,16 +20,16 @@ func Over(ctx context.Context, dial redisprogram.Dial, group bool, cfg Config) (
 	if err != nil {
 		return nil, err
 	}
-	connect := func(ctx context.Context) (transport, error) {
+	open := func(ctx context.Context) (transport, error) {
 		conn, err := dial(ctx, markerKey(cfg), cfg.RequestTimeout)
 		if err != nil {
 			return nil, err
 		}
 		return newConnLink(conn, p, replicationOf(cfg)), nil
 	}
-	var link transport = newRouter(connect)
+	var link transport = newRouter(open)
 	if !group {
-		if link, err = connect(ctx); err != nil {
+		if link, err = open(ctx); err != nil {
 			return nil, toKind("connect", err)
 		}
 	}
@@ -46,24 +46,24 @@ func markerKey(cfg Config) string { return "{" + cfg.Prefix + "0}:m" }
 
 // connLink is the transport over a connection of another client library.
 type connLink struct {
-	conn     redisprogram.Conn
-	runner   *redisprogram.Runner
+	conn     program.Conn
+	runner   *program.Runner
 	replicas *replication // nil: no replicas are waited for
 }
 
-func newConnLink(conn redisprogram.Conn, p redisprogram.Program, r *replication) *connLink {
-	return &connLink{conn: conn, runner: redisprogram.NewRunner(p), replicas: r}
+func newConnLink(conn program.Conn, p program.Program, r *replication) *connLink {
+	return &connLink{conn: conn, runner: program.NewRunner(p), replicas: r}
 }
 
 func (l *connLink) run(ctx context.Context, load bool, key string, args []string) (reply, error) {
-	answer, err := redisprogram.Run(ctx, l.runner, l.command, load, args[0], key, args)
+	answer, err := program.Run(ctx, l.runner, l.command, load, args[0], key, args)
 	if err != nil {
 		return reply{}, err
 	}
 	return replyOf(answer, 0)
 }
 
-func (l *connLink) command(ctx context.Context, cmd redisprogram.Command) (any, error) {
+func (l *connLink) command(ctx context.Context, cmd program.Command) (any, error) {
 	return l.send(ctx, cmd.Words()...)
 }
 
@@ -160,7 +160,7 @@ func number(answer any) (int64, error) {
 	return n, nil
 }
 
-func numberIn(a redisprogram.Answer) (int64, error) {
+func numberIn(a program.Answer) (int64, error) {
 	if a.Err != nil {
 		return 0, a.Err
 	}

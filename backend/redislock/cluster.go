@@ -9,7 +9,7 @@ import (
 
 	"github.com/redis/rueidis"
 
-	"github.com/holdfast-io/holdfast/internal/redisprogram"
+	"github.com/holdfast-io/holdfast/backend/redislock/internal/program"
 )
 
 // overCluster creates a Backend on the Cluster client of a program. Its requests go to the node
@@ -52,7 +52,7 @@ func nodeOf(ctx context.Context, client rueidis.Client, key string) (rueidis.Cli
 			return node, nil
 		}
 		// The client does not know that node yet. Its own request makes it read the list of nodes.
-		_ = client.Do(redisprogram.Undated(ctx), client.B().Exists().Key(key).Build()).Error()
+		_ = client.Do(program.Undated(ctx), client.B().Exists().Key(key).Build()).Error()
 		timer := time.NewTimer(again)
 		select {
 		case <-timer.C:

@@ -6,7 +6,7 @@ import (
 	"time"
 
 	"github.com/holdfast-io/holdfast/backend"
-	"github.com/holdfast-io/holdfast/internal/storeerr"
+	"github.com/holdfast-io/holdfast/internal/connect"
 )
 
 var (
@@ -35,11 +35,11 @@ func toKind(op string, err error) error {
 	case errors.As(err, &partial):
 		return &backend.UnavailableError{Backend: backendName, Op: op, Err: err}
 	case errors.As(err, &server):
-		return &backend.UnavailableError{Backend: backendName, Op: op, MayHold: !refused(server.Code), Err: storeerr.Refused(backendName, describe(server), server.Remedy())}
+		return &backend.UnavailableError{Backend: backendName, Op: op, MayHold: !refused(server.Code), Err: connect.Refused(backendName, describe(server), server.Remedy())}
 	case errors.As(err, &sent):
-		return &backend.UnavailableError{Backend: backendName, Op: op, MayHold: sent.sent, Err: storeerr.Refused(backendName, sent.err, "")}
+		return &backend.UnavailableError{Backend: backendName, Op: op, MayHold: sent.sent, Err: connect.Refused(backendName, sent.err, "")}
 	default:
-		return &backend.UnavailableError{Backend: backendName, Op: op, Err: storeerr.Refused(backendName, err, "")}
+		return &backend.UnavailableError{Backend: backendName, Op: op, Err: connect.Refused(backendName, err, "")}
 	}
 }
 
@@ -57,7 +57,7 @@ func refused(code string) bool {
 
 func describe(e *serverError) error {
 	if right := e.Missing(); right != "" {
-		return storeerr.Lacks(backendName, right, e)
+		return connect.Lacks(backendName, right, e)
 	}
 	switch e.Code {
 	case "WRONGTYPE", "HFFOREIGN":

@@ -7,8 +7,8 @@ import (
 	"strings"
 	"time"
 
-	"github.com/holdfast-io/holdfast/internal/redisprogram"
-	"github.com/holdfast-io/holdfast/internal/storeerr"
+	"github.com/holdfast-io/holdfast/backend/redislock/internal/program"
+	"github.com/holdfast-io/holdfast/internal/connect"
 )
 
 // Quarantined returns nil if the server grants locks, else an error. It implements
@@ -36,7 +36,7 @@ func (b *Backend) Examine(ctx context.Context) ([]string, error) {
 		return nil, toKind("examine", err)
 	}
 	for i, right := range out {
-		out[i] = storeerr.Lacks(backendName, right, nil).Error()
+		out[i] = connect.Lacks(backendName, right, nil).Error()
 	}
 	text, err := b.link.info(ctx, "replication")
 	if err != nil {
@@ -86,7 +86,7 @@ func (e *engine) missing(ctx context.Context) ([]string, error) {
 	if err != nil {
 		return nil, err
 	}
-	audit := redisprogram.NewAudit(words, strings.TrimSuffix(e.key, "m"))
+	audit := program.NewAudit(words, strings.TrimSuffix(e.key, "m"))
 	answer, err := e.link.run(ctx, false, e.key, audit.Args())
 	if errors.Is(err, errUnknown) {
 		answer, err = e.link.run(ctx, true, e.key, audit.Args())
@@ -101,7 +101,7 @@ func (e *engine) missing(ctx context.Context) ([]string, error) {
 // named completes an error of the server about a right that it does not name.
 func (e *engine) named(err error) error {
 	server, ok := errors.AsType[*serverError](err)
-	if !ok || server.Missing() != redisprogram.Unnamed {
+	if !ok || server.Missing() != program.Unnamed {
 		return err
 	}
 	ctx, cancel := context.WithTimeout(e.base, min(e.timeout, time.Second))

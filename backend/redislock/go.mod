@@ -2,10 +2,7 @@ module github.com/holdfast-io/holdfast/backend/redislock
 
 go 1.26.0
 
-require (
-	github.com/holdfast-io/holdfast v0.0.0
-	github.com/holdfast-io/holdfast/internal/redisprogram v0.0.0
-)
+require github.com/holdfast-io/holdfast v0.0.0
 
 require github.com/redis/rueidis v1.0.79
 
@@ -14,7 +11,4 @@ require (
 	golang.org/x/text v0.43.0 // indirect
 )
 
-replace (
-	github.com/holdfast-io/holdfast => ../..
-	github.com/holdfast-io/holdfast/internal/redisprogram => ../../internal/redisprogram
-)
+replace github.com/holdfast-io/holdfast => ../..

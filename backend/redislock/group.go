@@ -8,7 +8,7 @@ import (
 	"github.com/redis/rueidis"
 
 	"github.com/holdfast-io/holdfast/backend"
-	"github.com/holdfast-io/holdfast/internal/storeurl"
+	"github.com/holdfast-io/holdfast/internal/connect"
 )
 
 // The schemes for several servers of which one has the data.
@@ -48,7 +48,7 @@ func parseGroup(kind, rest string, cfg Config) (*target, error) {
 		path, query, asked := strings.Cut(tail, "?")
 		name, db, more := strings.Cut(strings.TrimPrefix(path, "/"), "/")
 		if name == "" || strings.Trim(name, "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789._-") != "" {
-			return nil, storeurl.Error(storeurl.Hidden, "redis+sentinel://host,host,host/name: the name that the sentinels have for the servers")
+			return nil, connect.URLError(connect.Hidden, "redis+sentinel://host,host,host/name: the name that the sentinels have for the servers")
 		}
 		master, tail = name, ""
 		if more {
@@ -62,7 +62,7 @@ func parseGroup(kind, rest string, cfg Config) (*target, error) {
 	for host := range strings.SplitSeq(list, ",") {
 		addr, ok := backend.Endpoint(host, port)
 		if !ok {
-			return nil, storeurl.Error(storeurl.Hidden, "with host or host:port, separated by commas")
+			return nil, connect.URLError(connect.Hidden, "with host or host:port, separated by commas")
 		}
 		hosts = append(hosts, addr)
 	}
@@ -100,7 +100,7 @@ func openGroup(ctx context.Context, t *target) (*Backend, error) {
 		if err != nil {
 			return nil, err
 		}
-		client, err := connect(ctx, secureFor(option, addr))
+		client, err := newClient(ctx, secureFor(option, addr))
 		if err != nil {
 			return nil, err
 		}

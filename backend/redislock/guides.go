@@ -12,8 +12,8 @@ import (
 	"github.com/redis/rueidis"
 
 	"github.com/holdfast-io/holdfast/backend"
-	"github.com/holdfast-io/holdfast/internal/redisprogram"
-	"github.com/holdfast-io/holdfast/internal/storeurl"
+	"github.com/holdfast-io/holdfast/backend/redislock/internal/program"
+	"github.com/holdfast-io/holdfast/internal/connect"
 )
 
 // guides are the servers that know which server has the data.
@@ -28,7 +28,7 @@ func (g *guides) reach(ctx context.Context, host string) (rueidis.Client, func()
 	if node := g.nodes[host]; node != nil {
 		return node, func() {}, nil
 	}
-	client, err := connect(ctx, bounded(ctx, secureFor(g.option, host)))
+	client, err := newClient(ctx, bounded(ctx, secureFor(g.option, host)))
 	if err != nil {
 		return nil, nil, err
 	}
@@ -112,10 +112,10 @@ func (g *guides) findBySentinel(master string) func(context.Context) (string, er
 	return func(ctx context.Context) (string, error) {
 		votes, found := make(map[string]int), ""
 		err := g.each(ctx, func(ctx context.Context, c rueidis.Client, _ string) (string, error) {
-			addr, err := c.Do(redisprogram.Undated(ctx), c.B().Arbitrary("SENTINEL", "GET-MASTER-ADDR-BY-NAME").Args(master).Build()).AsStrSlice()
+			addr, err := c.Do(program.Undated(ctx), c.B().Arbitrary("SENTINEL", "GET-MASTER-ADDR-BY-NAME").Args(master).Build()).AsStrSlice()
 			switch {
 			case rueidis.IsRedisNil(err):
-				return "", fmt.Errorf("the sentinel does not know the master %s", storeurl.Quote(master))
+				return "", fmt.Errorf("the sentinel does not know the master %s", connect.Quote(master))
 			case err != nil:
 				return "", fromRueidis(err)
 			case len(addr) != 2: // host and port
@@ -138,7 +138,7 @@ func (g *guides) findInCluster(key string) func(context.Context) (string, error)
 	return func(ctx context.Context) (string, error) {
 		found := ""
 		err := g.each(ctx, func(ctx context.Context, c rueidis.Client, host string) (string, error) {
-			err := c.Do(redisprogram.Undated(ctx), c.B().Exists().Key(key).Build()).Error()
+			err := c.Do(program.Undated(ctx), c.B().Exists().Key(key).Build()).Error()
 			if err == nil {
 				return host, nil
 			}

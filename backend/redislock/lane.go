@@ -136,7 +136,7 @@ func (l *lane) open(ctx context.Context, option rueidis.ClientOption) {
 		l.line = &line{Conn: conn, raw: raw}
 		return l.line, nil
 	}
-	client, err := connect(ctx, option)
+	client, err := newClient(ctx, option)
 	if err == nil {
 		l.client = client
 	}

@@ -4,7 +4,7 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/holdfast-io/holdfast/internal/redisprogram"
+	"github.com/holdfast-io/holdfast/backend/redislock/internal/program"
 )
 
 // terms are what many acquires, or many releases, have in common: everything that is sent
@@ -171,7 +171,7 @@ func wordsOf(answers []reply, i int) ([]reply, error) {
 		if len(list) < 2 {
 			return nil, &sentError{sent: true, err: errReply}
 		}
-		return nil, &sentError{sent: true, err: redisprogram.NewServerError(list[1].s)}
+		return nil, &sentError{sent: true, err: program.NewServerError(list[1].s)}
 	}
 	return list, nil
 }

@@ -15,8 +15,8 @@ import (
 	"github.com/redis/rueidis"
 
 	"github.com/holdfast-io/holdfast/backend"
-	"github.com/holdfast-io/holdfast/internal/finals"
-	"github.com/holdfast-io/holdfast/internal/storeurl"
+	"github.com/holdfast-io/holdfast/internal/connect"
+	"github.com/holdfast-io/holdfast/internal/lockstate"
 )
 
 // Bounds and defaults.
@@ -80,7 +80,7 @@ type Backend struct {
 	closed       bool
 	subscription *subscription // nil until the first subscription is needed
 	sessions     map[backend.SessionID]*session
-	final        finals.Leases // has a mutex of its own
+	final        lockstate.Losses // has a mutex of its own
 	locks        map[string]*watched
 	waiting      map[backend.LeaseID]*waiter
 	doubts       map[backend.LeaseID]doubt
@@ -124,7 +124,7 @@ func Open(ctx context.Context, rawURL string, cfg Config) (*Backend, error) {
 	if len(target.hosts) > 0 {
 		return openGroup(ctx, target)
 	}
-	client, err := connect(ctx, target.option)
+	client, err := newClient(ctx, target.option)
 	if err != nil {
 		return nil, toKind("connect", err)
 	}
@@ -197,7 +197,7 @@ func (c Config) withDefaults() (Config, error) {
 	}
 	switch {
 	case len(c.Prefix) > maxPrefixLen || strings.ContainsFunc(c.Prefix, bad):
-		return c, &backend.InvalidError{Field: "prefix", Value: storeurl.Quote(c.Prefix), Bound: "1 to 32 characters of a-z A-Z 0-9 _ -"}
+		return c, &backend.InvalidError{Field: "prefix", Value: connect.Quote(c.Prefix), Bound: "1 to 32 characters of a-z A-Z 0-9 _ -"}
 	case c.RequestTimeout < time.Millisecond:
 		return c, &backend.InvalidError{Field: "timeout", Value: c.RequestTimeout.String(), Bound: "1ms or more"}
 	case c.Replicas < 0 || c.Replicas > maxReplicas:

@@ -21,8 +21,8 @@ type router struct {
 	closed  bool
 }
 
-func newRouter(connect func(ctx context.Context) (transport, error)) *router {
-	return &router{connect: connect, finding: make(chan struct{}, 1)}
+func newRouter(open func(ctx context.Context) (transport, error)) *router {
+	return &router{connect: open, finding: make(chan struct{}, 1)}
 }
 
 // routed is the link to one server, for as long as that server has the data.

@@ -7,29 +7,29 @@ import (
 
 	"github.com/redis/rueidis"
 
-	"github.com/holdfast-io/holdfast/internal/redisprogram"
+	"github.com/holdfast-io/holdfast/backend/redislock/internal/program"
 )
 
 // rueidisLink is the transport over a rueidis client.
 type rueidisLink struct {
 	client   rueidis.Client
-	runner   *redisprogram.Runner
+	runner   *program.Runner
 	owned    bool         // the client is closed with the transport
 	replicas *replication // nil: no replicas are waited for
 	lanes    *lanes       // nil: requests share the connections of client
-	command  redisprogram.Send[rueidis.RedisMessage]
+	command  program.Send[rueidis.RedisMessage]
 }
 
-func newRueidisLink(client rueidis.Client, p redisprogram.Program, owned bool, r *replication) *rueidisLink {
-	l := &rueidisLink{client: client, runner: redisprogram.NewRunner(p), owned: owned, replicas: r}
-	l.command = func(ctx context.Context, cmd redisprogram.Command) (rueidis.RedisMessage, error) {
+func newRueidisLink(client rueidis.Client, p program.Program, owned bool, r *replication) *rueidisLink {
+	l := &rueidisLink{client: client, runner: program.NewRunner(p), owned: owned, replicas: r}
+	l.command = func(ctx context.Context, cmd program.Command) (rueidis.RedisMessage, error) {
 		return l.send(ctx, cmd.ForRueidis(l.client.B()))
 	}
 	return l
 }
 
 func (l *rueidisLink) run(ctx context.Context, load bool, key string, args []string) (reply, error) {
-	msg, err := redisprogram.Run(ctx, l.runner, l.command, load, args[0], key, args)
+	msg, err := program.Run(ctx, l.runner, l.command, load, args[0], key, args)
 	if err != nil {
 		return reply{}, err
 	}
@@ -62,7 +62,7 @@ func (l *rueidisLink) send(ctx context.Context, cmd rueidis.Completed) (rueidis.
 // sendAndWait sends the command and waits for the replicas, on one connection.
 func (l *rueidisLink) sendAndWait(ctx context.Context, cmd rueidis.Completed) (rueidis.RedisMessage, error) {
 	extend, wait := l.replicas.extend(), l.replicas.wait()
-	got := l.client.DoMulti(redisprogram.Undated(ctx), cmd, l.arbitrary(extend), l.arbitrary(wait))
+	got := l.client.DoMulti(program.Undated(ctx), cmd, l.arbitrary(extend), l.arbitrary(wait))
 	msg, err := got[0].ToMessage()
 	if err != nil {
 		return rueidis.RedisMessage{}, fromRueidis(err)
@@ -72,7 +72,7 @@ func (l *rueidisLink) sendAndWait(ctx context.Context, cmd rueidis.Completed) (r
 		return rueidis.RedisMessage{}, l.replicas.missing(fromRueidis(err))
 	}
 	if there == 0 {
-		got = l.client.DoMulti(redisprogram.Undated(ctx), l.arbitrary(l.replicas.create()), l.arbitrary(wait))
+		got = l.client.DoMulti(program.Undated(ctx), l.arbitrary(l.replicas.create()), l.arbitrary(wait))
 		if err := got[0].Error(); err != nil {
 			return rueidis.RedisMessage{}, l.replicas.missing(fromRueidis(err))
 		}
@@ -99,7 +99,7 @@ func (l *rueidisLink) exchange(ctx context.Context, cmd rueidis.Completed) (ruei
 	if _, alone := ctx.(*lone); alone {
 		return rueidis.RedisMessage{}, errNoConnection
 	}
-	return l.client.Do(redisprogram.Undated(ctx), cmd).ToMessage() //nolint:wrapcheck // send does
+	return l.client.Do(program.Undated(ctx), cmd).ToMessage() //nolint:wrapcheck // send does
 }
 
 func (l *rueidisLink) hangUp() {
@@ -111,7 +111,7 @@ func (l *rueidisLink) hangUp() {
 func (l *rueidisLink) config(ctx context.Context, globs ...string) (map[string]string, error) {
 	all := make(map[string]string)
 	for _, glob := range globs {
-		m, err := l.client.Do(redisprogram.Undated(ctx), l.client.B().ConfigGet().Parameter(glob).Build()).AsStrMap()
+		m, err := l.client.Do(program.Undated(ctx), l.client.B().ConfigGet().Parameter(glob).Build()).AsStrMap()
 		if err != nil {
 			return nil, fromRueidis(err)
 		}
@@ -121,7 +121,7 @@ func (l *rueidisLink) config(ctx context.Context, globs ...string) (map[string]s
 }
 
 func (l *rueidisLink) info(ctx context.Context, section string) (string, error) {
-	s, err := l.client.Do(redisprogram.Undated(ctx), l.client.B().Info().Section(section).Build()).ToString()
+	s, err := l.client.Do(program.Undated(ctx), l.client.B().Info().Section(section).Build()).ToString()
 	if err != nil {
 		return "", fromRueidis(err)
 	}
@@ -145,7 +145,7 @@ func (l *rueidisLink) listen(ctx context.Context, channel string, ready func(), 
 			}
 		},
 	})
-	if err := conn.Do(redisprogram.Undated(ctx), conn.B().Subscribe().Channel(channel).Build()).Error(); err != nil {
+	if err := conn.Do(program.Undated(ctx), conn.B().Subscribe().Channel(channel).Build()).Error(); err != nil {
 		drain(conn, broken)
 		return fromRueidis(err)
 	}

@@ -4,15 +4,15 @@ import (
 	"embed"
 	"fmt"
 
-	"github.com/holdfast-io/holdfast/internal/redisprogram"
+	"github.com/holdfast-io/holdfast/backend/redislock/internal/program"
 )
 
 //go:embed lua/*.lua
 var sources embed.FS
 
 // newProgram returns the program that the server runs. See the folder lua.
-func newProgram() (redisprogram.Program, error) {
-	p, err := redisprogram.New(sources,
+func newProgram() (program.Program, error) {
+	p, err := program.New(sources,
 		"head", "state", "marker", "queue", "sweep", "acquire", "release", "hello", "session", "admin", "main")
 	if err != nil {
 		return p, fmt.Errorf("redislock: %w", err)

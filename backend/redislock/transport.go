@@ -5,7 +5,7 @@ import (
 	"errors"
 	"time"
 
-	"github.com/holdfast-io/holdfast/internal/redisprogram"
+	"github.com/holdfast-io/holdfast/backend/redislock/internal/program"
 )
 
 // transport is all that the protocol needs of a Redis client. The protocol knows neither
@@ -72,12 +72,12 @@ func (l *lone) Value(key any) any {
 }
 
 // serverError is an error answered by the server.
-type serverError = redisprogram.ServerError
+type serverError = program.ServerError
 
 // errUnknown means that the server does not know the program.
-var errUnknown = redisprogram.ErrUnknown
+var errUnknown = program.ErrUnknown
 
-func fromRueidis(err error) error { return redisprogram.FromRueidis(err) }
+func fromRueidis(err error) error { return program.FromRueidis(err) }
 
 // reply is an answer of the server: a number, a text, or a list of replies. A nil answer is
 // an empty text.

@@ -15,8 +15,8 @@ import (
 	"github.com/redis/rueidis"
 
 	"github.com/holdfast-io/holdfast/backend"
-	"github.com/holdfast-io/holdfast/internal/redisprogram"
-	"github.com/holdfast-io/holdfast/internal/storeurl"
+	"github.com/holdfast-io/holdfast/backend/redislock/internal/program"
+	"github.com/holdfast-io/holdfast/internal/connect"
 )
 
 // target is what a URL names.
@@ -51,7 +51,7 @@ func parseURL(raw string, cfg Config) (*target, error) {
 	u, err := url.Parse(raw)
 	if err != nil {
 		// The error of package url repeats the URL, and so the password.
-		return nil, storeurl.Error(storeurl.Hidden, "one that can be parsed")
+		return nil, connect.URLError(connect.Hidden, "one that can be parsed")
 	}
 	t := &target{cfg: cfg}
 	host, err := t.address(u)
@@ -59,7 +59,7 @@ func parseURL(raw string, cfg Config) (*target, error) {
 		return nil, err
 	}
 	if u.Fragment != "" || u.Opaque != "" {
-		return nil, storeurl.Error(storeurl.Hidden, "without a fragment, and with // after the scheme")
+		return nil, connect.URLError(connect.Hidden, "without a fragment, and with // after the scheme")
 	}
 	if u.User != nil {
 		t.option.Username = u.User.Username()
@@ -98,7 +98,7 @@ func (t *target) address(u *url.URL) (string, error) {
 		return host, nil
 	case "redis+unix", "unix":
 		if u.Host != "" || !strings.HasPrefix(u.Path, "/") || strings.HasSuffix(u.Path, "/") {
-			return "", storeurl.Error(storeurl.Hidden, "an absolute path of a socket after "+u.Scheme+"://")
+			return "", connect.URLError(connect.Hidden, "an absolute path of a socket after "+u.Scheme+"://")
 		}
 		t.option.InitAddress = []string{u.Path}
 		t.option.DialCtxFn = func(ctx context.Context, path string, dialer *net.Dialer, _ *tls.Config) (net.Conn, error) {
@@ -106,7 +106,7 @@ func (t *target) address(u *url.URL) (string, error) {
 		}
 		return "", nil
 	default:
-		return "", storeurl.Error(storeurl.Hidden, "of the scheme redis, rediss or redis+unix")
+		return "", connect.URLError(connect.Hidden, "of the scheme redis, rediss or redis+unix")
 	}
 }
 
@@ -122,7 +122,7 @@ func (t *target) database(field, text string) error {
 
 // parameters reads the query.
 func (t *target) parameters(text, host string) error {
-	query, err := storeurl.Params(text, append([]string{"client_name", "db", "prefix", "quarantine", "replicas", "timeout"}, storeurl.TLSParams()...)...)
+	query, err := connect.Params(text, append([]string{"client_name", "db", "prefix", "quarantine", "replicas", "timeout"}, connect.TLSParams()...)...)
 	if err != nil {
 		return err
 	}
@@ -131,7 +131,7 @@ func (t *target) parameters(text, host string) error {
 			return err
 		}
 	}
-	if err := storeurl.Duration(query, "timeout", &t.cfg.RequestTimeout); err != nil {
+	if err := connect.Duration(query, "timeout", &t.cfg.RequestTimeout); err != nil {
 		return err
 	}
 	switch v := query.Get("quarantine"); v {
@@ -141,14 +141,14 @@ func (t *target) parameters(text, host string) error {
 	default:
 		d, err := time.ParseDuration(v)
 		if err != nil || d <= 0 {
-			return storeurl.ParamError("quarantine", v, `"off", or a duration, like "30s"`)
+			return connect.ParamError("quarantine", v, `"off", or a duration, like "30s"`)
 		}
 		t.cfg.Quarantine = d
 	}
 	if v := query.Get("replicas"); v != "" {
 		n, err := strconv.Atoi(v)
 		if err != nil || n < 0 || n > maxReplicas {
-			return storeurl.ParamError("replicas", v, "0 to "+strconv.Itoa(maxReplicas))
+			return connect.ParamError("replicas", v, "0 to "+strconv.Itoa(maxReplicas))
 		}
 		t.cfg.Replicas = n
 	}
@@ -157,14 +157,14 @@ func (t *target) parameters(text, host string) error {
 	}
 	t.option.ClientName = query.Get("client_name")
 	if strings.ContainsFunc(t.option.ClientName, func(r rune) bool { return r <= ' ' || r > '~' }) {
-		return storeurl.ParamError("client_name", t.option.ClientName, "printable ASCII without spaces")
+		return connect.ParamError("client_name", t.option.ClientName, "printable ASCII without spaces")
 	}
 	return t.secure(query, host)
 }
 
 // secure reads the parameters of TLS. The name of a server is its host, unless it is given.
 func (t *target) secure(params url.Values, host string) error {
-	conf, err := storeurl.TLS(params, host != "", "rediss")
+	conf, err := connect.TLS(params, host != "", "rediss")
 	if err != nil || conf == nil {
 		return err
 	}
@@ -201,18 +201,18 @@ func dialTCP(ctx context.Context, addr string, dialer *net.Dialer, secure *tls.C
 	if err != nil || secure == nil {
 		return conn, err //nolint:wrapcheck // it names the address
 	}
-	return redisprogram.Secure(ctx, conn, secure, dialer.Timeout)
+	return program.Secure(ctx, conn, secure, dialer.Timeout)
 }
 
-// connect creates a client. It returns when ctx ends, at the latest.
-func connect(ctx context.Context, option rueidis.ClientOption) (rueidis.Client, error) {
+// newClient creates a client. It returns when ctx ends, at the latest.
+func newClient(ctx context.Context, option rueidis.ClientOption) (rueidis.Client, error) {
 	type dialled struct {
 		client rueidis.Client
 		err    error
 	}
 	done := make(chan dialled, 1)
 	go func() {
-		client, err := redisprogram.NewClient(ctx, option)
+		client, err := program.NewClient(ctx, option)
 		done <- dialled{client, err}
 	}()
 	select {

@@ -14,8 +14,7 @@ import (
 	"time"
 
 	"github.com/holdfast-io/holdfast/backend"
-	"github.com/holdfast-io/holdfast/internal/conns"
-	"github.com/holdfast-io/holdfast/internal/storeerr"
+	"github.com/holdfast-io/holdfast/internal/connect"
 	"github.com/holdfast-io/holdfast/internal/wire"
 )
 
@@ -139,7 +138,7 @@ func (b *Backend) sendTo(ctx context.Context, e *endpoint, c call, others bool) 
 	}
 	res, err := calls.Do(req)
 	if err != nil {
-		return nil, !storeerr.IsDial(err), err //nolint:wrapcheck // failed maps it
+		return nil, !connect.IsDial(err), err //nolint:wrapcheck // failed maps it
 	}
 	if err := b.servers.compare(e, res); err != nil {
 		_ = res.Body.Close()
@@ -215,7 +214,7 @@ func (s *endpoints) storeID() string {
 // client is an HTTP client with connections of its own.
 type client struct {
 	*http.Client
-	transport *conns.HTTP
+	transport *connect.HTTP
 }
 
 // get sends a request of our own, without credentials.
@@ -232,7 +231,7 @@ func (c *client) close() { c.transport.Close() }
 
 // newClient returns a client. socket is the path of a Unix socket, or empty.
 func newClient(socket string, conf *tls.Config, clearHTTP2 bool) *client {
-	t := conns.NewHTTP(&net.Dialer{Timeout: 5 * time.Second, KeepAlive: 15 * time.Second})
+	t := connect.NewHTTP(&net.Dialer{Timeout: 5 * time.Second, KeepAlive: 15 * time.Second})
 	if dial := t.DialContext; socket != "" {
 		t.DialContext = func(ctx context.Context, _, _ string) (net.Conn, error) { return dial(ctx, "unix", socket) }
 	}
@@ -247,7 +246,7 @@ func newClient(socket string, conf *tls.Config, clearHTTP2 bool) *client {
 	} else {
 		t.Protocols.SetHTTP1(true)
 	}
-	return &client{transport: t, Client: &http.Client{Transport: t, CheckRedirect: conns.Stay}}
+	return &client{transport: t, Client: &http.Client{Transport: t, CheckRedirect: connect.Stay}}
 }
 
 // protocol finds out whether the server speaks HTTP/2 without TLS, the first time that it
@@ -296,7 +295,7 @@ func (e *endpoint) settle(ctx context.Context) error {
 		return nil
 	}
 	asks.close()
-	if storeerr.IsDial(err) || ctx.Err() != nil {
+	if connect.IsDial(err) || ctx.Err() != nil {
 		return err
 	}
 	p := &e.protocol

@@ -10,7 +10,7 @@ import (
 	"time"
 
 	"github.com/holdfast-io/holdfast/backend"
-	"github.com/holdfast-io/holdfast/internal/storeerr"
+	"github.com/holdfast-io/holdfast/internal/connect"
 	"github.com/holdfast-io/holdfast/internal/wire"
 )
 
@@ -25,7 +25,7 @@ func (b *Backend) failed(ctx context.Context, c call, err error) error {
 	if u, ok := errors.AsType[*url.Error](err); ok {
 		err = u.Err
 	}
-	return b.unavailable(c.op, c.changes && !storeerr.IsDial(err) && !errors.Is(err, errNotServed), err)
+	return b.unavailable(c.op, c.changes && !connect.IsDial(err) && !errors.Is(err, errNotServed), err)
 }
 
 // problem maps a refusal of the server to an error. This is decided only here. header is the

@@ -13,7 +13,7 @@ import (
 	"time"
 
 	"github.com/holdfast-io/holdfast/backend"
-	"github.com/holdfast-io/holdfast/internal/storeerr"
+	"github.com/holdfast-io/holdfast/internal/connect"
 	"github.com/holdfast-io/holdfast/internal/wire"
 )
 
@@ -33,7 +33,7 @@ type call struct {
 }
 
 // errHTTPS is the answer of a server that was sent plain text.
-var errHTTPS = errors.New("the server answered: " + storeerr.HTTPToTLS)
+var errHTTPS = errors.New("the server answered: " + connect.HTTPToTLS)
 
 // maxAnswer bounds the bytes that are read of an answer.
 const maxAnswer = 64 << 20
@@ -70,7 +70,7 @@ func (b *Backend) decode(c call, res *http.Response, body []byte) error {
 		}
 		return nil
 	}
-	if res.StatusCode == http.StatusBadRequest && bytes.Contains(body, []byte(storeerr.HTTPToTLS)) {
+	if res.StatusCode == http.StatusBadRequest && bytes.Contains(body, []byte(connect.HTTPToTLS)) {
 		return b.unavailable(c.op, false, errHTTPS)
 	}
 	p := wire.Problem{Status: res.StatusCode}
@@ -118,5 +118,5 @@ func (b *Backend) request(ctx context.Context, e *endpoint, c call) (*http.Reque
 }
 
 func (b *Backend) unavailable(op string, mayHold bool, err error) error {
-	return &backend.UnavailableError{Backend: name, Op: op, MayHold: mayHold, Err: storeerr.Refused(name, err, "")}
+	return &backend.UnavailableError{Backend: name, Op: op, MayHold: mayHold, Err: connect.Refused(name, err, "")}
 }

@@ -11,7 +11,7 @@ import (
 	sqlite3 "modernc.org/sqlite/lib"
 
 	"github.com/holdfast-io/holdfast/backend"
-	"github.com/holdfast-io/holdfast/internal/storeerr"
+	"github.com/holdfast-io/holdfast/internal/connect"
 )
 
 // What can be wrong with the file. Each is wrapped in a *backend.UnavailableError, except
@@ -69,7 +69,7 @@ func unavailable(op string, mayHold bool, err error) error {
 	if errors.Is(err, ErrReadOnly) {
 		err = &backend.RefusedError{Backend: backendName, Reason: "this user may not write", Remedy: "let it write the file and its folder", Err: err}
 	}
-	return &backend.UnavailableError{Backend: backendName, Op: op, MayHold: mayHold, Err: storeerr.Refused(backendName, err, remedy(err))}
+	return &backend.UnavailableError{Backend: backendName, Op: op, MayHold: mayHold, Err: connect.Refused(backendName, err, remedy(err))}
 }
 
 // remedy returns what to change where the file is refused until somebody does, or "".
@@ -84,7 +84,7 @@ func remedy(err error) string {
 	case errors.Is(err, fs.ErrNotExist):
 		return "create the folder of the file"
 	case !passes(resultCode(err)):
-		return storeerr.Unknown
+		return connect.Unknown
 	}
 	return ""
 }

@@ -14,8 +14,8 @@ import (
 	"time"
 
 	"github.com/holdfast-io/holdfast/backend"
+	"github.com/holdfast-io/holdfast/internal/connect"
 	"github.com/holdfast-io/holdfast/internal/lockstate"
-	"github.com/holdfast-io/holdfast/internal/storeurl"
 	"github.com/holdfast-io/holdfast/internal/waiters"
 )
 
@@ -124,7 +124,7 @@ func Open(ctx context.Context, target string, cfg Config) (*Backend, error) {
 }
 
 func openTarget(ctx context.Context, target string, o options) (*Backend, error) {
-	if err := storeurl.Context(ctx); err != nil {
+	if err := connect.Context(ctx); err != nil {
 		return nil, err
 	}
 	path, err := parseTarget(target)

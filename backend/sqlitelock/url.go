@@ -7,7 +7,7 @@ import (
 	"path/filepath"
 	"strings"
 
-	"github.com/holdfast-io/holdfast/internal/storeurl"
+	"github.com/holdfast-io/holdfast/internal/connect"
 )
 
 const scheme = "sqlite:"
@@ -45,17 +45,17 @@ func parseTarget(target string) (string, error) {
 			return "", err
 		}
 	} else if name, _, found := strings.Cut(target, "://"); found && isScheme(name) {
-		return "", storeurl.Error(name+"://…", "sqlite:///path, sqlite:path or a path")
+		return "", connect.URLError(name+"://…", "sqlite:///path, sqlite:path or a path")
 	}
 	switch {
 	case path == "":
-		return "", storeurl.Error(target, "with a path")
+		return "", connect.URLError(target, "with a path")
 	case strings.ContainsRune(path, 0):
-		return "", storeurl.Error(target, "without a zero byte")
+		return "", connect.URLError(target, "without a zero byte")
 	case path == ":memory:":
-		return "", storeurl.Error(target, "the path of a file; the memory backend has no file")
+		return "", connect.URLError(target, "the path of a file; the memory backend has no file")
 	case strings.HasSuffix(path, "/"):
-		return "", storeurl.Error(target, "the path of a file, not of a directory")
+		return "", connect.URLError(target, "the path of a file, not of a directory")
 	}
 	return path, nil
 }
@@ -78,23 +78,23 @@ func isScheme(s string) bool {
 func parseURL(rest string) (string, error) {
 	rest, _, fragment := strings.Cut(rest, "#")
 	if fragment {
-		return "", storeurl.Error(scheme+rest, "without a fragment; a # in the path is %23")
+		return "", connect.URLError(scheme+rest, "without a fragment; a # in the path is %23")
 	}
 	rest, query, asked := strings.Cut(rest, "?")
 	if asked && query != "" {
 		name, _, _ := strings.Cut(query, "=")
 		name, _, _ = strings.Cut(name, "&")
-		return "", storeurl.Error(name, "left out: the URL has no parameters; a ? in the path is %3F")
+		return "", connect.URLError(name, "left out: the URL has no parameters; a ? in the path is %3F")
 	}
 	if authority, ok := strings.CutPrefix(rest, "//"); ok {
 		if !strings.HasPrefix(authority, "/") {
-			return "", storeurl.Error(scheme+"//…", "sqlite:///path: there is no host")
+			return "", connect.URLError(scheme+"//…", "sqlite:///path: there is no host")
 		}
 		rest = authority
 	}
 	path, err := url.PathUnescape(rest)
 	if err != nil {
-		return "", storeurl.Error(scheme+rest, "percent-encoded")
+		return "", connect.URLError(scheme+rest, "percent-encoded")
 	}
 	return path, nil
 }

@@ -7,7 +7,7 @@ import (
 	"github.com/go-zookeeper/zk"
 
 	"github.com/holdfast-io/holdfast/backend"
-	"github.com/holdfast-io/holdfast/internal/storeerr"
+	"github.com/holdfast-io/holdfast/internal/connect"
 )
 
 // below is the right that a user needs of the nodes that Holdfast made.
@@ -18,17 +18,17 @@ const below = "to create, read, write and delete nodes (crwd) below "
 // not.
 func (b *Backend) fail(ctx context.Context, op string, err error, changes bool) error {
 	mayHold := changes && !refused(err)
-	if needsSession(op) && (errors.Is(err, zk.ErrSessionExpired) || errors.Is(err, zk.ErrSessionMoved)) && !storeerr.IsKind(err) {
+	if needsSession(op) && (errors.Is(err, zk.ErrSessionExpired) || errors.Is(err, zk.ErrSessionMoved)) && !connect.IsKind(err) {
 		err = backend.ErrSessionLost
 	}
-	known, err := storeerr.Of(ctx, b.sessions.Base(), err)
+	known, err := connect.ErrorOf(ctx, b.sessions.Base(), err)
 	if known {
 		return err
 	}
 	if errors.Is(err, zk.ErrNoAuth) {
-		err = storeerr.Lacks(name, below+b.cfg.Path, err)
+		err = connect.Lacks(name, below+b.cfg.Path, err)
 	}
-	return &backend.UnavailableError{Backend: name, Op: op, MayHold: mayHold, Err: storeerr.Refused(name, err, remedy(err))}
+	return &backend.UnavailableError{Backend: name, Op: op, MayHold: mayHold, Err: connect.Refused(name, err, remedy(err))}
 }
 
 // remedy returns what to change where the ensemble refuses this client until somebody does, or "".

@@ -12,7 +12,7 @@ import (
 
 	"github.com/go-zookeeper/zk"
 
-	"github.com/holdfast-io/holdfast/internal/storeerr"
+	"github.com/holdfast-io/holdfast/internal/connect"
 )
 
 // Examine asks each server for its version and its role in the ensemble, over a separate
@@ -87,7 +87,7 @@ func (b *Backend) lacking(ctx context.Context) ([]string, error) {
 	if right == "" {
 		return nil, nil
 	}
-	return []string{storeerr.Lacks(name, right, nil).Error()}, nil
+	return []string{connect.Lacks(name, right, nil).Error()}, nil
 }
 
 // ask returns the version and the mode that a server reports.

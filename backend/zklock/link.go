@@ -15,9 +15,9 @@ import (
 	"github.com/go-zookeeper/zk"
 
 	"github.com/holdfast-io/holdfast/backend"
+	"github.com/holdfast-io/holdfast/internal/connect"
 	"github.com/holdfast-io/holdfast/internal/retry"
 	"github.com/holdfast-io/holdfast/internal/speaks"
-	"github.com/holdfast-io/holdfast/internal/storeerr"
 )
 
 // link is a connection to the ensemble with one ZooKeeper session. The client library reconnects
@@ -37,7 +37,7 @@ type link struct {
 	loop      chan struct{}             // closed when the library's goroutine has ended
 	known     chan struct{}             // closed when the ensemble knows who the user is
 	hosts     hosts
-	refusals  storeerr.Endpoints // by address
+	refusals  connect.Endpoints // by address
 	watches   *watches
 
 	mu   sync.Mutex

@@ -10,7 +10,7 @@ import (
 	"unicode"
 
 	"github.com/holdfast-io/holdfast/backend"
-	"github.com/holdfast-io/holdfast/internal/storeurl"
+	"github.com/holdfast-io/holdfast/internal/connect"
 )
 
 const scheme = "zookeeper"
@@ -27,7 +27,7 @@ const scheme = "zookeeper"
 // Errors: *backend.InvalidError for a bad URL, such as one with an unknown parameter. Errors never
 // contain what is before the @.
 func Open(ctx context.Context, rawURL string, cfg Config) (*Backend, error) {
-	if err := storeurl.Context(ctx); err != nil {
+	if err := connect.Context(ctx); err != nil {
 		return nil, err
 	}
 	cfg, err := parseURL(rawURL, cfg)
@@ -41,14 +41,14 @@ func Open(ctx context.Context, rawURL string, cfg Config) (*Backend, error) {
 func parseURL(raw string, cfg Config) (Config, error) {
 	cfg.Servers = nil
 	if strings.ContainsFunc(raw, unicode.IsControl) {
-		return cfg, storeurl.Error(storeurl.Hidden, "without control characters")
+		return cfg, connect.URLError(connect.Hidden, "without control characters")
 	}
 	rest, ok := strings.CutPrefix(raw, scheme+"://")
 	if !ok {
-		return cfg, storeurl.Error(storeurl.Hidden, "zookeeper://host:port")
+		return cfg, connect.URLError(connect.Hidden, "zookeeper://host:port")
 	}
 	if strings.ContainsRune(rest, '#') {
-		return cfg, storeurl.Error("#", "without a fragment")
+		return cfg, connect.URLError("#", "without a fragment")
 	}
 	rest, query, _ := strings.Cut(rest, "?")
 	if i := strings.LastIndexByte(rest, '@'); i >= 0 {
@@ -67,7 +67,7 @@ func parseURL(raw string, cfg Config) (Config, error) {
 	for host := range strings.SplitSeq(hosts, ",") {
 		address, ok := backend.Endpoint(host, defaultPort)
 		if !ok {
-			return cfg, storeurl.Error(host, "host or host:port, separated by commas")
+			return cfg, connect.URLError(host, "host or host:port, separated by commas")
 		}
 		cfg.Servers = append(cfg.Servers, address)
 	}
@@ -76,29 +76,29 @@ func parseURL(raw string, cfg Config) (Config, error) {
 
 func (c *Config) setUser(user string) error {
 	var err error
-	if c.User, c.Password, err = storeurl.User(user); err == nil && (c.User == "" || strings.Contains(c.User, ":")) {
-		err = storeurl.Error("user", "user:password, percent-encoded")
+	if c.User, c.Password, err = connect.User(user); err == nil && (c.User == "" || strings.Contains(c.User, ":")) {
+		err = connect.URLError("user", "user:password, percent-encoded")
 	}
 	return err
 }
 
 func (c *Config) setQuery(query string) error {
-	params, err := storeurl.Params(query, append([]string{"max_session", "tick", "tls"}, storeurl.TLSParams()...)...)
+	params, err := connect.Params(query, append([]string{"max_session", "tick", "tls"}, connect.TLSParams()...)...)
 	if err != nil {
 		return err
 	}
 	if err := c.setTLS(params); err != nil {
 		return err
 	}
-	return errors.Join(storeurl.Duration(params, "tick", &c.Tick), storeurl.Duration(params, "max_session", &c.MaxSession))
+	return errors.Join(connect.Duration(params, "tick", &c.Tick), connect.Duration(params, "max_session", &c.MaxSession))
 }
 
 // setTLS decides about TLS: what crosses a network is encrypted and verified unless the URL says otherwise.
 func (c *Config) setTLS(params url.Values) error {
-	asked := slices.ContainsFunc(storeurl.TLSParams(), params.Has)
+	asked := slices.ContainsFunc(connect.TLSParams(), params.Has)
 	on := asked || c.Dial == nil && slices.ContainsFunc(c.Servers, func(server string) bool {
 		host, _, _ := net.SplitHostPort(server)
-		return !storeurl.Loopback(host)
+		return !connect.Loopback(host)
 	})
 	value := params.Get("tls")
 	switch value {
@@ -108,15 +108,15 @@ func (c *Config) setTLS(params url.Values) error {
 	case "false":
 		on = false
 	default:
-		return storeurl.ParamError("tls", value, "true or false")
+		return connect.ParamError("tls", value, "true or false")
 	}
 	switch {
 	case asked && !on:
-		return storeurl.ParamError("tls", value, "true, with "+strings.Join(storeurl.TLSParams(), ", "))
+		return connect.ParamError("tls", value, "true, with "+strings.Join(connect.TLSParams(), ", "))
 	case on && c.TLS != nil && !asked:
 		return nil
 	}
 	var err error
-	c.TLS, err = storeurl.TLS(params, on, scheme)
+	c.TLS, err = connect.TLS(params, on, scheme)
 	return err
 }

@@ -14,7 +14,7 @@ import (
 
 	"github.com/holdfast-io/holdfast/backend"
 	"github.com/holdfast-io/holdfast/bench"
-	"github.com/holdfast-io/holdfast/internal/storeurl"
+	"github.com/holdfast-io/holdfast/internal/connect"
 )
 
 // Redis returns the engine at a URL of redislock. The bare commands use only host, port, user,
@@ -52,7 +52,7 @@ func RedisOption(raw string) (rueidis.ClientOption, error) {
 	if err != nil {
 		return rueidis.ClientOption{}, &backend.InvalidError{Field: "backend", Value: `"redis://…"`, Bound: "a URL that can be parsed"}
 	}
-	secure, err := storeurl.TLS(u.Query(), u.Scheme == "rediss", "rediss")
+	secure, err := connect.TLS(u.Query(), u.Scheme == "rediss", "rediss")
 	if err != nil {
 		return rueidis.ClientOption{}, err
 	}

@@ -11,12 +11,10 @@ require (
 	github.com/holdfast-io/holdfast/backend/pglock v0.0.0 // indirect
 	github.com/holdfast-io/holdfast/backend/redislock v0.0.0
 	github.com/holdfast-io/holdfast/backend/redislock/goredis v0.0.0
-	github.com/holdfast-io/holdfast/backend/redlock v0.0.0 // indirect
 	github.com/holdfast-io/holdfast/backend/sqlitelock v0.0.0 // indirect
 	github.com/holdfast-io/holdfast/backend/zklock v0.0.0 // indirect
 	github.com/holdfast-io/holdfast/bench v0.0.0
 	github.com/holdfast-io/holdfast/internal/cli v0.0.0
-	github.com/holdfast-io/holdfast/internal/redisprogram v0.0.0 // indirect
 	github.com/holdfast-io/holdfast/observe v0.0.0 // indirect
 	github.com/holdfast-io/holdfast/open v0.0.0
 	github.com/holdfast-io/holdfast/server v0.0.0 // indirect
@@ -168,12 +166,10 @@ replace (
 	github.com/holdfast-io/holdfast/backend/pglock => ../../backend/pglock
 	github.com/holdfast-io/holdfast/backend/redislock => ../../backend/redislock
 	github.com/holdfast-io/holdfast/backend/redislock/goredis => ../../backend/redislock/goredis
-	github.com/holdfast-io/holdfast/backend/redlock => ../../backend/redlock
 	github.com/holdfast-io/holdfast/backend/sqlitelock => ../../backend/sqlitelock
 	github.com/holdfast-io/holdfast/backend/zklock => ../../backend/zklock
 	github.com/holdfast-io/holdfast/bench => ..
 	github.com/holdfast-io/holdfast/internal/cli => ../../internal/cli
-	github.com/holdfast-io/holdfast/internal/redisprogram => ../../internal/redisprogram
 	github.com/holdfast-io/holdfast/observe => ../../observe
 	github.com/holdfast-io/holdfast/open => ../../open
 	github.com/holdfast-io/holdfast/server => ../../server

@@ -27,7 +27,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
 	"github.com/holdfast-io/holdfast"
-	"github.com/holdfast-io/holdfast/backend/redlock"
+	"github.com/holdfast-io/holdfast/backend/redislock/redlock"
 	"github.com/holdfast-io/holdfast/examples/redlock-services/internal/services"
 	"github.com/holdfast-io/holdfast/observe"
 	"github.com/holdfast-io/holdfast/observe/health"

@@ -6,7 +6,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/holdfast-io/holdfast/internal/conns"
+	"github.com/holdfast-io/holdfast/internal/connect"
 )
 
 // compactTime bounds the time in which one node writes its data again.
@@ -30,7 +30,7 @@ take the whole quota: its alarm stays.`,
 			if err != nil {
 				return err
 			}
-			if t, ok := n.client.Transport.(*conns.HTTP); ok {
+			if t, ok := n.client.Transport.(*connect.HTTP); ok {
 				t.ResponseHeaderTimeout = compactTime
 			}
 			var failed error

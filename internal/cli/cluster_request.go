@@ -14,7 +14,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/holdfast-io/holdfast/internal/conns"
+	"github.com/holdfast-io/holdfast/internal/connect"
 	"github.com/holdfast-io/holdfast/internal/remoteurl"
 	"github.com/holdfast-io/holdfast/internal/wire"
 	"github.com/holdfast-io/holdfast/server/embedded"
@@ -46,13 +46,13 @@ func (a *app) nodes() (*nodes, error) {
 	if err != nil {
 		return nil, fmt.Errorf("backend: %w", err)
 	}
-	transport := conns.NewHTTP(&net.Dialer{Timeout: 10 * time.Second})
+	transport := connect.NewHTTP(&net.Dialer{Timeout: 10 * time.Second})
 	if dial := transport.DialContext; t.Socket != "" {
 		transport.DialContext = func(ctx context.Context, _, _ string) (net.Conn, error) { return dial(ctx, "unix", t.Socket) }
 	}
 	transport.TLSClientConfig, transport.TLSHandshakeTimeout = t.TLS, 10*time.Second
 	transport.ResponseHeaderTimeout, transport.DisableKeepAlives = time.Minute, true
-	return &nodes{t.Bases, t.Token, &http.Client{Transport: transport, CheckRedirect: conns.Stay}}, nil
+	return &nodes{t.Bases, t.Token, &http.Client{Transport: transport, CheckRedirect: connect.Stay}}, nil
 }
 
 // clusterStatus returns the status of the first node that grants locks, else of the first that answers.

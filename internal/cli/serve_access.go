@@ -17,8 +17,8 @@ import (
 
 	"github.com/spf13/pflag"
 
+	"github.com/holdfast-io/holdfast/internal/connect"
 	"github.com/holdfast-io/holdfast/internal/reload"
-	"github.com/holdfast-io/holdfast/internal/storeurl"
 	"github.com/holdfast-io/holdfast/server"
 	"github.com/holdfast-io/holdfast/server/access"
 )
@@ -133,7 +133,7 @@ func (c *certificates) read() error {
 	}
 	conf := &tls.Config{MinVersion: tls.VersionTLS12, Certificates: []tls.Certificate{pair}, NextProtos: []string{"h2", "http/1.1"}}
 	if o.clientCA != "" {
-		if conf.ClientCAs, err = storeurl.Roots(o.clientCA); err != nil {
+		if conf.ClientCAs, err = connect.Roots(o.clientCA); err != nil {
 			return usageError("tls-client-ca", "%q: must be a readable certificate in PEM", o.clientCA)
 		}
 		conf.ClientAuth = tls.VerifyClientCertIfGiven // who has none may have a token

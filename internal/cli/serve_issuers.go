@@ -15,8 +15,7 @@ import (
 	"github.com/coreos/go-oidc/v3/oidc"
 
 	"github.com/holdfast-io/holdfast/backend"
-	"github.com/holdfast-io/holdfast/internal/conns"
-	"github.com/holdfast-io/holdfast/internal/storeurl"
+	"github.com/holdfast-io/holdfast/internal/connect"
 	"github.com/holdfast-io/holdfast/server"
 	"github.com/holdfast-io/holdfast/server/access"
 )
@@ -81,11 +80,11 @@ func (s *issuers) of(by access.Issuer) (*issuer, error) {
 	conf := &tls.Config{MinVersion: tls.VersionTLS12}
 	if by.CA != "" {
 		var err error
-		if conf.RootCAs, err = storeurl.Roots(by.CA); err != nil {
+		if conf.RootCAs, err = connect.Roots(by.CA); err != nil {
 			return nil, unreadable(by, err)
 		}
 	}
-	i := &issuer{client: &http.Client{Transport: newPaced(conf, s.pause), Timeout: issuerTimeout, CheckRedirect: conns.Stay}, open: make(chan struct{}, 1)}
+	i := &issuer{client: &http.Client{Transport: newPaced(conf, s.pause), Timeout: issuerTimeout, CheckRedirect: connect.Stay}, open: make(chan struct{}, 1)}
 	s.all[by] = i
 	return i, nil
 }
@@ -172,7 +171,7 @@ var (
 )
 
 func newPaced(conf *tls.Config, pause time.Duration) *paced {
-	t := conns.NewHTTP(&net.Dialer{Timeout: issuerTimeout})
+	t := connect.NewHTTP(&net.Dialer{Timeout: issuerTimeout})
 	t.TLSClientConfig = conf
 	return &paced{base: t.Transport, pause: pause, last: make(map[string]attempt)}
 }

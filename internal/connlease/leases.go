@@ -8,8 +8,8 @@ import (
 	"time"
 
 	"github.com/holdfast-io/holdfast/backend"
-	"github.com/holdfast-io/holdfast/internal/finals"
-	"github.com/holdfast-io/holdfast/internal/storeerr"
+	"github.com/holdfast-io/holdfast/internal/connect"
+	"github.com/holdfast-io/holdfast/internal/lockstate"
 )
 
 // Config is the configuration of Leases.
@@ -42,7 +42,7 @@ type Leases struct {
 	mu       sync.Mutex // guards what follows
 	closed   bool
 	sessions map[backend.SessionID]*session
-	dead     *finals.Set[backend.SessionID] // that have ended
+	dead     *lockstate.Ended[backend.SessionID] // that have ended
 
 	closing sync.Once
 }
@@ -55,7 +55,7 @@ const remembered = 10 * time.Minute
 func New(cfg Config) *Leases {
 	b := &Leases{
 		cfg: cfg, store: bounded{cfg.Store}, gate: make(chan struct{}, 1),
-		sessions: make(map[backend.SessionID]*session), dead: finals.NewSet[backend.SessionID](remembered),
+		sessions: make(map[backend.SessionID]*session), dead: lockstate.NewEnded[backend.SessionID](remembered),
 	}
 	b.life, b.end = context.WithCancelCause(context.Background())
 	return b
@@ -128,7 +128,7 @@ func (b *Leases) Ready(ctx context.Context, op string) error {
 
 // fail returns the error for the caller.
 func (b *Leases) fail(ctx context.Context, op string, mayHold bool, err error) error {
-	known, err := storeerr.Of(ctx, b.life, err)
+	known, err := connect.ErrorOf(ctx, b.life, err)
 	if known {
 		return err
 	}
@@ -177,7 +177,7 @@ func (b *Leases) OpenSession(ctx context.Context, req backend.SessionRequest) er
 	select {
 	case <-s.opened:
 	case <-ctx.Done():
-		return b.fail(ctx, opOpen, true, storeerr.Cause(ctx, ctx.Err()))
+		return b.fail(ctx, opOpen, true, connect.Cause(ctx, ctx.Err()))
 	}
 	switch {
 	case s.err != nil:
@@ -250,14 +250,14 @@ func (b *Leases) EndSession(ctx context.Context, id backend.SessionID) error {
 	select {
 	case <-s.opened:
 	case <-ctx.Done():
-		return b.fail(ctx, opEnd, true, storeerr.Cause(ctx, ctx.Err()))
+		return b.fail(ctx, opEnd, true, connect.Cause(ctx, ctx.Err()))
 	}
 	if s.err == nil { // otherwise it was never opened
 		s.finish()
 		select {
 		case <-s.over:
 		case <-ctx.Done():
-			return b.fail(ctx, opEnd, true, storeerr.Cause(ctx, ctx.Err()))
+			return b.fail(ctx, opEnd, true, connect.Cause(ctx, ctx.Err()))
 		}
 	}
 	return nil

@@ -9,8 +9,8 @@ import (
 
 	"github.com/holdfast-io/holdfast/backend"
 	"github.com/holdfast-io/holdfast/fence"
-	"github.com/holdfast-io/holdfast/internal/finals"
-	"github.com/holdfast-io/holdfast/internal/storeerr"
+	"github.com/holdfast-io/holdfast/internal/connect"
+	"github.com/holdfast-io/holdfast/internal/lockstate"
 )
 
 // session is a session of the contract and its connection.
@@ -32,7 +32,7 @@ type session struct {
 	ended     bool
 	leases    map[Key]*lease
 	spots     map[string]*spot
-	abandoned *finals.Set[Key]
+	abandoned *lockstate.Ended[Key]
 	told      []toldLoss
 
 	// What to send next.
@@ -93,7 +93,7 @@ type lease struct {
 func newSession(b *Leases, req backend.SessionRequest) *session {
 	return &session{
 		b: b, id: req.ID, ttl: req.TTL, lost: req.Lost, opened: make(chan struct{}), over: make(chan struct{}), todo: make(chan struct{}, 1),
-		leases: make(map[Key]*lease), spots: make(map[string]*spot), abandoned: finals.NewSet[Key](remembered), due: make(map[string]bool),
+		leases: make(map[Key]*lease), spots: make(map[string]*spot), abandoned: lockstate.NewEnded[Key](remembered), due: make(map[string]bool),
 	}
 }
 
@@ -136,7 +136,7 @@ func (s *session) renew(ctx context.Context) error {
 	case <-s.over:
 		return backend.ErrSessionLost
 	case <-ctx.Done():
-		return storeerr.Cause(ctx, ctx.Err())
+		return connect.Cause(ctx, ctx.Err())
 	}
 }
 

@@ -8,8 +8,8 @@ import (
 	"time"
 
 	"github.com/holdfast-io/holdfast/backend"
+	"github.com/holdfast-io/holdfast/internal/connect"
 	"github.com/holdfast-io/holdfast/internal/retry"
-	"github.com/holdfast-io/holdfast/internal/storeerr"
 )
 
 // Acquire acquires the lock, or waits in the queue for it when req.Wait is set. When ctx ends
@@ -67,7 +67,7 @@ func (b *Leases) Acquire(ctx context.Context, req backend.AcquireRequest) (backe
 
 // inWait returns the error of an acquisition that got no answer.
 func (b *Leases) inWait(ctx context.Context, s *session, l *lease, err error) error {
-	if ctx.Err() == nil || storeerr.IsKind(err) {
+	if ctx.Err() == nil || connect.IsKind(err) {
 		return b.fail(ctx, opAcquire, true, err)
 	}
 	s.mu.Lock()
@@ -132,7 +132,7 @@ func (s *session) await(ctx context.Context, l *lease, wait bool) error {
 		case <-s.over:
 			return backend.ErrSessionLost
 		case <-ctx.Done():
-			return storeerr.Cause(ctx, ctx.Err())
+			return connect.Cause(ctx, ctx.Err())
 		}
 		if !isClosed(l.done) {
 			return errRefused // it is in the queue, because another call waits for it
@@ -143,7 +143,7 @@ func (s *session) await(ctx context.Context, l *lease, wait bool) error {
 	case <-l.done:
 		return l.err
 	case <-ctx.Done():
-		return storeerr.Cause(ctx, ctx.Err())
+		return connect.Cause(ctx, ctx.Err())
 	}
 }
 
@@ -204,7 +204,7 @@ func (b *Leases) Release(ctx context.Context, req backend.ReleaseRequest) error 
 			}
 			return nil
 		case <-ctx.Done():
-			return b.fail(ctx, opRelease, true, storeerr.Cause(ctx, ctx.Err()))
+			return b.fail(ctx, opRelease, true, connect.Cause(ctx, ctx.Err()))
 		}
 	case req.Abandon: // all that its session had is here, or gone with it
 		return nil
@@ -398,7 +398,7 @@ func Poll(ctx context.Context, look func(late bool) (done bool, err error)) erro
 			return err
 		}
 		if !retry.Pause(ctx, pause) {
-			return storeerr.Cause(ctx, ctx.Err())
+			return connect.Cause(ctx, ctx.Err())
 		}
 	}
 }

@@ -7,8 +7,8 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/holdfast-io/holdfast/backend/redislock/goredis"
+	"github.com/holdfast-io/holdfast/backend/redislock/redisfence"
 	"github.com/holdfast-io/holdfast/fence"
-	"github.com/holdfast-io/holdfast/fence/redisfence"
 	"github.com/holdfast-io/holdfast/internal/testserver"
 )
 

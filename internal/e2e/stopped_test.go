@@ -6,7 +6,7 @@ import (
 	"time"
 
 	"github.com/holdfast-io/holdfast"
-	"github.com/holdfast-io/holdfast/backend/redlock"
+	"github.com/holdfast-io/holdfast/backend/redislock/redlock"
 	"github.com/holdfast-io/holdfast/internal/testserver"
 	"github.com/holdfast-io/holdfast/open"
 )

@@ -25,9 +25,8 @@ type goMod struct {
 // clients returns the modules that each module of a client library may require directly besides our
 // own: the library, and what its interface is made of. Every store has an entry or belongs to the root.
 func clients() map[string][]string {
-	redis := []string{"github.com/redis/rueidis"}
 	return map[string][]string{
-		"backend/redislock": redis, "backend/redlock": redis, "internal/redisprogram": redis, "fence/redisfence": redis,
+		"backend/redislock":         {"github.com/redis/rueidis"},
 		"backend/redislock/goredis": {"github.com/redis/go-redis/v9"},
 
 		"backend/etcdlock":   {"go.etcd.io/etcd/api/v3", "go.etcd.io/etcd/client/pkg/v3", "go.etcd.io/etcd/client/v3", "go.uber.org/zap", "google.golang.org/grpc"},

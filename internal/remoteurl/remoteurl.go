@@ -13,7 +13,7 @@ import (
 	"time"
 
 	"github.com/holdfast-io/holdfast/backend"
-	"github.com/holdfast-io/holdfast/internal/storeurl"
+	"github.com/holdfast-io/holdfast/internal/connect"
 )
 
 // DefaultPort is the port of a server whose URL has none.
@@ -109,12 +109,12 @@ func (t *Target) add(base url.URL, hosts []string) error {
 
 // parameters reads the parameters of a URL.
 func (t *Target) parameters(query string) error {
-	params, err := storeurl.Params(query, append(storeurl.TLSParams(), tokenFileParam)...)
+	params, err := connect.Params(query, append(connect.TLSParams(), tokenFileParam)...)
 	if err != nil {
 		return err
 	}
 	t.Token.file = params.Get(tokenFileParam)
-	t.TLS, err = storeurl.TLS(params, t.Bases[0].Scheme == "https", "holdfasts")
+	t.TLS, err = connect.TLS(params, t.Bases[0].Scheme == "https", "holdfasts")
 	return err
 }
 
@@ -143,7 +143,7 @@ func (t *Target) MayCarry() error {
 		return nil
 	}
 	for _, base := range t.Bases {
-		if base.Scheme != "https" && !storeurl.Loopback(base.Hostname()) {
+		if base.Scheme != "https" && !connect.Loopback(base.Hostname()) {
 			return invalid("url", strconv.Quote(base.Redacted()), "holdfasts://: a token is not sent over plain HTTP, except to this host")
 		}
 	}

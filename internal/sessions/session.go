@@ -7,7 +7,7 @@ import (
 	"time"
 
 	"github.com/holdfast-io/holdfast/backend"
-	"github.com/holdfast-io/holdfast/internal/finals"
+	"github.com/holdfast-io/holdfast/internal/lockstate"
 )
 
 // Session is a session of the contract. Its methods are safe for concurrent use.
@@ -31,7 +31,7 @@ type Session struct {
 	deadline time.Time  // when it ends unless it is renewed; by the local clock
 	ended    time.Time  // when it has ended; zero: it lives
 	losses   []report
-	final    finals.Leases // whose loss was reported
+	final    lockstate.Losses // whose loss was reported
 }
 
 // report is a loss that renewals report. They do so for one TTL, so that a client that missed the

@@ -9,15 +9,14 @@ import (
 	"time"
 
 	"github.com/holdfast-io/holdfast/backend"
-	"github.com/holdfast-io/holdfast/internal/finals"
 	"github.com/holdfast-io/holdfast/internal/lockstate"
 )
 
 // Registry has the waiters and the listeners of a backend value. W is what the backend keeps of a waiter
 // in addition, and S what it keeps of a session with a listener. Use New to make one.
 type Registry[W, S any] struct {
-	life  context.Context //nolint:containedctx // ends with the backend value
-	final finals.Leases   // has a mutex of its own
+	life  context.Context  //nolint:containedctx // ends with the backend value
+	final lockstate.Losses // has a mutex of its own
 
 	mu       sync.Mutex // guards what follows
 	waiting  map[lockstate.Key][]*Waiter[W]
@@ -137,8 +136,8 @@ func (g *Registry[W, S]) Len() (int, int) {
 // listener receives the losses of a session.
 type listener[S any] struct {
 	tell func(backend.Loss)
-	told finals.Leases // so that a loss that is read again is not reported again
-	open bool          // the store has confirmed the session
+	told lockstate.Losses // so that a loss that is read again is not reported again
+	open bool             // the store has confirmed the session
 	own  S
 	// calls counts the calls of OpenSession in progress.
 	calls int

@@ -5,7 +5,7 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/holdfast-io/holdfast/internal/storeurl"
+	"github.com/holdfast-io/holdfast/internal/connect"
 )
 
 // endpoints are the parts of a backend's URL that the address of a relay can replace.
@@ -67,7 +67,7 @@ func (e endpoints) verifies() bool {
 	return strings.HasPrefix(mode, "verify") || strings.HasPrefix(mode, "true") || strings.Contains(e.rest, "ca=") ||
 		!decided && slices.ContainsFunc(e.hosts, func(host string) bool {
 			name, _, _ := net.SplitHostPort(host)
-			return !storeurl.Loopback(name)
+			return !connect.Loopback(name)
 		})
 }
 

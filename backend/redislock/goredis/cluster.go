@@ -10,7 +10,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
-	"github.com/holdfast-io/holdfast/internal/redisprogram"
+	"github.com/holdfast-io/holdfast/backend/redislock/internal/program"
 )
 
 // cluster finds the server of a Cluster that has a key. The client itself would follow ASK: while
@@ -20,7 +20,7 @@ type cluster struct{ client *redis.ClusterClient }
 
 var errNobodyKnows = errors.New("redis: none of the masters reports which one has the data")
 
-func (c cluster) dial(ctx context.Context, key string, timeout time.Duration) (redisprogram.Conn, error) {
+func (c cluster) dial(ctx context.Context, key string, timeout time.Duration) (program.Conn, error) {
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
 	first := make(chan *conn, 1)
@@ -56,7 +56,7 @@ func follow(ctx context.Context, settings *redis.Options, key string, timeout ti
 			made.Close()
 			return nil, context.Cause(ctx)
 		}
-		refused, isAnswer := errors.AsType[*redisprogram.ServerError](err)
+		refused, isAnswer := errors.AsType[*program.ServerError](err)
 		if err == nil || isAnswer && (refused.Code == "ASK" || refused.Code == "TRYAGAIN") { // it still has the slot
 			return made, nil
 		}

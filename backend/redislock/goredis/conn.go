@@ -13,8 +13,8 @@ import (
 	"github.com/redis/go-redis/v9"
 	"github.com/redis/go-redis/v9/maintnotifications"
 
-	"github.com/holdfast-io/holdfast/internal/conns"
-	"github.com/holdfast-io/holdfast/internal/redisprogram"
+	"github.com/holdfast-io/holdfast/backend/redislock/internal/program"
+	"github.com/holdfast-io/holdfast/internal/connect"
 	"github.com/holdfast-io/holdfast/internal/speaks"
 )
 
@@ -24,15 +24,15 @@ type conn struct {
 	client   *redis.Client
 	settings *redis.Options // of the client of the program
 	timeout  time.Duration
-	open     *conns.Set
+	open     *connect.Set
 	life     context.Context //nolint:containedctx // ends with HangUp
 	end      context.CancelFunc
 }
 
-var _ redisprogram.Conn = (*conn)(nil)
+var _ program.Conn = (*conn)(nil)
 
 func newConn(settings *redis.Options, timeout time.Duration) *conn {
-	c := &conn{settings: settings, timeout: timeout, open: new(conns.Set)}
+	c := &conn{settings: settings, timeout: timeout, open: new(connect.Set)}
 	c.life, c.end = context.WithCancel(context.Background())
 	c.client = redis.NewClient(ownOptions(settings, timeout, c.open))
 	return c
@@ -40,7 +40,7 @@ func newConn(settings *redis.Options, timeout time.Duration) *conn {
 
 // ownOptions returns what is taken from the settings of the program's client: where the server is,
 // and how to log in there. All else is ours.
-func ownOptions(from *redis.Options, timeout time.Duration, open *conns.Set) *redis.Options {
+func ownOptions(from *redis.Options, timeout time.Duration, open *connect.Set) *redis.Options {
 	const pool = 8 // two requests are in progress, and some that were given up
 	return &redis.Options{
 		Network: from.Network, Addr: from.Addr, Dialer: dialer(from, open), TLSConfig: from.TLSConfig,
@@ -62,7 +62,7 @@ func ownOptions(from *redis.Options, timeout time.Duration, open *conns.Set) *re
 // dialer returns how to connect. That one side speaks TLS and the other does not is found out, except for TLS
 // to a server without it through a dialer of the program, which makes the handshake, and may know another way
 // to the server than its address.
-func dialer(from *redis.Options, open *conns.Set) conns.Dialer {
+func dialer(from *redis.Options, open *connect.Set) connect.Dialer {
 	dial := open.Watch(from.Dialer)
 	if from.TLSConfig != nil && !isDefault(from.Dialer) {
 		return dial
@@ -71,7 +71,7 @@ func dialer(from *redis.Options, open *conns.Set) conns.Dialer {
 		plain := open.Watch(nil)
 		return func(ctx context.Context, network, addr string) (net.Conn, error) {
 			return speaks.Dialed(ctx, func(ctx context.Context) (net.Conn, error) { return dial(ctx, network, addr) },
-				redisprogram.Question(), func(ctx context.Context) (net.Conn, error) { return plain(ctx, network, addr) })
+				program.Question(), func(ctx context.Context) (net.Conn, error) { return plain(ctx, network, addr) })
 		}
 	}
 	return func(ctx context.Context, network, addr string) (net.Conn, error) {
@@ -80,20 +80,20 @@ func dialer(from *redis.Options, open *conns.Set) conns.Dialer {
 			return nil, err
 		}
 		again := func(ctx context.Context) (net.Conn, error) { return dial(ctx, network, addr) } // ends with HangUp
-		return speaks.Watch(redisprogram.LastWords(conn), func(err error) error {
-			return speaks.TLS(context.Background(), err, redisprogram.Question(), again)
+		return speaks.Watch(program.LastWords(conn), func(err error) error {
+			return speaks.TLS(context.Background(), err, program.Question(), again)
 		}), nil
 	}
 }
 
 // isDefault reports whether the dialer is the one that go-redis makes for a client without one: that connects to
 // the address. Only its name says so. A dialer that is not recognized costs nothing but a better error.
-func isDefault(dial conns.Dialer) bool {
+func isDefault(dial connect.Dialer) bool {
 	f := runtime.FuncForPC(reflect.ValueOf(dial).Pointer())
 	return f != nil && strings.HasPrefix(f.Name(), "github.com/redis/go-redis/v9.") && strings.Contains(f.Name(), "NewDialer.func")
 }
 
-// Do sends a command: see redisprogram.Conn.
+// Do sends a command: see program.Conn.
 func (c *conn) Do(ctx context.Context, cmd ...any) (any, error) {
 	if err := c.ended(ctx); err != nil {
 		return nil, err
@@ -102,9 +102,9 @@ func (c *conn) Do(ctx context.Context, cmd ...any) (any, error) {
 	return answer(v, err)
 }
 
-// DoAll sends commands over one connection: see redisprogram.Conn.
-func (c *conn) DoAll(ctx context.Context, cmds ...[]any) []redisprogram.Answer {
-	all := make([]redisprogram.Answer, len(cmds))
+// DoAll sends commands over one connection: see program.Conn.
+func (c *conn) DoAll(ctx context.Context, cmds ...[]any) []program.Answer {
+	all := make([]program.Answer, len(cmds))
 	if err := c.ended(ctx); err != nil {
 		for i := range all {
 			all[i].Err = err
@@ -135,22 +135,22 @@ func (c *conn) ended(ctx context.Context) error {
 // answer returns what the server answered. go-redis reports a nil answer as an error.
 func answer(v any, err error) (any, error) {
 	var refused redis.Error
-	said, ok := errors.AsType[*redisprogram.ServerError](err)
+	said, ok := errors.AsType[*program.ServerError](err)
 	switch {
 	case ok:
-		return nil, said // see redisprogram.LastWords
+		return nil, said // see program.LastWords
 	case err == nil:
 		return v, nil
 	case errors.Is(err, redis.Nil):
 		return nil, nil //nolint:nilnil // a nil answer, which is one
 	case errors.As(err, &refused):
-		return nil, redisprogram.FromServer(refused.Error())
+		return nil, program.FromServer(refused.Error())
 	default:
 		return nil, fmt.Errorf("redis: %w", err)
 	}
 }
 
-// HangUp ends the requests in progress: see redisprogram.Conn.
+// HangUp ends the requests in progress: see program.Conn.
 func (c *conn) HangUp() {
 	c.end()
 	c.open.Close()

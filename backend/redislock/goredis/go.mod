@@ -5,7 +5,6 @@ go 1.26.0
 require (
 	github.com/holdfast-io/holdfast v0.0.0
 	github.com/holdfast-io/holdfast/backend/redislock v0.0.0
-	github.com/holdfast-io/holdfast/internal/redisprogram v0.0.0
 )
 
 require github.com/redis/go-redis/v9 v9.23.0
@@ -20,5 +19,4 @@ require (
 replace (
 	github.com/holdfast-io/holdfast => ../../..
 	github.com/holdfast-io/holdfast/backend/redislock => ..
-	github.com/holdfast-io/holdfast/internal/redisprogram => ../../../internal/redisprogram
 )

@@ -11,7 +11,7 @@ import (
 
 	"github.com/holdfast-io/holdfast/backend"
 	"github.com/holdfast-io/holdfast/backend/redislock"
-	"github.com/holdfast-io/holdfast/internal/redisprogram"
+	"github.com/holdfast-io/holdfast/backend/redislock/internal/program"
 )
 
 // New returns a backend on the server, or the Cluster, that the client is configured for. It makes
@@ -33,7 +33,7 @@ func New(client redis.UniversalClient, cfg redislock.Config) (*redislock.Backend
 
 // dialFor returns how to connect to the server that has the data, and whether that can be another
 // one later. It returns nil for a client that cannot say.
-func dialFor(client redis.UniversalClient) (redisprogram.Dial, bool) {
+func dialFor(client redis.UniversalClient) (program.Dial, bool) {
 	if v := reflect.ValueOf(client); !v.IsValid() || v.Kind() == reflect.Pointer && v.IsNil() {
 		return nil, false
 	}
@@ -41,7 +41,7 @@ func dialFor(client redis.UniversalClient) (redisprogram.Dial, bool) {
 	case *redis.Client:
 		// The Dialer of a fail-over client asks a sentinel for the address of the master.
 		const failOver = "FailoverClient"
-		return func(_ context.Context, _ string, timeout time.Duration) (redisprogram.Conn, error) {
+		return func(_ context.Context, _ string, timeout time.Duration) (program.Conn, error) {
 			return newConn(c.Options(), timeout), nil
 		}, c.Options().Addr == failOver
 	case *redis.ClusterClient:
@@ -54,7 +54,7 @@ func dialFor(client redis.UniversalClient) (redisprogram.Dial, bool) {
 	}
 }
 
-// Eval returns what fence/redisfence needs to run its script through the client:
+// Eval returns what backend/redislock/redisfence needs to run its script through the client:
 //
 //	guard := redisfence.New(goredis.Eval(client))
 //

@@ -16,9 +16,9 @@ import (
 	"github.com/holdfast-io/holdfast/backend/backendtest"
 	"github.com/holdfast-io/holdfast/backend/redislock"
 	"github.com/holdfast-io/holdfast/backend/redislock/goredis"
+	"github.com/holdfast-io/holdfast/backend/redislock/internal/program"
 	"github.com/holdfast-io/holdfast/internal/leaktest"
 	"github.com/holdfast-io/holdfast/internal/leasetest"
-	"github.com/holdfast-io/holdfast/internal/redisprogram"
 	"github.com/holdfast-io/holdfast/internal/testserver"
 )
 
@@ -101,7 +101,7 @@ func TestConformance(t *testing.T) {
 	}
 }
 
-func opened(t backendtest.T, client redis.UniversalClient, cfg redislock.Config, wrap func(redisprogram.Conn) redisprogram.Conn) backend.Backend {
+func opened(t backendtest.T, client redis.UniversalClient, cfg redislock.Config, wrap func(program.Conn) program.Conn) backend.Backend {
 	t.Helper()
 	b, err := goredis.New(client, cfg)
 	if wrap != nil && err == nil {
@@ -129,7 +129,7 @@ func TestConformanceThin(t *testing.T) {
 			var inflated atomic.Int64
 			backendtest.Run(t, backendtest.Harness{
 				Open: func(t backendtest.T) backend.Backend {
-					return leasetest.Unwatched{Backend: opened(t, client, cfg, func(c redisprogram.Conn) redisprogram.Conn {
+					return leasetest.Unwatched{Backend: opened(t, client, cfg, func(c program.Conn) program.Conn {
 						return &inflating{Conn: c, toss: toss, count: &inflated}
 					})}
 				},
@@ -146,7 +146,7 @@ func TestConformanceThin(t *testing.T) {
 // inflating makes the server store locks as hashes at the worst moments: after a lock was taken and
 // before the answer arrives, and after a release was called and before it is sent.
 type inflating struct {
-	redisprogram.Conn
+	program.Conn
 
 	toss  func() bool
 	count *atomic.Int64

@@ -11,12 +11,12 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
-	"github.com/holdfast-io/holdfast/internal/conns"
+	"github.com/holdfast-io/holdfast/internal/connect"
 )
 
 var errBroken = errors.New("redis: the connection of the subscription broke")
 
-// Listen subscribes to a channel: see redisprogram.Conn.
+// Listen subscribes to a channel: see program.Conn.
 //
 // A subscription of go-redis connects again when its connection breaks, and does not tell that it
 // missed messages meanwhile. So its Dialer connects once.
@@ -27,7 +27,7 @@ func (c *conn) Listen(ctx context.Context, channel string, ready func(), deliver
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	defer context.AfterFunc(c.life, func() { cancel(context.Canceled) })()
-	open := new(conns.Set)
+	open := new(connect.Set)
 	defer open.Close()
 	defer context.AfterFunc(ctx, open.Close)()
 	options := ownOptions(c.settings, c.timeout, open)
@@ -49,7 +49,7 @@ func (c *conn) Listen(ctx context.Context, channel string, ready func(), deliver
 }
 
 // once returns a Dialer that connects once. Later it returns the reason why there is no connection.
-func once(dial conns.Dialer) conns.Dialer {
+func once(dial connect.Dialer) connect.Dialer {
 	var reason atomic.Pointer[error]
 	return func(ctx context.Context, network, addr string) (net.Conn, error) {
 		if !reason.CompareAndSwap(nil, &errBroken) {

@@ -1,0 +1,211 @@
+// Package program runs a program of ours on a Redis server: as a function, which is read
+// once, or as a script if the server has no functions or does not accept ours. It also
+// defines the errors of such a call, and what a client library has to do for it. It is what
+// redislock, its adapters and redlock have in common.
+package program
+
+import (
+	"context"
+	"crypto/sha1" //nolint:gosec // Redis names scripts by it; nothing rests on its strength
+	"embed"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io/fs"
+	"strings"
+	"sync"
+	"sync/atomic"
+)
+
+//go:embed lua/*.lua
+var ends embed.FS
+
+// Program is what the server runs, in its two forms. It is static: what differs between calls
+// is passed in KEYS and ARGV. The Lua text defines begin(keys, args, full), which sets what
+// belongs to one execution, and execute(remembers), which returns the answer. full means that
+// the memory of the server is full and nothing may be added; remembers, that what is defined
+// stays until the server's process ends.
+type Program struct {
+	function string // the name of the function, and of its library
+	library  string // its text
+	script   string // the text that does the same without being kept
+}
+
+// New concatenates files of a folder lua in this order, in which everything must be defined
+// before it is used. The name of the function is derived from the text, so that versions of
+// Holdfast with different texts do not collide.
+func New(sources fs.FS, parts ...string) (Program, error) {
+	var b strings.Builder
+	shared, err := ends.ReadFile("lua/rights.lua")
+	if err != nil {
+		return Program{}, fmt.Errorf("program: %w", err)
+	}
+	b.Write(shared)
+	for _, part := range parts {
+		text, err := fs.ReadFile(sources, "lua/"+part+".lua")
+		if err != nil {
+			return Program{}, fmt.Errorf("program: %w", err)
+		}
+		b.Write(text)
+	}
+	body := b.String()
+	script, err := ends.ReadFile("lua/script.lua")
+	if err != nil {
+		return Program{}, fmt.Errorf("program: %w", err)
+	}
+	function, err := ends.ReadFile("lua/function.lua")
+	if err != nil {
+		return Program{}, fmt.Errorf("program: %w", err)
+	}
+	const digits = 12
+	p := Program{script: body + string(script)}
+	p.function = "holdfast_" + hash(body + string(function))[:digits]
+	p.library = "#!lua name=" + p.function + "\n" + body + strings.ReplaceAll(string(function), "NAME", p.function)
+	return p, nil
+}
+
+// Function returns the name of the function.
+func (p *Program) Function() string { return p.function }
+
+// ScriptFor returns the script for data of an identity. Scripts differ by a comment, so that
+// each has a name of its own: a server process that was not greeted for that data does not
+// know its script.
+func (p *Program) ScriptFor(identity string) string { return p.script + "-- " + identity + "\n" }
+
+func hash(text string) string {
+	sum := sha1.Sum([]byte(text)) //nolint:gosec // see the import
+	return hex.EncodeToString(sum[:])
+}
+
+// ErrUnknown means that the server does not know the program.
+var ErrUnknown = errors.New("the program is not loaded")
+
+// ServerError is an error answered by a server.
+type ServerError struct {
+	Code string // its first word: "WRONGTYPE"
+	Text string // all of it
+	// Right is the missing right that the text does not name: see Missing. Empty if unknown.
+	Right string
+}
+
+// Error returns the text of the server, after "redis: ".
+func (e *ServerError) Error() string { return "redis: " + e.Text }
+
+// Remedy returns what to change where the server refuses this client until somebody changes
+// something, or "".
+func (e *ServerError) Remedy() string {
+	switch e.Code {
+	case "NOAUTH":
+		return "name a user and a password"
+	case "WRONGPASS":
+		return "correct the user and the password"
+	case "NOPERM":
+		return "allow the user the keys, channels and commands that the page of this store names"
+	case "DENIED":
+		return "set a password on the server, or turn its protected mode off"
+	}
+	switch {
+	case strings.Contains(e.Text, "DB index is out of range"), strings.Contains(e.Text, "SELECT is not allowed in cluster mode"):
+		return "name a database that the server has: 0 to one less than its setting databases"
+	case strings.Contains(e.Text, "without any password configured"), strings.HasPrefix(e.Text, "invalid password"),
+		strings.Contains(e.Text, "no password is set"):
+		return "correct the user and the password"
+	}
+	return ""
+}
+
+// NewServerError parses an error of a server, without the ERR that some begin with.
+func NewServerError(text string) *ServerError {
+	code, _, _ := strings.Cut(text, " ")
+	if strings.HasPrefix(text, "max number of clients") {
+		code = "MAXCLIENTS" // Redis has no code for it
+	}
+	return &ServerError{Code: code, Text: text}
+}
+
+// FromServer returns the error of a server with that text: ErrUnknown, or a *ServerError.
+func FromServer(text string) error {
+	text = strings.TrimPrefix(text, "ERR ")
+	if strings.HasPrefix(text, "NOSCRIPT") || strings.HasPrefix(text, "Function not found") {
+		return ErrUnknown
+	}
+	return NewServerError(text)
+}
+
+// Runner runs a program on one server. Its methods are safe for concurrent use.
+type Runner struct {
+	program Program
+	scripts atomic.Bool // the server accepts no functions, or none of ours
+
+	mu       sync.Mutex
+	identity string // the data that the script of that hash is for
+	hash     string
+}
+
+// NewRunner returns a Runner that has sent nothing yet.
+func NewRunner(p Program) *Runner { return &Runner{program: p} }
+
+// Command is a command that takes one key.
+type Command struct {
+	Name string // "FCALL", "EVAL" or "EVALSHA"; "FUNCTION LOAD" has neither a key nor arguments
+	Text string // the name of the function, the script, its hash, or the library
+	Key  string
+	Args []string
+}
+
+// Send sends a command, once. Its errors are those of FromServer. After any other error the
+// outcome is unknown. M is what the client library returns for an answer.
+type Send[M any] func(ctx context.Context, cmd Command) (M, error)
+
+// Run executes the program. With load set its text is sent along, for a server that has
+// returned ErrUnknown. It never retries what may have been executed.
+func Run[M any](ctx context.Context, r *Runner, send Send[M], load bool, identity, key string, args []string) (M, error) {
+	if !r.scripts.Load() {
+		m, err := call(ctx, &r.program, send, load, key, args)
+		if !unable(err) {
+			return m, err
+		}
+		r.scripts.Store(true)
+	}
+	if load {
+		return send(ctx, Command{Name: "EVAL", Text: r.program.ScriptFor(identity), Key: key, Args: args})
+	}
+	return send(ctx, Command{Name: "EVALSHA", Text: r.hashFor(identity), Key: key, Args: args})
+}
+
+// call calls the function. A server whose memory is full refuses it, and is then sent the
+// function that adds nothing.
+func call[M any](ctx context.Context, p *Program, send Send[M], load bool, key string, args []string) (M, error) {
+	if load {
+		m, err := send(ctx, Command{Name: functionLoad, Text: p.library})
+		if refused, ok := errors.AsType[*ServerError](err); ok && strings.Contains(refused.Text, "already exists") {
+			err = nil // another client was faster
+		}
+		if err != nil {
+			return m, err
+		}
+	}
+	m, err := send(ctx, Command{Name: "FCALL", Text: p.function, Key: key, Args: args})
+	if refused, ok := errors.AsType[*ServerError](err); ok && refused.Code == "OOM" {
+		return send(ctx, Command{Name: "FCALL", Text: p.function + "_full", Key: key, Args: args})
+	}
+	return m, err
+}
+
+const functionLoad = "FUNCTION LOAD"
+
+// unable reports whether the server does not accept functions from us: it is older than Redis
+// 7, or another product without them, or the user lacks the permission.
+func unable(err error) bool {
+	refused, ok := errors.AsType[*ServerError](err)
+	return ok && (refused.Code == "NOPERM" && strings.HasPrefix(refused.Missing(), "+") || strings.HasPrefix(refused.Text, "unknown command"))
+}
+
+func (r *Runner) hashFor(identity string) string {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.hash == "" || r.identity != identity {
+		r.identity, r.hash = identity, hash(r.program.ScriptFor(identity))
+	}
+	return r.hash
+}

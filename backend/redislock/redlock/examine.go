@@ -1,0 +1,81 @@
+package redlock
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+
+	"github.com/holdfast-io/holdfast/backend/redislock/internal/program"
+	"github.com/holdfast-io/holdfast/internal/connect"
+)
+
+// rights returns what an ACL has to allow, as words of ACL SETUSER without the plus: the commands of the
+// program, and those of the transport. docs/backends/redlock.md lists the same.
+func rights() ([]string, error) {
+	p, err := newProgram()
+	words := append(p.Rights(), "config|get", "exists", "info", "ping", "subscribe", "unsubscribe")
+	slices.Sort(words)
+	return slices.Compact(words), err
+}
+
+// Examine asks each node whether the user lacks a right. It implements backend.Examiner. A node that does
+// not answer is left to Away.
+func (b *Backend) Examine(ctx context.Context) ([]string, error) {
+	ctx, cancel, err := b.begin(ctx)
+	if err != nil {
+		return nil, err
+	}
+	defer cancel()
+	found := make([][]string, len(b.nodes))
+	var asked sync.WaitGroup
+	for i, n := range b.nodes {
+		asked.Go(func() {
+			all, err := n.missing(ctx)
+			if server, ok := errors.AsType[*serverError](err); ok && server.Missing() != "" {
+				all = []string{server.Missing()}
+			}
+			for _, right := range all {
+				found[i] = append(found[i], fmt.Sprintf("node %d: %v", i+1, connect.Lacks(backendName, right, nil)))
+			}
+		})
+	}
+	asked.Wait()
+	return slices.Concat(found...), nil
+}
+
+// missing returns the rights that the user lacks on the node, as words of ACL SETUSER.
+func (n *node) missing(ctx context.Context) ([]string, error) {
+	words, err := rights()
+	if err != nil {
+		return nil, err
+	}
+	ctx, cancel := context.WithTimeoutCause(ctx, n.b.cfg.RequestTimeout, errTimeout)
+	defer cancel()
+	key := n.b.cfg.Prefix + ":"
+	audit := program.NewAudit(words, key)
+	answer, err := n.link.run(ctx, false, key+"m", audit.Args())
+	if errors.Is(err, program.ErrUnknown) {
+		answer, err = n.link.run(ctx, true, key+"m", audit.Args())
+	}
+	var denied []string
+	for _, a := range answer {
+		if text, ok := a.(string); ok {
+			denied = append(denied, text)
+		}
+	}
+	return audit.Missing(denied), err
+}
+
+// named returns the right, or what it is called if the node does not name it.
+func (n *node) named(right string) string {
+	if right != program.Unnamed {
+		return right
+	}
+	if all, err := n.missing(n.b.base); err == nil && len(all) > 0 {
+		return strings.Join(all, " ")
+	}
+	return right
+}

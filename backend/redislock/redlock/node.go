@@ -1,0 +1,361 @@
+package redlock
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/holdfast-io/holdfast/backend"
+	"github.com/holdfast-io/holdfast/backend/redislock/internal/program"
+	"github.com/holdfast-io/holdfast/internal/retry"
+)
+
+// Group commit: one request to a node is in progress at a time, and the operations called
+// during it are sent in the next. So a node executes everything in the order in which it was
+// called: a release never arrives before what it releases.
+const (
+	maxRequests = 1
+	maxBatch    = 256 // operations in one request
+	// maxDebts bounds the releases that a node gets when it is up again.
+	maxDebts = 4096
+	// The time between two probes of a node that is down.
+	firstProbe, lastProbe = 50 * time.Millisecond, time.Second
+)
+
+// op is one operation on its way to a node.
+type op struct {
+	request
+
+	// reply is called once, from any goroutine, and does not block. It may be nil.
+	reply func(answer []any, err error)
+}
+
+func (o *op) tell(answer []any, err error) {
+	if o.reply != nil {
+		o.reply(answer, err)
+	}
+}
+
+// node is one server. A node that once did not answer is down: it gets nothing but a probe
+// now and then, and no call waits for it.
+type node struct {
+	b    *Backend
+	link link
+
+	evicts sync.Once // the warning that it may
+
+	mu       sync.Mutex
+	queue    []*op
+	requests int
+	down     bool
+	debts    []*op
+	// The identity of the data that the node is known to have; empty before its first hello.
+	identity string
+	closed   bool
+	drained  chan struct{} // closed when the node is closed and no request is in progress
+}
+
+// submit queues the operation, and starts a request unless the maximum is in progress.
+func (n *node) submit(o *op) {
+	n.mu.Lock()
+	switch {
+	case n.closed:
+		n.mu.Unlock()
+		o.tell(nil, &unsentError{backend.ErrClosed})
+		return
+	case n.down:
+		n.owe(o)
+		n.mu.Unlock()
+		o.tell(nil, &unsentError{errDown})
+		return
+	}
+	n.queue = append(n.queue, o)
+	if n.requests < maxRequests {
+		n.requests++
+		n.start(n.load())
+	}
+	n.mu.Unlock()
+}
+
+// owe keeps a release until the node is up. mu is held.
+func (n *node) owe(o *op) {
+	if !o.debt {
+		return
+	}
+	if len(n.debts) >= maxDebts {
+		n.debts = n.debts[1:] // that lease expires by itself
+	}
+	n.debts = append(n.debts, &op{request: o.request})
+}
+
+// load takes the next batch from the queue. mu is held.
+func (n *node) load() []*op {
+	k := min(len(n.queue), maxBatch)
+	batch := n.queue[:k:k]
+	n.queue = n.queue[k:]
+	if len(n.queue) == 0 {
+		n.queue = nil
+	}
+	return batch
+}
+
+// start starts a goroutine that sends the batch, and those after it. mu is held.
+func (n *node) start(batch []*op) {
+	n.b.work.Go(func() {
+		for len(batch) > 0 && n.send(batch) {
+			batch = n.nextBatch()
+		}
+	})
+}
+
+// nextBatch returns the next batch, or ends the last request.
+func (n *node) nextBatch() []*op {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	batch := n.load()
+	if len(batch) == 0 {
+		n.ended()
+	}
+	return batch
+}
+
+// ended ends a request. mu is held.
+func (n *node) ended() {
+	n.requests--
+	if n.closed && n.requests == 0 {
+		close(n.drained)
+	}
+}
+
+// send sends one batch and delivers the answers. It returns false if that took too long: the
+// callers have got an error by then, and the request has ended.
+func (n *node) send(batch []*op) bool {
+	var over atomic.Bool
+	timer := time.AfterFunc(n.b.cfg.RequestTimeout, func() {
+		if over.CompareAndSwap(false, true) {
+			n.fail(batch, errTimeout)
+		}
+	})
+	defer timer.Stop()
+	ctx, cancel := context.WithTimeoutCause(n.b.wire, n.b.cfg.RequestTimeout, errTimeout)
+	defer cancel()
+	sorted := batchOf(batch)
+	answers, err := n.exchange(ctx, sorted)
+	if !over.CompareAndSwap(false, true) {
+		return false
+	}
+	if err != nil {
+		return n.failed(batch, err)
+	}
+	sorted.tell(answers)
+	return true
+}
+
+// failed delivers the error to the callers. It reports whether more is sent: an
+// answer that is an error is an answer.
+func (n *node) failed(batch []*op, err error) bool {
+	server, ok := errors.AsType[*serverError](err)
+	if !ok || server.Code == "LOADING" {
+		n.fail(batch, err)
+		return false
+	}
+	for _, o := range batch {
+		o.tell(nil, err)
+	}
+	return true
+}
+
+// fail marks the node as down. All callers that wait for it get an error, and the request
+// ends.
+func (n *node) fail(batch []*op, err error) {
+	n.mu.Lock()
+	queue := n.queue
+	n.queue = nil
+	n.ended()
+	for _, o := range batch {
+		n.owe(o)
+	}
+	for _, o := range queue {
+		n.owe(o)
+	}
+	if !n.down && !n.closed {
+		n.down = true
+		n.b.work.Go(n.revive)
+	}
+	n.mu.Unlock()
+	if n.b.wire.Err() != nil {
+		err = backend.ErrClosed
+	}
+	for _, o := range batch {
+		o.tell(nil, err)
+	}
+	for _, o := range queue {
+		o.tell(nil, &unsentError{err})
+	}
+}
+
+// suspect marks a node as down that nothing was sent to yet.
+func (n *node) suspect(err error) {
+	n.mu.Lock()
+	n.requests++ // ended by fail
+	n.mu.Unlock()
+	n.fail(nil, err)
+}
+
+// revive probes a node that is down until it answers.
+func (n *node) revive() {
+	for pause := firstProbe; ; pause = min(2*pause, lastProbe) {
+		if !retry.Pause(n.b.base, pause) {
+			return
+		}
+		if n.probe() == nil {
+			return
+		}
+	}
+}
+
+// probe sends a ping. If the node answers it is up, and gets the releases that it missed.
+func (n *node) probe() error {
+	ctx, cancel := context.WithTimeoutCause(n.b.base, n.b.cfg.RequestTimeout, errTimeout)
+	defer cancel()
+	done := make(chan error, 1)
+	n.b.work.Go(func() {
+		_, err := n.exchange(ctx, batchOf([]*op{{request: many("ping")}}))
+		done <- err
+	})
+	select {
+	case err := <-done:
+		if err != nil {
+			return err
+		}
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.down = false
+	n.queue = append(n.queue, n.debts...)
+	n.debts = nil
+	if len(n.queue) > 0 && n.requests < maxRequests && !n.closed {
+		n.requests++
+		n.start(n.load())
+	}
+	return nil
+}
+
+// exchange sends one batch and returns its answers. A server that does not know the program,
+// or was not greeted since it was started, does nothing. Then hello is sent before the
+// operations, in the same execution. So a server that lost data never executes an operation
+// before hello has checked for the loss.
+func (n *node) exchange(ctx context.Context, batch *batch) ([]any, error) {
+	const attempts = 4
+	load, greet := false, n.known() == ""
+	for range attempts {
+		args, err := n.compose(ctx, batch, greet)
+		if err != nil {
+			return nil, err
+		}
+		r, err := n.link.run(ctx, load, n.b.key("m"), args)
+		switch {
+		case errors.Is(err, program.ErrUnknown):
+			load, greet = true, true
+			continue
+		case err != nil && ctx.Err() != nil && n.b.wire.Err() == nil:
+			return nil, errTimeout
+		case err != nil:
+			return nil, err
+		case len(r) == 0:
+			return nil, errAnswer
+		}
+		switch r[0] {
+		case "OK":
+			if greet {
+				return n.greeted(r[1:])
+			}
+			return r[1:], nil
+		case "MARKER":
+			greet = true
+		case "FORMAT":
+			return nil, &unsentError{ErrForeignData}
+		default:
+			return nil, errAnswer
+		}
+	}
+	return nil, &unsentError{errors.New("the server keeps losing its scripts or its data")}
+}
+
+func (n *node) known() string {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return n.identity
+}
+
+// greeted takes the identity off the front of the answers.
+func (n *node) greeted(answers []any) ([]any, error) {
+	d := decoder{list: answers}
+	identity := d.text()
+	if d.err != nil || identity == "" {
+		return nil, errAnswer
+	}
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.identity = identity
+	return d.list, nil
+}
+
+// compose returns the arguments of the script.
+func (n *node) compose(ctx context.Context, batch *batch, greet bool) ([]string, error) {
+	const head = 6
+	args := append(make([]string, 0, head+batch.size()), n.b.longest, n.b.mode, n.known())
+	if greet {
+		safe, err := n.safe(ctx)
+		if err != nil {
+			return nil, err
+		}
+		first := n.b.fresh.Load() && n.known() == ""
+		args = append(args, "hello", flag(safe), flag(first))
+	}
+	return batch.write(args), nil
+}
+
+// safe reports whether the server's answers are on disk, and warns of a server that may delete votes. A server
+// that does not report its settings counts as one that loses data.
+func (n *node) safe(ctx context.Context) (bool, error) {
+	settings, err := n.link.config(ctx, "*append*", "maxmemory*")
+	if err != nil {
+		if _, ok := errors.AsType[*serverError](err); ok {
+			return false, nil
+		}
+		return false, &unsentError{err}
+	}
+	if policy := settings["maxmemory-policy"]; policy != "" && policy != "noeviction" {
+		n.evicts.Do(func() {
+			n.b.cfg.Logger.LogAttrs(ctx, slog.LevelWarn,
+				"redlock: a node may evict keys when its memory is full, and locks be granted twice; set maxmemory-policy to noeviction",
+				slog.Int("node", slices.Index(n.b.nodes, n)+1), slog.String("maxmemory_policy", policy), slog.String("maxmemory", settings["maxmemory"]))
+		})
+	}
+	return settings["appendonly"] == "yes" && settings["appendfsync"] == "always" && settings["no-appendfsync-on-rewrite"] != "yes", nil
+}
+
+// close accepts nothing more. The channel that it returns is closed when the queue is sent.
+func (n *node) close() <-chan struct{} {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.closed = true
+	if n.requests == 0 {
+		close(n.drained)
+	}
+	return n.drained
+}
+
+func flag(b bool) string {
+	if b {
+		return "1"
+	}
+	return "0"
+}

@@ -1,0 +1,100 @@
+package redlock_test
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/holdfast-io/holdfast/backend"
+	"github.com/holdfast-io/holdfast/backend/backendtest"
+	"github.com/holdfast-io/holdfast/backend/redislock/redlock"
+	"github.com/holdfast-io/holdfast/internal/leaktest"
+	"github.com/holdfast-io/holdfast/internal/leasetest"
+	"github.com/holdfast-io/holdfast/internal/testserver"
+)
+
+func TestMain(m *testing.M) { leaktest.Main(m) }
+
+const nodes = 5
+
+// cluster is a number of servers that are independent of each other.
+type cluster []*testserver.RedisServer
+
+// start starts them. Their markers are from long ago: they vote immediately.
+func start(t testing.TB, args ...string) cluster {
+	t.Helper()
+	var c cluster
+	for range nodes {
+		s := testserver.Redis(t, args...)
+		vouch(s)
+		c = append(c, s)
+	}
+	return c
+}
+
+// vouch writes a marker from long ago.
+func vouch(s *testserver.RedisServer) {
+	run, _, _ := strings.Cut(after(s.Info("server"), "run_id:"), "\r")
+	s.Do("SET", "hfr:m", "hfr2 1 1 "+run+" 1")
+}
+
+func after(s, sep string) string {
+	_, rest, _ := strings.Cut(s, sep)
+	return rest
+}
+
+// url returns the URL of the nodes, with a max_ttl of minutes, as leases of tests need it.
+func (c cluster) url(params string) string {
+	if !strings.Contains(params, "max_ttl=") {
+		params += "&max_ttl=5m"
+	}
+	var addrs []string
+	for _, s := range c {
+		addrs = append(addrs, s.Addr())
+	}
+	return fmt.Sprintf("redlock://%s?%s", strings.Join(addrs, ","), params)
+}
+
+func TestConformance(t *testing.T) {
+	t.Parallel()
+	conformance(t)
+}
+
+// The same with nodes that take no functions: the program is a script then.
+func TestConformanceOfTheScript(t *testing.T) {
+	t.Parallel()
+	conformance(t, scriptsOnly()...)
+}
+
+// scriptsOnly returns arguments of a node that takes no functions.
+func scriptsOnly() []string {
+	return []string{"--user", "default", "on", "nopass", "~*", "&*", "+@all", "-fcall", "-function"}
+}
+
+func conformance(t *testing.T, args ...string) {
+	t.Helper()
+	c, disk := start(t, args...), testserver.NewSlowDisk(t)
+	for _, s := range c {
+		testserver.UseDisk(s, disk)
+	}
+	backendtest.Run(t, backendtest.Harness{
+		Holders: leasetest.Holders(200), // each vote of five names all holders
+		Open: func(t backendtest.T) backend.Backend {
+			b, err := redlock.Open(t.Context(), c.url("timeout=30s"), redlock.Config{})
+			if err != nil {
+				t.Fatalf("open: %v", err)
+			}
+			return b
+		},
+		Restart: func(backendtest.T) {
+			// All at the same time: no node reports what another forgot.
+			for _, s := range c {
+				s.Kill()
+			}
+			for _, s := range c {
+				s.Start()
+			}
+		},
+		SlowDisk: func(backendtest.T) func() { disk.Slow(testserver.SlowSync); return disk.Fast },
+	})
+}

@@ -1,0 +1,147 @@
+package redlock
+
+import (
+	"crypto/tls"
+	"errors"
+	"net"
+	"strconv"
+	"strings"
+	"time"
+	"unicode"
+
+	"github.com/redis/rueidis"
+
+	"github.com/holdfast-io/holdfast/backend"
+	"github.com/holdfast-io/holdfast/internal/connect"
+)
+
+const (
+	schemePlain = "redlock"
+	schemeTLS   = "redlocks"
+	defaultPort = "6379"
+	maxDatabase = 1 << 16
+)
+
+// Sizes of what rueidis allocates for each connection. Requests and answers are small.
+const (
+	bufferSize = 64 << 10
+	ringScale  = 8
+)
+
+// target is what a URL names.
+type target struct {
+	cfg        Config
+	options    []rueidis.ClientOption
+	user, pass string
+	db         int
+	client     string
+	tls        *tls.Config
+}
+
+// parseURL parses a URL. Its errors are *backend.InvalidError and contain neither the
+// password nor any other part of the URL except names of parameters and their values.
+func parseURL(raw string, cfg Config) (*target, error) {
+	if strings.ContainsFunc(raw, unicode.IsControl) {
+		return nil, connect.URLError(connect.Hidden, "without control characters")
+	}
+	scheme, rest, ok := strings.Cut(raw, "://")
+	if !ok || scheme != schemePlain && scheme != schemeTLS {
+		return nil, connect.URLError(connect.Hidden, "redlock://host1,host2,host3 or redlocks://host1,host2,host3")
+	}
+	if strings.ContainsRune(rest, '#') {
+		return nil, connect.URLError(connect.Hidden, "without a fragment")
+	}
+	t := &target{cfg: cfg}
+	rest, query, _ := strings.Cut(rest, "?")
+	err := t.parameters(query, scheme == schemeTLS)
+	if err != nil {
+		return nil, err
+	}
+	if i := strings.LastIndexByte(rest, '@'); i >= 0 {
+		if t.user, t.pass, err = connect.User(rest[:i]); err != nil {
+			return nil, err
+		}
+		rest = rest[i+1:]
+	}
+	hosts, db, _ := strings.Cut(rest, "/")
+	if db != "" {
+		if t.db, err = strconv.Atoi(db); err != nil || t.db < 0 || t.db >= maxDatabase {
+			// A mistyped URL can have its password in the path.
+			return nil, &backend.InvalidError{Field: "path", Value: "(not shown)", Bound: "the number of a database"}
+		}
+	}
+	if t.cfg, err = t.cfg.withDefaults(); err != nil {
+		return nil, err
+	}
+	return t, t.hosts(strings.Split(hosts, ","))
+}
+
+// hosts configures a client for each node.
+func (t *target) hosts(hosts []string) error {
+	seen := make(map[string]bool)
+	for _, host := range hosts {
+		addr, ok := backend.Endpoint(host, defaultPort)
+		if !ok {
+			return connect.URLError(connect.Hidden, "host or host:port, separated by commas")
+		}
+		if seen[addr] {
+			return connect.ParamError("nodes", addr, "given once each")
+		}
+		seen[addr] = true
+		t.options = append(t.options, t.option(addr))
+	}
+	if n := len(hosts); n < MinNodes || n > MaxNodes || n%2 == 0 {
+		return &backend.InvalidError{Field: "nodes", Value: strconv.Itoa(n), Bound: "an odd number, 3 to 15"}
+	}
+	return nil
+}
+
+// option configures a client for the needs of redlock.
+func (t *target) option(addr string) rueidis.ClientOption {
+	o := rueidis.ClientOption{
+		InitAddress: []string{addr}, Username: t.user, Password: t.pass, SelectDB: t.db, ClientName: t.client,
+		ForceSingleClient:  true, // each node is on its own
+		DisableCache:       true, // nothing is cached
+		DisableRetry:       true, // the caller decides whether to retry
+		AlwaysPipelining:   true, // a request is never read in the goroutine that sent it
+		PipelineMultiplex:  -1,   // one connection keeps the order
+		ReadBufferEachConn: bufferSize, WriteBufferEachConn: bufferSize, RingScaleEachConn: ringScale,
+		Dialer:           net.Dialer{Timeout: t.cfg.RequestTimeout, KeepAlive: time.Second},
+		ConnWriteTimeout: t.cfg.RequestTimeout,
+	}
+	if t.tls != nil {
+		o.TLSConfig = t.tls.Clone()
+		if host, _, err := net.SplitHostPort(addr); err == nil && o.TLSConfig.ServerName == "" {
+			o.TLSConfig.ServerName = host
+		}
+	}
+	return o
+}
+
+// parameters reads the query.
+func (t *target) parameters(text string, secure bool) error {
+	query, err := connect.Params(text, append([]string{"client_name", "max_ttl", "prefix", "quarantine", "timeout"}, connect.TLSParams()...)...)
+	if err != nil {
+		return err
+	}
+	if err := errors.Join(connect.Duration(query, "timeout", &t.cfg.RequestTimeout), connect.Duration(query, "max_ttl", &t.cfg.MaxTTL)); err != nil {
+		return err
+	}
+	switch v := query.Get("quarantine"); v {
+	case "", "on":
+		t.cfg.NoQuarantine = t.cfg.NoQuarantine && v == ""
+	case "off":
+		t.cfg.NoQuarantine = true
+	default:
+		return connect.ParamError("quarantine", v, `"on" or "off"`)
+	}
+	if v := query.Get("prefix"); v != "" {
+		t.cfg.Prefix = v
+	}
+	t.client = query.Get("client_name")
+	if strings.ContainsFunc(t.client, func(r rune) bool { return r <= ' ' || r > '~' }) {
+		return connect.ParamError("client_name", t.client, "printable ASCII without spaces")
+	}
+	t.tls, err = connect.TLS(query, secure, schemeTLS)
+	return err
+}
