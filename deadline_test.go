@@ -3,6 +3,8 @@ package holdfast_test
 import (
 	"context"
 	"errors"
+	"fmt"
+	"strconv"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -10,6 +12,7 @@ import (
 
 	"github.com/holdfast-io/holdfast"
 	"github.com/holdfast-io/holdfast/backend"
+	"github.com/holdfast-io/holdfast/backend/memlock"
 	"github.com/holdfast-io/holdfast/elector"
 	"github.com/holdfast-io/holdfast/internal/clock"
 )
@@ -253,4 +256,271 @@ func TestDeadlineWhereTheClockGoesBack(t *testing.T) {
 			t.Error("the deadline is no longer checked")
 		}
 	})
+}
+
+// 100,000 leases cost one request per renewal, one goroutine, and under 1 KiB each on this side.
+func TestManyLeasesOneRenewal(t *testing.T) {
+	t.Parallel()
+	for _, n := range []int{1, 100_000} {
+		t.Run(strconv.Itoa(n), func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				f, _ := newFaults(t)
+				c := newClient(t, f, holdfast.Config{TTL: 30 * time.Second})
+				locks := make([]*holdfast.Lock, n)
+				for i := range locks {
+					locks[i] = mustAcquire(t, c, fmt.Sprintf("lock-%d", i))
+				}
+				before := f.renewals.Load()
+				time.Sleep(100 * time.Second)
+				if got := f.renewals.Load() - before; got < 10 || got > 14 {
+					t.Errorf("%d renewals in 100 s for %d leases, want 10 to 14", got, n)
+				}
+				for _, l := range locks {
+					if l.Err() != nil {
+						t.Fatal(l.Err())
+					}
+				}
+			})
+		})
+	}
+}
+
+// Timed leases of one TTL share requests, in chunks if the backend bounds them.
+func TestTimedLeasesAreRenewedTogether(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		f, _ := newFaults(t)
+		f.caps = func(c *backend.Capabilities) { c.MaxRenew = 1000 }
+		c := newClient(t, f, holdfast.Config{TTL: 30 * time.Second})
+		var locks []*holdfast.Lock
+		for i := range 5000 {
+			locks = append(locks, mustAcquire(t, c, fmt.Sprintf("lock-%d", i), holdfast.TTL(12*time.Second)))
+		}
+		before := f.renewals.Load()
+		time.Sleep(60 * time.Second)
+		if got := f.renewals.Load() - before; got > 17*6+10 {
+			t.Errorf("%d requests in 60 s for 5,000 timed leases", got)
+		}
+		for _, l := range locks {
+			if l.Err() != nil {
+				t.Fatal(l.Err())
+			}
+		}
+	})
+}
+
+// answers are causes of contexts that look like answers of a backend: an errgroup has the error of its first
+// goroutine, and a lock its loss.
+func answers() map[string]error {
+	return map[string]error{
+		"held":         &backend.HeldError{Name: "other", Holders: []backend.Holder{{Token: 1}}, Count: 1},
+		"lost":         &holdfast.LostError{Name: "other", Cause: holdfast.CauseBroken},
+		"session lost": backend.ErrSessionLost,
+		"invalid":      &backend.InvalidError{Field: "ttl"},
+		"unsupported":  backend.ErrUnsupported,
+		"quarantine":   backend.ErrQuarantine,
+		"gave up":      errors.New("gave up"),
+	}
+}
+
+// eachAnswer runs a test for each of them: on a backend that returns the cause as it is, and on one that
+// wraps it.
+func eachAnswer(t *testing.T, test func(t *testing.T, cause error, end func(context.Context) error)) {
+	t.Helper()
+	for name, cause := range answers() {
+		for how, end := range map[string]func(context.Context) error{
+			"as it is": context.Cause,
+			"wrapped": func(ctx context.Context) error {
+				return &backend.UnavailableError{Backend: "memory", Op: "call", MayHold: true, Err: context.Cause(ctx)}
+			},
+		} {
+			t.Run(name+", "+how, func(t *testing.T) {
+				t.Parallel()
+				synctest.Test(t, func(t *testing.T) { test(t, cause, end) })
+			})
+		}
+	}
+}
+
+// C7: a wait ends with its context, whose cause looks like an answer. Its place in the queue is given up: it
+// would be granted later, and kept by the session for ever.
+func TestCauseOfAWait(t *testing.T) {
+	t.Parallel()
+	eachAnswer(t, func(t *testing.T, cause error, end func(context.Context) error) {
+		t.Helper()
+		f, store := newFaults(t)
+		holder := newClient(t, openStore(t, store), holdfast.Config{})
+		held := mustAcquire(t, holder, "n")
+		c := newClient(t, f, holdfast.Config{})
+		own := mustAcquire(t, c, "own")
+		cutShort := func(ctx context.Context, call func() (backend.Grant, error)) (backend.Grant, error) {
+			if g, err := call(); ctx.Err() == nil {
+				return g, err
+			}
+			return backend.Grant{}, end(ctx)
+		}
+		f.acquire.Store(&cutShort)
+		ctx, giveUp := context.WithCancelCause(t.Context())
+		go func() { time.Sleep(time.Second); giveUp(cause) }()
+		_, err := c.Acquire(ctx, "n")
+		if !errors.Is(err, cause) {
+			t.Errorf("%v", err)
+		}
+		mayHold(t, err)
+		synctest.Wait()
+		if err := own.Err(); err != nil {
+			t.Errorf("another lock of the client: %v", err)
+		}
+		mustRelease(t, held)
+		if info, _ := openStore(t, store).Inspect(t.Context(), "n"); len(info.Holders)+len(info.Waiters) > 0 {
+			t.Errorf("the lock has no holder, and cannot be acquired: %+v", info)
+		}
+	})
+}
+
+// A release whose context ends, with a cause that looks like an answer, continues in the background.
+func TestCauseOfARelease(t *testing.T) {
+	t.Parallel()
+	eachAnswer(t, func(t *testing.T, cause error, end func(context.Context) error) {
+		t.Helper()
+		for _, stays := range []time.Duration{0, time.Minute} {
+			f, store := newFaults(t)
+			c := newClient(t, f, holdfast.Config{})
+			opts := []holdfast.AcquireOption{holdfast.TTL(time.Hour)}
+			if stays > 0 {
+				opts = append(opts, holdfast.AtLeast(stays))
+			}
+			lock := mustAcquire(t, c, "n", opts...)
+			cutShort := func(ctx context.Context, call func() error) error {
+				if ctx.Err() != nil {
+					return end(ctx)
+				}
+				return call()
+			}
+			renew := func(ctx context.Context, call func() (backend.RenewResult, error)) (backend.RenewResult, error) {
+				if ctx.Err() != nil {
+					return backend.RenewResult{}, end(ctx)
+				}
+				return call()
+			}
+			f.release.Store(&cutShort)
+			f.renew.Store(&renew)
+			ctx, giveUp := context.WithCancelCause(t.Context())
+			giveUp(cause)
+			err := lock.Release(ctx)
+			if errors.Is(err, holdfast.ErrLost) && !errors.Is(cause, holdfast.ErrLost) {
+				t.Errorf("%v", err)
+			}
+			mayHold(t, err)
+			time.Sleep(stays + time.Second)
+			if info, _ := openStore(t, store).Inspect(t.Context(), "n"); len(info.Holders) > 0 {
+				t.Errorf("AtLeast(%s): the lock has no holder, and cannot be acquired: %+v", stays, info)
+			}
+		}
+	})
+}
+
+// faults is a backend with a fault before or after any call. The lock itself is the reference
+// backend; the tests check how the client handles the faults.
+type faults struct {
+	backend.Backend
+	caps      func(*backend.Capabilities)
+	open      atomic.Pointer[func(context.Context, func() error) error]
+	acquire   atomic.Pointer[func(context.Context, func() (backend.Grant, error)) (backend.Grant, error)]
+	renew     atomic.Pointer[func(context.Context, func() (backend.RenewResult, error)) (backend.RenewResult, error)]
+	release   atomic.Pointer[func(context.Context, func() error) error]
+	acquires  atomic.Int64
+	renewals  atomic.Int64
+	releases  atomic.Int64
+	lastAsked atomic.Pointer[backend.AcquireRequest]
+}
+
+func (f *faults) Capabilities() backend.Capabilities {
+	c := f.Backend.Capabilities()
+	if f.caps != nil {
+		f.caps(&c)
+	}
+	return c
+}
+
+func (f *faults) OpenSession(ctx context.Context, req backend.SessionRequest) error {
+	call := func() error { return f.Backend.OpenSession(ctx, req) }
+	if fault := f.open.Load(); fault != nil {
+		return (*fault)(ctx, call)
+	}
+	return call()
+}
+
+func (f *faults) Acquire(ctx context.Context, req backend.AcquireRequest) (backend.Grant, error) {
+	f.acquires.Add(1)
+	f.lastAsked.Store(&req)
+	call := func() (backend.Grant, error) { return f.Backend.Acquire(ctx, req) }
+	if fault := f.acquire.Load(); fault != nil {
+		return (*fault)(ctx, call)
+	}
+	return call()
+}
+
+func (f *faults) Renew(ctx context.Context, req backend.RenewRequest) (backend.RenewResult, error) {
+	f.renewals.Add(1)
+	call := func() (backend.RenewResult, error) { return f.Backend.Renew(ctx, req) }
+	if fault := f.renew.Load(); fault != nil {
+		return (*fault)(ctx, call)
+	}
+	return call()
+}
+
+func (f *faults) Release(ctx context.Context, req backend.ReleaseRequest) error {
+	f.releases.Add(1)
+	call := func() error { return f.Backend.Release(ctx, req) }
+	if fault := f.release.Load(); fault != nil {
+		return (*fault)(ctx, call)
+	}
+	return call()
+}
+
+var errWire = errors.New("the wire was cut")
+
+func unavailable(mayHold bool) error {
+	return &backend.UnavailableError{Backend: "memory", Op: "test", MayHold: mayHold, Err: errWire}
+}
+
+// hangRenew leaves every renewal without an answer.
+func (f *faults) hangRenew() {
+	hang := func(ctx context.Context, _ func() (backend.RenewResult, error)) (backend.RenewResult, error) {
+		<-ctx.Done()
+		return backend.RenewResult{}, unavailable(true)
+	}
+	f.renew.Store(&hang)
+}
+
+func newFaults(t *testing.T) (*faults, *memlock.Store) {
+	t.Helper()
+	store := memlock.NewStore()
+	f := &faults{Backend: openStore(t, store)}
+	return f, store
+}
+
+// openStore returns another backend value on the store, as another process would have.
+func openStore(t *testing.T, store *memlock.Store) backend.Backend {
+	t.Helper()
+	b := store.Open()
+	t.Cleanup(func() { _ = b.Close() })
+	return b
+}
+
+// newClient returns a client that is closed, with its backend, when the test ends.
+func newClient(t *testing.T, b backend.Backend, cfg holdfast.Config) *holdfast.Client {
+	t.Helper()
+	c, err := holdfast.New(b, cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := c.Close(context.WithoutCancel(t.Context())); err != nil && !errors.Is(err, holdfast.ErrUnavailable) {
+			t.Errorf("close: %v", err)
+		}
+	})
+	return c
 }

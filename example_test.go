@@ -173,3 +173,255 @@ func ExampleHooks() {
 	// acquired order:123
 	// released order:123
 }
+
+// Wait bounds the time in the queue.
+func ExampleWait() {
+	ctx := context.Background()
+	store := memlock.NewStore()
+	mine, theirs := store.Open(), store.Open()
+	defer mine.Close()
+	defer theirs.Close()
+	a, _ := holdfast.New(mine, holdfast.Config{})
+	defer a.Close(ctx)
+	b, _ := holdfast.New(theirs, holdfast.Config{})
+	defer b.Close(ctx)
+
+	lock, _ := b.Acquire(ctx, "report")
+	defer lock.Release(ctx)
+	_, err := a.Acquire(ctx, "report", holdfast.Wait(10*time.Millisecond))
+	fmt.Println(errors.Is(err, holdfast.ErrHeld))
+	// Output: true
+}
+
+// Readers share the lock. A writer acquires it without Shared, and excludes them all.
+func ExampleShared() {
+	ctx := context.Background()
+	b := memlock.New()
+	defer b.Close()
+	locks, _ := holdfast.New(b, holdfast.Config{})
+	defer locks.Close(ctx)
+
+	first, _ := locks.Acquire(ctx, "prices", holdfast.Shared())
+	second, _ := locks.Acquire(ctx, "prices", holdfast.Shared())
+	fmt.Println("readers:", first.IsShared(), second.IsShared())
+	_, err := locks.TryAcquire(ctx, "prices")
+	fmt.Println("a writer beside them:", !errors.Is(err, holdfast.ErrHeld))
+	_, _ = first.Release(ctx), second.Release(ctx)
+	_, err = locks.TryAcquire(ctx, "prices")
+	fmt.Println("a writer after them:", err == nil)
+	// Output:
+	// readers: true true
+	// a writer beside them: false
+	// a writer after them: true
+}
+
+// A job takes as much of a semaphore as it needs.
+func ExamplePermits() {
+	ctx := context.Background()
+	b := memlock.New()
+	defer b.Close()
+	locks, _ := holdfast.New(b, holdfast.Config{})
+	defer locks.Close(ctx)
+
+	for _, gigabytes := range []int{7, 4, 3} {
+		_, err := locks.TryAcquire(ctx, "memory", holdfast.Limit(10), holdfast.Permits(gigabytes))
+		fmt.Println(gigabytes, err == nil)
+	}
+	// Output:
+	// 7 true
+	// 4 false
+	// 3 true
+}
+
+// Several machines start the same job at the same time by their clocks. The lock is held for an hour, also if the
+// job takes a second, so that no other machine runs it again.
+func ExampleAtLeast() {
+	ctx := context.Background()
+	b := memlock.New()
+	defer b.Close()
+	locks, _ := holdfast.New(b, holdfast.Config{})
+	defer locks.Close(ctx)
+
+	err := locks.Do(ctx, "nightly", func(context.Context, *holdfast.Lock) error { return nil }, holdfast.AtLeast(time.Hour))
+	fmt.Println(err)
+	_, err = locks.TryAcquire(ctx, "nightly")
+	fmt.Println(errors.Is(err, holdfast.ErrHeld))
+	// Output:
+	// <nil>
+	// true
+}
+
+// AtMost ends the lock of a holder that hangs.
+func ExampleAtMost() {
+	ctx := context.Background()
+	b := memlock.New()
+	defer b.Close()
+	locks, _ := holdfast.New(b, holdfast.Config{})
+	defer locks.Close(ctx)
+
+	err := locks.Do(ctx, "report", func(ctx context.Context, _ *holdfast.Lock) error {
+		<-ctx.Done() // it hangs
+		return ctx.Err()
+	}, holdfast.AtMost(100*time.Millisecond))
+	if lost, ok := errors.AsType[*holdfast.LostError](err); ok {
+		fmt.Println("lost:", lost.Cause)
+	}
+	// Output: lost: at_most
+}
+
+// A function that locks is called under the same lock: the context says so, and Reentrant allows it.
+func ExampleReentrant() {
+	ctx := context.Background()
+	b := memlock.New()
+	defer b.Close()
+	locks, _ := holdfast.New(b, holdfast.Config{})
+	defer locks.Close(ctx)
+
+	err := locks.Do(ctx, "account/7", func(ctx context.Context, outer *holdfast.Lock) error {
+		_, err := locks.Acquire(ctx, "account/7")
+		fmt.Println("deadlock:", errors.Is(err, holdfast.ErrDeadlock))
+		return locks.Do(ctx, "account/7", func(_ context.Context, inner *holdfast.Lock) error {
+			fmt.Println("the same lease:", inner.Token() == outer.Token())
+			return nil
+		}, holdfast.Reentrant())
+	})
+	fmt.Println(err)
+	// Output:
+	// deadlock: true
+	// the same lease: true
+	// <nil>
+}
+
+// Extend moves the deadline of a reservation. A program that shows the deadline waits for Renewed.
+func ExampleLock_Extend() {
+	ctx := context.Background()
+	b := memlock.New()
+	defer b.Close()
+	locks, _ := holdfast.New(b, holdfast.Config{})
+	defer locks.Close(ctx)
+
+	lock, err := locks.Acquire(ctx, "flat-12", holdfast.NoRenew(), holdfast.TTL(time.Hour))
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	defer lock.Release(ctx)
+	before, renewed := lock.Deadline(), lock.Renewed()
+	fmt.Println(lock.Extend(ctx, 3*time.Hour))
+	<-renewed
+	fmt.Println(lock.Deadline().Sub(before) > time.Hour)
+	// Output:
+	// <nil>
+	// true
+}
+
+// Inspect shows who holds a lock and who waits for it. A free lock is no error.
+func ExampleClient_Inspect() {
+	ctx := context.Background()
+	b := memlock.New()
+	defer b.Close()
+	locks, _ := holdfast.New(b, holdfast.Config{Owner: "worker-7"})
+	defer locks.Close(ctx)
+	lock, _ := locks.Acquire(ctx, "order:123", holdfast.Note("refund"))
+	defer lock.Release(ctx)
+
+	for _, name := range []string{"order:123", "order:124"} {
+		info, err := locks.Inspect(ctx, name)
+		if err != nil {
+			fmt.Println(err)
+			return
+		}
+		fmt.Printf("%s: %d waiters", info.Name, len(info.Waiters))
+		for _, h := range info.Holders {
+			fmt.Printf(", held by %s (%s), token %d", h.Owner, h.Note, h.Token)
+		}
+		fmt.Println()
+	}
+	// Output:
+	// order:123: 0 waiters, held by worker-7 (refund), token 1
+	// order:124: 0 waiters
+}
+
+// Watch delivers the events of all locks with a prefix, until its context ends.
+func ExampleClient_Watch() {
+	ctx := context.Background()
+	b := memlock.New()
+	defer b.Close()
+	locks, _ := holdfast.New(b, holdfast.Config{Owner: "worker-7"})
+	defer locks.Close(ctx)
+
+	watching := make(chan struct{})
+	go func() {
+		<-watching
+		_ = locks.Do(ctx, "order:123", func(context.Context, *holdfast.Lock) error { return nil })
+	}()
+	watch, stop := context.WithCancel(ctx)
+	defer stop()
+	err := locks.Watch(watch, "order:", func(e holdfast.Event) {
+		if e.Kind == holdfast.EventWatching { // events before it may be missing
+			close(watching)
+			return
+		}
+		fmt.Println(e.Name, e.Kind, "by", e.Owner)
+		if e.Kind == holdfast.EventReleased {
+			stop()
+		}
+	})
+	fmt.Println(errors.Is(err, context.Canceled))
+	// Output:
+	// order:123 acquired by worker-7
+	// order:123 released by worker-7
+	// true
+}
+
+// An operator breaks a lock whose holder hangs. The holder gets the reason.
+func ExampleClient_Break() {
+	ctx := context.Background()
+	store := memlock.NewStore()
+	theirs, ours := store.Open(), store.Open()
+	defer theirs.Close()
+	defer ours.Close()
+	worker, _ := holdfast.New(theirs, holdfast.Config{Owner: "worker-7"})
+	defer worker.Close(ctx)
+	operator, _ := holdfast.New(ours, holdfast.Config{Owner: "ann"})
+	defer operator.Close(ctx)
+	lock, _ := worker.Acquire(ctx, "report")
+
+	res, err := operator.Break(ctx, "report", "ticket 4711")
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	fmt.Println("broken:", res.Broken[0].Owner)
+	<-lock.Context().Done()
+	if lost, ok := errors.AsType[*holdfast.LostError](lock.Err()); ok {
+		fmt.Println("lost:", lost.Cause, "for", lost.Reason)
+	}
+	// Output:
+	// broken: worker-7
+	// lost: broken for ticket 4711
+}
+
+// BreakLease takes one holder's permit, and leaves the others theirs.
+func ExampleClient_BreakLease() {
+	ctx := context.Background()
+	b := memlock.New()
+	defer b.Close()
+	locks, _ := holdfast.New(b, holdfast.Config{})
+	defer locks.Close(ctx)
+	for _, owner := range []string{"worker-1", "worker-2"} {
+		_, _ = locks.Acquire(ctx, "downloads", holdfast.Limit(3), holdfast.Owner(owner))
+	}
+
+	info, _ := locks.Inspect(ctx, "downloads")
+	_, err := locks.BreakLease(ctx, "downloads", info.Holders[0].Lease, "it hangs")
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	info, _ = locks.Inspect(ctx, "downloads")
+	for _, h := range info.Holders {
+		fmt.Println("still held by", h.Owner)
+	}
+	// Output: still held by worker-2
+}

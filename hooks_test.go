@@ -4,6 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"runtime"
+	"runtime/debug"
+	"runtime/metrics"
 	"slices"
 	"sync"
 	"testing"
@@ -12,6 +15,7 @@ import (
 
 	"github.com/holdfast-io/holdfast"
 	"github.com/holdfast-io/holdfast/backend"
+	"github.com/holdfast-io/holdfast/backend/memlock"
 )
 
 // diary records what hooks were called with.
@@ -161,4 +165,124 @@ func TestDroppedHooks(t *testing.T) {
 			t.Errorf("in the end %d wait", waiting)
 		}
 	})
+}
+
+// mostAllocations is what the common case may allocate in all: one caller, one exclusive lock that is
+// free, no waiters, and memlock, which allocates once itself.
+const mostAllocations = 6
+
+// The common case allocates little, and starts no goroutine, while it acquires and releases a lock, and
+// while the lock is held.
+func TestCostOfAPair(t *testing.T) { //nolint:paralleltest // it counts the allocations of the process
+	store := memlock.New()
+	defer store.Close()
+	c, err := holdfast.New(store, holdfast.Config{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close(t.Context())
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	pair := func() {
+		lock, err := c.Acquire(ctx, "order:123")
+		if err == nil {
+			err = lock.Release(ctx)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	const pairs = 10_000
+	pair() // opens the session
+	before := goroutinesCreated(t)
+	n := testing.AllocsPerRun(pairs, pair)
+	most := mostAllocations
+	if info, ok := debug.ReadBuildInfo(); ok && slices.Contains(info.Settings, debug.BuildSetting{Key: "-race", Value: "true"}) {
+		most++ // crypto/rand.Text then keeps its buffer on the heap
+	}
+	if n > float64(most) {
+		t.Errorf("a pair allocates %g times; want %d at most", n, most)
+	}
+	// The runtime and the renewer start some from time to time.
+	if started := goroutinesCreated(t) - before; started > pairs/100 {
+		t.Errorf("%d pairs started %d goroutines", pairs, started)
+	}
+}
+
+// goroutinesCreated returns how many goroutines the process has started so far.
+func goroutinesCreated(t *testing.T) uint64 {
+	t.Helper()
+	sample := []metrics.Sample{{Name: "/sched/goroutines-created:goroutines"}}
+	metrics.Read(sample)
+	if sample[0].Value.Kind() != metrics.KindUint64 {
+		t.Fatal("the runtime does not count goroutines")
+	}
+	return sample[0].Value.Uint64()
+}
+
+// The cost of the client itself: the backend is in the process and answers immediately.
+func BenchmarkAcquireRelease(b *testing.B) {
+	for _, parallel := range []int{1, 8, 64} {
+		b.Run(fmt.Sprintf("goroutines=%d", parallel), func(b *testing.B) {
+			store := memlock.New()
+			defer store.Close()
+			c, err := holdfast.New(store, holdfast.Config{})
+			if err != nil {
+				b.Fatal(err)
+			}
+			defer c.Close(b.Context())
+			b.ReportAllocs()
+			b.ResetTimer()
+			var all sync.WaitGroup
+			for i := range parallel {
+				all.Go(func() {
+					ctx, name := b.Context(), fmt.Sprintf("lock:%d", i)
+					for range (b.N + i) / parallel {
+						lock, err := c.Acquire(ctx, name)
+						if err == nil {
+							err = lock.Release(ctx)
+						}
+						if err != nil {
+							b.Error(err)
+							return
+						}
+					}
+				})
+			}
+			all.Wait()
+		})
+	}
+}
+
+// BenchmarkLeaseMemory reports the bytes that a held lease takes in the client and in the memory
+// backend together.
+func BenchmarkLeaseMemory(b *testing.B) {
+	store := memlock.New()
+	defer store.Close()
+	c, err := holdfast.New(store, holdfast.Config{})
+	if err != nil {
+		b.Fatal(err)
+	}
+	defer c.Close(b.Context())
+	names := make([]string, 100_000)
+	for i := range names {
+		names[i] = fmt.Sprintf("lock-%d", i)
+	}
+	before, goroutines := heap(), runtime.NumGoroutine()
+	locks := make(holdfast.Locks, len(names))
+	for i, name := range names {
+		if locks[i], err = c.Acquire(b.Context(), name); err != nil {
+			b.Fatal(err)
+		}
+	}
+	b.ReportMetric(float64(heap()-before)/float64(len(names)), "B/lease")
+	b.ReportMetric(float64(runtime.NumGoroutine()-goroutines), "goroutines")
+	runtime.KeepAlive(locks)
+}
+
+func heap() uint64 {
+	runtime.GC()
+	var m runtime.MemStats
+	runtime.ReadMemStats(&m)
+	return m.HeapAlloc
 }
