@@ -85,22 +85,24 @@ docs: ## compile and run the Go blocks of README.md and docs, and check the link
 	$(GO) test -count=1 -run '^Test(PolicyLinks|PolicyNamedTests|Docs|ReadmeProgram)' ./internal/policy ./internal/e2e ./internal/cli
 
 .PHONY: bench-build
-bench-build: ## build bin/holdfast and bin/holdfast-bench-peers, which measures other libraries too
-	$(GO) build -buildvcs=auto -o bin/holdfast ./cmd/holdfast
-	$(GO) build -C bench/peers -buildvcs=auto -o ../../bin/holdfast-bench-peers .
+bench-build: ## build bin/holdfast-bench, which measures other locks too
+	$(GO) build -buildvcs=auto -o bin/holdfast-bench ./bench
 
 .PHONY: bench
-bench: deps bench-build ## measure Holdfast and other libraries on real servers (BENCHFLAGS= of holdfast bench)
-	bin/holdfast bench --peers $(BENCHFLAGS)
+bench: deps bench-build ## measure Holdfast, the bare commands and other locks on real servers (BENCHFLAGS='-engine redis -only own/64')
+	bin/holdfast-bench $(BENCHFLAGS)
 
 .PHONY: bench-results
-bench-results: deps bench-build ## the same, kept under bench/results with today's date (SUFFIX=); then make generate
-	@mkdir -p bench/results
-	bin/holdfast bench --peers $(BENCHFLAGS) $(foreach form,txt json html,--out bench/results/$(shell date -u +%Y-%m-%d)$(SUFFIX).$(form))
+bench-results: deps bench-build ## what the documents have of that, kept under bench/results with today's date (SUFFIX=); then make generate
+	bin/holdfast-bench -benchfmt -only own/1,own/8,own/64,one/50,renew/10000,idle/1000 $(BENCHFLAGS) >bench/results/$(shell date -u +%Y-%m-%d)$(SUFFIX).txt
 
 .PHONY: bench-compare
-bench-compare: deps bench-build ## another build and this one, in turns: BEFORE='/tmp/old bench' ENGINE=redis,etcd BENCHFLAGS="--only 'own/*'"
-	$(GO) run ./bench/compare -before '$(BEFORE)' -engine '$(or $(ENGINE),memory)' -- $(BENCHFLAGS)
+bench-compare: deps bench-build ## an older build and this one, in turns: BEFORE=/tmp/old/holdfast-bench BENCHFLAGS="-engine redis -only 'own/*'"
+	@dir=$$(mktemp -d) && for turn in before after after before before after after before before after after before; do \
+		program=bin/holdfast-bench; [ $$turn = after ] || program='$(BEFORE)'; \
+		$$program -rounds 1 -contender holdfast -benchfmt $(BENCHFLAGS) >>$$dir/$$turn.txt || exit; \
+	done && $(GO) run golang.org/x/perf/cmd/benchstat@v0.0.0-20260908200009-22c9c6c9d4da \
+		-filter '.unit:(pairs-per-second OR requests-per-second OR bytes-each OR goroutines)' $$dir/before.txt $$dir/after.txt
 
 .PHONY: bench-go
 bench-go: deps ## Go benchmarks of the packages (BENCH= a pattern, BENCHTIME=)

@@ -12,7 +12,6 @@ require (
 	github.com/holdfast-io/holdfast/backend/redislock v0.0.0 // indirect
 	github.com/holdfast-io/holdfast/backend/sqlitelock v0.0.0 // indirect
 	github.com/holdfast-io/holdfast/backend/zklock v0.0.0 // indirect
-	github.com/holdfast-io/holdfast/bench v0.0.0 // indirect
 	github.com/holdfast-io/holdfast/internal/cli v0.0.0
 	github.com/holdfast-io/holdfast/observe v0.0.0 // indirect
 	github.com/holdfast-io/holdfast/open v0.0.0 // indirect
@@ -146,7 +145,6 @@ replace (
 	github.com/holdfast-io/holdfast/backend/redislock => ../../backend/redislock
 	github.com/holdfast-io/holdfast/backend/sqlitelock => ../../backend/sqlitelock
 	github.com/holdfast-io/holdfast/backend/zklock => ../../backend/zklock
-	github.com/holdfast-io/holdfast/bench => ../../bench
 	github.com/holdfast-io/holdfast/internal/cli => ../../internal/cli
 	github.com/holdfast-io/holdfast/observe => ../../observe
 	github.com/holdfast-io/holdfast/open => ../../open

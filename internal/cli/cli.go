@@ -42,8 +42,6 @@ type app struct {
 	stdin   io.Reader
 	stdout  io.Writer // a visibleWriter
 	stderr  io.Writer // a visibleWriter
-	args    []string  // of the command line
-	peers   Peers     // for bench; nil: not in this program
 	backend string    // --backend
 	json    bool
 	quiet   bool
@@ -56,11 +54,6 @@ type app struct {
 // Run runs the command with its arguments, without the program's name, and returns its exit
 // status.
 func Run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.Writer) int {
-	return RunWithPeers(ctx, args, stdin, stdout, stderr, nil)
-}
-
-// RunWithPeers is Run in a program that has the locks of other libraries for "holdfast bench".
-func RunWithPeers(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.Writer, peers Peers) int {
 	if len(args) > 0 && args[0] == watchdogCommand {
 		return runWatchdog(stdin, args[1:])
 	}
@@ -71,8 +64,7 @@ func RunWithPeers(ctx context.Context, args []string, stdin io.Reader, stdout, s
 		return verifyWorker(ctx, stdin, stdout, stderr)
 	}
 	stdout, stderr = visible(stdout), visible(stderr)
-	a := &app{stdin: stdin, stdout: stdout, stderr: stderr, peers: peers, logLevel: slog.LevelWarn}
-	a.args = args
+	a := &app{stdin: stdin, stdout: stdout, stderr: stderr, logLevel: slog.LevelWarn}
 	root := a.root()
 	root.SetArgs(args)
 	root.SetIn(stdin)
@@ -189,7 +181,7 @@ its command.`,
 	root.AddCommand(
 		a.runCommand(), a.acquireCommand(), a.renewCommand(), a.releaseCommand(), a.lsCommand(), a.showCommand(),
 		a.breakCommand(), a.watchCommand(), a.serveCommand(), a.doctorCommand(), a.initStoreCommand(),
-		a.electCommand(), a.clusterCommand(), a.certsCommand(), a.policyCommand(), a.benchCommand(), a.benchWorkerCommand(), a.verifyCommand(), a.versionCommand(),
+		a.electCommand(), a.clusterCommand(), a.certsCommand(), a.policyCommand(), a.benchCommand(), a.verifyCommand(), a.versionCommand(),
 	)
 	return root
 }

@@ -100,6 +100,3 @@ func (*app) line(w io.Writer, format string, args ...any) error {
 	_, err := io.WriteString(w, oneLine(fmt.Sprintf(format, args...))+"\n")
 	return err
 }
-
-// control sends a control sequence to the terminal.
-func (*app) control(w io.Writer, sequence string) { fmt.Fprint(raw(w), sequence) }

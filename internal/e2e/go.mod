@@ -13,7 +13,6 @@ require (
 	github.com/holdfast-io/holdfast/backend/redislock/goredis v0.0.0
 	github.com/holdfast-io/holdfast/backend/sqlitelock v0.0.0
 	github.com/holdfast-io/holdfast/backend/zklock v0.0.0
-	github.com/holdfast-io/holdfast/bench v0.0.0
 	github.com/holdfast-io/holdfast/observe v0.0.0
 	github.com/holdfast-io/holdfast/open v0.0.0
 	github.com/holdfast-io/holdfast/server v0.0.0
@@ -149,7 +148,6 @@ replace (
 	github.com/holdfast-io/holdfast/backend/redislock/goredis => ../../backend/redislock/goredis
 	github.com/holdfast-io/holdfast/backend/sqlitelock => ../../backend/sqlitelock
 	github.com/holdfast-io/holdfast/backend/zklock => ../../backend/zklock
-	github.com/holdfast-io/holdfast/bench => ../../bench
 	github.com/holdfast-io/holdfast/observe => ../../observe
 	github.com/holdfast-io/holdfast/open => ../../open
 	github.com/holdfast-io/holdfast/server => ../../server

@@ -1,8 +1,8 @@
 package e2e_test
 
 import (
+	"bytes"
 	"cmp"
-	"encoding/json"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -12,7 +12,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/holdfast-io/holdfast/bench"
+	"github.com/holdfast-io/holdfast/internal/bench"
 )
 
 // The table of docs/choosing.md is made from bench/results: of each engine its newest run. An
@@ -63,18 +63,18 @@ func rewritten(t *testing.T, path, part string, rewrite func(string) (string, er
 }
 
 func readReports(dir string) ([]*bench.Report, error) {
-	paths, err := filepath.Glob(filepath.Join(dir, "*.json"))
+	paths, err := filepath.Glob(filepath.Join(dir, "*.txt"))
 	if err != nil {
 		return nil, err
 	}
 	var all []*bench.Report
 	for _, path := range paths {
-		data, err := os.ReadFile(path)
+		text, err := os.ReadFile(path)
 		if err != nil {
 			return nil, err
 		}
-		r := &bench.Report{}
-		if err := json.Unmarshal(data, r); err != nil {
+		r, err := bench.Read(bytes.NewReader(text))
+		if err != nil {
 			return nil, fmt.Errorf("%s: %w", path, err)
 		}
 		all = append(all, r)
@@ -95,7 +95,7 @@ func newest(reports []*bench.Report) []measured {
 	for _, r := range reports {
 		for i := range r.Results {
 			x := &r.Results[i]
-			if had := latest[x.Engine]; x.Kind == bench.KindOurs && len(x.Figures) > 0 && (had == nil || r.At.After(had.At)) {
+			if had := latest[x.Engine]; x.Contender == "holdfast" && len(x.Figures) > 0 && (had == nil || r.At.After(had.At)) {
 				latest[x.Engine] = r
 			}
 		}
@@ -136,7 +136,7 @@ func (m measured) figureOf(contender, scenario string, metric bench.Metric) stri
 
 // bare is the contender that runs the commands of the store that a lock needs at least.
 func (m measured) bare() string {
-	if m.engine == "redis" || m.engine == "redis-tls" {
+	if m.engine == "redis" {
 		return "raw compare" // "raw" would delete the lock of another client
 	}
 	return "raw"
@@ -156,7 +156,7 @@ func unitOf(metric bench.Metric) bench.Unit {
 func ratioTable(runs []measured, only ...string) string {
 	peers := map[string]string{
 		"redis": "bsm/redislock", "redlock": "redsync", "etcd": "etcd concurrency", "zookeeper": "go-zookeeper", "consul": "consul/api",
-		"postgres": "cirello pglock", "kubernetes": "client-go", "holdfast": "etcd v3lock",
+		"postgres": "cirello pglock", "kubernetes": "client-go",
 	}
 	var b strings.Builder
 	b.WriteString("| store | one caller: Holdfast / bare commands | Holdfast / another lock | 64 callers, a lock each: Holdfast / bare commands | Holdfast / another lock | the other lock |\n")
@@ -212,9 +212,6 @@ func measuredTable(runs []measured) string {
 	b.WriteString("\n")
 	for _, m := range runs {
 		version := "–"
-		if m.engine == "holdfast" {
-			version = m.report.Version // our server is of the run's own version
-		}
 		for _, e := range m.report.Engines {
 			if e.Name == m.engine && e.Version != "" {
 				version = e.Version
@@ -222,7 +219,7 @@ func measuredTable(runs []measured) string {
 		}
 		commit := m.report.Commit
 		fmt.Fprintf(&b, "- %s: version %s, measured on %s at commit %s, %d cores for clients and server, median of %d rounds\n",
-			m.engine, version, m.report.At.UTC().Format(time.DateOnly), commit[:min(len(commit), 8)], m.report.Machine.Cores, m.report.Rounds)
+			m.engine, version, m.report.At.UTC().Format(time.DateOnly), commit[:min(len(commit), 8)], m.report.Cores, m.report.Rounds)
 	}
 	return b.String()
 }
@@ -264,21 +261,17 @@ func TestMeasuredIsNewest(t *testing.T) {
 		r.Engines = append(r.Engines, bench.EngineInfo{Name: "consul"}) // which is listed, and has no result
 		return r
 	}
-	pairs := func(engine string, kind bench.Kind, n float64) bench.Result {
-		x := bench.Result{Engine: engine, Scenario: "own/64", Contender: "holdfast", Kind: kind, Figures: bench.Figures{bench.PairsPerSecond: n}}
-		if kind == bench.KindRaw {
-			x.Contender = "raw"
-		}
-		return x
+	pairs := func(engine, contender string, n float64) bench.Result {
+		return bench.Result{Engine: engine, Scenario: "own/64", Contender: contender, Figures: bench.Figures{bench.PairsPerSecond: n}}
 	}
 	alone := bench.Result{
-		Engine: "redis", Scenario: "own/1", Contender: "raw compare", Kind: bench.KindRaw, Figures: bench.Figures{bench.PairP50: 0.023},
+		Engine: "redis", Scenario: "own/1", Contender: "raw compare", Figures: bench.Figures{bench.PairP50: 0.023},
 	}
-	failed := bench.Result{Engine: "mysql", Scenario: "own/64", Contender: "holdfast", Kind: bench.KindOurs, Failed: "it was away"}
+	failed := bench.Result{Engine: "mysql", Scenario: "own/64", Contender: "holdfast", Failed: "it was away"}
 	runs := newest([]*bench.Report{
-		report(2, pairs("redis", bench.KindOurs, 2222), pairs("redis", bench.KindRaw, 9), alone, failed),
-		report(1, pairs("redis", bench.KindOurs, 1111), pairs("unheard-of", bench.KindOurs, 5), pairs("etcd", bench.KindOurs, 1234567)),
-		report(3, pairs("redis", bench.KindRaw, 3333)),
+		report(2, pairs("redis", "holdfast", 2222), pairs("redis", "raw", 9), alone, failed),
+		report(1, pairs("redis", "holdfast", 1111), pairs("unheard-of", "holdfast", 5), pairs("etcd", "holdfast", 1234567)),
+		report(3, pairs("redis", "raw", 3333)),
 	})
 	table := measuredTable(runs)
 	lines := strings.Split(table, "\n")
