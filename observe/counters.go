@@ -13,18 +13,17 @@ type Quota string
 
 // The quotas.
 const (
-	QuotaConnections Quota = "connections" // in total
-	QuotaPerIP       Quota = "connections_per_ip"
-	QuotaWaiters     Quota = "waiters_per_lock"
-	QuotaAcquires    Quota = "acquires" // concurrent
-	QuotaReads       Quota = "reads"
-	QuotaStreams     Quota = "streams"
-	QuotaHolders     Quota = "holders" // admission of renewals and releases
-	QuotaClient      Quota = "client"  // what one client may use
+	QuotaConnections    Quota = "connections"
+	QuotaWaiters        Quota = "waiters"
+	QuotaWaitersPerLock Quota = "waiters_per_lock"
+	QuotaAcquires       Quota = "acquires" // concurrent
+	QuotaReads          Quota = "reads"
+	QuotaStreams        Quota = "streams"
+	QuotaPrincipal      Quota = "principal" // what one principal may use
 )
 
 func quotas() []Quota {
-	return []Quota{QuotaConnections, QuotaPerIP, QuotaWaiters, QuotaAcquires, QuotaReads, QuotaStreams, QuotaHolders, QuotaClient}
+	return []Quota{QuotaConnections, QuotaWaiters, QuotaWaitersPerLock, QuotaAcquires, QuotaReads, QuotaStreams, QuotaPrincipal}
 }
 
 // Untold is the fate of a grant of the server whose answer failed.

@@ -156,7 +156,7 @@ func TestEvents(t *testing.T) {
 		"hand-over": {func(m *observe.Metrics) { m.HandedOver(2 * time.Second) }, map[string]float64{"holdfast_handoff_seconds_count{}": 1, "holdfast_handoff_seconds_sum{}": 2}},
 		"broken":    {func(m *observe.Metrics) { m.Broken() }, map[string]float64{"holdfast_break_total{}": 1}},
 		"fence":     {func(m *observe.Metrics) { m.FenceRejected() }, map[string]float64{"holdfast_fence_rejected_total{}": 1}},
-		"quota":     {func(m *observe.Metrics) { m.QuotaRejected(observe.QuotaPerIP) }, map[string]float64{"holdfast_quota_rejected_total{quota=connections_per_ip}": 1}},
+		"quota":     {func(m *observe.Metrics) { m.QuotaRejected(observe.QuotaWaiters) }, map[string]float64{"holdfast_quota_rejected_total{quota=waiters}": 1}},
 		"refused":   {func(m *observe.Metrics) { m.AuthFailed() }, map[string]float64{"holdfast_auth_failed_total{}": 1}},
 		"untold":    {func(m *observe.Metrics) { m.Untold(observe.UntoldLeft) }, map[string]float64{"holdfast_untold_total{fate=left}": 1}},
 		"again":     {func(m *observe.Metrics) { m.Again(false) }, map[string]float64{"holdfast_held{mode=exclusive}": -1}},

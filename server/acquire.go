@@ -33,17 +33,20 @@ type ask struct {
 // acquire serves POST /v1/locks/{name}.
 func (s *Server) acquire(w http.ResponseWriter, r *request) {
 	a, err := s.parseAcquire(r)
-	if err == nil {
-		err = s.checkHolds(r, leaseKey{a.name, a.lease})
-	}
 	if err != nil {
 		s.fail(w, r, err)
 		return
 	}
+	end, err := s.countAcquire(r, leaseKey{a.name, a.lease})
+	if err != nil {
+		s.fail(w, r, err)
+		return
+	}
+	defer r.answer.before(end)()
 	if a.Wait > 0 {
 		leave, ok := s.queue.join(a.name, a.lease, s.cfg.Limits.WaitersPerLock)
 		if !ok {
-			s.metrics.QuotaRejected(observe.QuotaWaiters)
+			s.metrics.QuotaRejected(observe.QuotaWaitersPerLock)
 			s.fail(w, r, &overloadError{
 				status: http.StatusTooManyRequests,
 				what:   fmt.Sprintf("at most %d requests can wait for one lock on this server", s.cfg.Limits.WaitersPerLock),
@@ -51,7 +54,7 @@ func (s *Server) acquire(w http.ResponseWriter, r *request) {
 			return
 		}
 		defer leave()
-		out, err := s.enter(r, s.limiters.waits)
+		out, err := s.admitLong(r, s.admission.waits, s.quotaOf(r).Waiters)
 		if err != nil {
 			s.fail(w, r, err)
 			return
@@ -360,7 +363,6 @@ func (s *Server) enterGrant(r *request, a ask, c *claim) wire.Grant {
 	}
 	s.registry.granted(leaseKey{a.name, a.lease}, known, c.shared, left)
 	s.losses.held(leaseKey{a.name, a.lease})
-	r.conn.holds()
 	// The client counts from before it sent the request, which was before it arrived.
 	ttl := min(time.Duration(a.TTL), c.ends.Sub(r.arrived))
 	return wire.Grant{

@@ -45,7 +45,7 @@ func (s *Server) batch(w http.ResponseWriter, r *request) {
 	acquiring, cancel := context.WithCancelCause(r.Context())
 	defer cancel(nil)
 	defer context.AfterFunc(s.stopping, func() { cancel(errStopping) })()
-	b := batch{s: s, r: r, results: make(chan wire.BatchResult, n), holders: &allowance{left: batchBytes}}
+	b := batch{s: s, r: r, results: make(chan wire.BatchResult, n), holders: max(1, backend.MaxHeldHolders/max(1, len(req.Acquire)))}
 	var work sync.WaitGroup
 	defer work.Wait() // they read the request
 	before := b.releases(&work, req.Release)
@@ -74,7 +74,7 @@ type batch struct {
 	s       *Server
 	r       *request
 	results chan wire.BatchResult // capacity: one per item; gets one per item
-	holders *allowance            // for the refusals
+	holders int                   // the most that a refusal names: a batch has many refusals
 }
 
 // parseItem checks one acquire, and whether it is allowed.
@@ -103,15 +103,7 @@ func (b *batch) enter(a ask) (func(), error) {
 	if err := b.s.checkRate(b.r); err != nil {
 		return nil, err
 	}
-	leave, err := b.s.enter(b.r, b.s.limiters.acquires)
-	if err != nil {
-		return nil, err
-	}
-	if err := b.s.checkHolds(b.r, leaseKey{a.name, a.lease}); err != nil {
-		leave()
-		return nil, err
-	}
-	return leave, nil
+	return b.s.countAcquire(b.r, leaseKey{a.name, a.lease})
 }
 
 // acquire takes one lock if it is free, without waiting. It calls leave before the result is sent: see
@@ -142,70 +134,29 @@ func (b *batch) stored(item wire.BatchRelease) backend.LeaseID {
 	return b.r.stored(backend.LeaseID(item.Lease))
 }
 
-// releases releases the leases. Each release takes a slot in its limiter. If the limiter has only one
-// slot free for all of them, they run one after the other. It returns, by lock, what an acquire
-// of that lock has to wait for.
+// releases releases the leases. It returns, by lock, what an acquire of that lock has to wait for.
 func (b *batch) releases(work *sync.WaitGroup, items []wire.BatchRelease) map[string]*sync.WaitGroup {
 	before := make(map[string]*sync.WaitGroup)
-	var holders, claims []int
 	for i, item := range items {
 		if err := b.parseRelease(item); err != nil {
 			b.failed(wire.OpRelease, i, item.Name, item.Lease, err)
 			continue
 		}
-		if b.s.knows(b.r, leaseKey{item.Name, b.stored(item)}) {
-			holders = append(holders, i)
-		} else {
-			claims = append(claims, i)
-		}
 		if before[item.Name] == nil {
 			before[item.Name] = new(sync.WaitGroup)
 		}
+		known := b.s.knows(b.r, leaseKey{item.Name, b.stored(item)})
 		before[item.Name].Add(1)
-	}
-	for known, some := range map[bool][]int{true: holders, false: claims} {
-		if len(some) > 0 {
-			work.Go(func() { b.releaseAll(b.s.limiters.of(known), items, some, before) })
-		}
+		work.Go(func() {
+			defer before[item.Name].Done()
+			b.release(i, item, known)
+		})
 	}
 	return before
 }
 
-// releaseAll releases some of the leases, in a limiter.
-func (b *batch) releaseAll(limiter *limiter, items []wire.BatchRelease, some []int, before map[string]*sync.WaitGroup) {
-	release := func(i int) {
-		defer before[items[i].Name].Done()
-		b.release(i, items[i])
-	}
-	leave, err := b.s.enter(b.r, limiter)
-	if err != nil {
-		for _, i := range some {
-			b.failed(wire.OpRelease, i, items[i].Name, items[i].Lease, err)
-			before[items[i].Name].Done()
-		}
-		return
-	}
-	defer leave()
-	var all sync.WaitGroup
-	defer all.Wait()
-	for n, i := range some {
-		leave, ok := func() {}, false
-		if n < len(some)-1 {
-			leave, ok = b.s.enterNow(b.r, limiter)
-		}
-		if !ok {
-			release(i) // in the slot that this goroutine has
-			continue
-		}
-		all.Go(func() {
-			defer leave()
-			release(i)
-		})
-	}
-}
-
-func (b *batch) release(i int, item wire.BatchRelease) {
-	if err := b.s.releaseLease(b.r.Context(), item.Name, b.stored(item)); err != nil {
+func (b *batch) release(i int, item wire.BatchRelease, known bool) {
+	if err := b.s.releaseLease(b.r, known, item.Name, b.stored(item)); err != nil {
 		b.s.misused(b.r, Action{Verb: Release, Name: item.Name, Lease: backend.LeaseID(item.Lease)}, err)
 		b.failed(wire.OpRelease, i, item.Name, item.Lease, err)
 		return
@@ -216,7 +167,7 @@ func (b *batch) release(i int, item wire.BatchRelease) {
 func (b *batch) failed(op string, i int, name, lease string, err error) {
 	now := time.Now()
 	p := b.s.conceal(b.r, name, problemOf(err, now))
-	b.holders.trim(&p)
+	p.Holders = p.Holders[:min(len(p.Holders), b.holders)]
 	b.results <- wire.BatchResult{Op: op, Item: i, Name: name, Lease: lease, Error: &p, Time: wire.Time{Time: now}}
 }
 

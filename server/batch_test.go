@@ -268,25 +268,6 @@ func TestBatchWithASlowLock(t *testing.T) {
 	}
 }
 
-// A full limiter rejects the acquires individually, and no release. Releases that have one slot
-// for all of them run one after the other.
-func TestBatchWhereALaneIsFull(t *testing.T) {
-	t.Parallel()
-	a, g := startGated(t, server.Config{Limits: server.Limits{Acquires: 1, Holders: 1}})
-	mine, other := a.take("mine", `{}`), a.take("other", `{}`)
-	first := a.send("POST", batchPath, `{"acquire":[{"name":"slow","lease":"my-own-lease-0000"}]}`)
-	<-g.inside
-	got := a.batch(`{"acquire":[{"name":"x","lease":"my-own-lease-0001"}],"release":[{"name":"mine","lease":"` + mine.Lease + `"},
-		{"name":"other","lease":"` + other.Lease + `"},{"name":"mine","lease":"my-own-lease-0002"}]}`)
-	told(t, got, map[string]int{"acquire 0": 503, "release 0": 200, "release 1": 200, "release 2": 410})
-	if p := got["acquire 0"].Error; p.Type != wire.TypeOverloaded || p.MayHold == nil || *p.MayHold {
-		t.Errorf("%+v", p)
-	}
-	close(g.gate)
-	told(t, lines(t, first.get(t).body), map[string]int{"acquire 0": 200})
-	told(t, a.batch(`{"acquire":[{"name":"x","lease":"my-own-lease-0001"}]}`), map[string]int{"acquire 0": 200})
-}
-
 // A server that stops answers all items. A batch whose client is gone ends.
 func TestBatchIsCutShort(t *testing.T) {
 	t.Parallel()

@@ -49,9 +49,9 @@ const clusterPath = "/v1/cluster"
 // clusterRoutes returns the routes that exist only with Config.Cluster.
 func clusterRoutes() []route {
 	return []route{
-		{"GET", clusterPath, Manage, nil, nil, (*Server).clusterStatus},
-		{"GET", clusterPath + "/snapshot", Manage, reading, nil, (*Server).clusterSnapshot},
-		{"POST", clusterPath + "/{action}", Manage, nil, nil, (*Server).changeCluster},
+		{"GET", clusterPath, Manage, nil, (*Server).clusterStatus},
+		{"GET", clusterPath + "/snapshot", Manage, nil, (*Server).clusterSnapshot},
+		{"POST", clusterPath + "/{action}", Manage, nil, (*Server).changeCluster},
 	}
 }
 

@@ -31,8 +31,8 @@ type Config struct {
 	// of it, can then no longer be renewed or released. Default: the remote address, for the audit
 	// only. Optional.
 	Principal func(r *http.Request) string
-	// Quota bounds what the principal may use. It must be safe for concurrent use, and is called for each
-	// request. Default: what a zero Quota says. Optional.
+	// Quota bounds what the principal may use. It must be safe for concurrent use, and is called several times for
+	// a request. Default: what a zero Quota says. Optional.
 	Quota func(principal string) Quota
 	// Anonymous lets Serve listen beyond this host without Authorize. The cluster can still be
 	// managed from this host only. Optional.
@@ -89,7 +89,7 @@ type Config struct {
 type Limits struct {
 	// Body is the most bytes of a request's body. Default: 64 KiB. Optional.
 	Body int64
-	// Headers is the most bytes of a request's headers. Default: 16 KiB. Optional.
+	// Headers is http.Server.MaxHeaderBytes. Default: 16 KiB. Optional.
 	Headers int
 	// Metadata is the most bytes of a note. Default: 1 KiB, which is also the most.
 	// Optional.
@@ -103,22 +103,17 @@ type Limits struct {
 	RenewBatch int
 	// Batch is the most acquires and releases in one request. Default: 256. Optional.
 	Batch int
-	// Connections bounds all connections, and ConnectionsPerIP those from one IP address. At
-	// the limit, a new connection replaces one that serves no request, if there is one.
-	// Connections that have carried no request of a lease holder are replaced first. Default:
-	// 10,000 and 100. Optional.
-	Connections, ConnectionsPerIP int
+	// Connections bounds all connections. At the limit, a new connection replaces the one whose last request is
+	// the oldest, except those of waiters and event streams, and of holders whose renewal or release is being
+	// served. It should be well above Waiters and Events together. Default: 10,000. Optional.
+	Connections int
 	// Streams is the most concurrent requests on one HTTP/2 connection. Default: 250. Optional.
 	Streams int
-	// WaitersPerLock is how many may wait here for one lock: requests, and places that are kept
-	// until their client polls again. Default: 1,000. Optional.
-	WaitersPerLock int
-	// Acquires, Reads, Events and Holders bound how many requests of each kind are served
-	// concurrently. Acquires are acquisitions, of which seven in eight may wait. Reads are
-	// reads and breaks. Events are event streams. Holders are renewals and releases of leases
-	// that are known here; an eighth of that is for leases that are not. Default: 4,096, 32,
-	// 256 and 1,024. Optional.
-	Acquires, Reads, Events, Holders int
+	// Waiters is how many requests may wait here for locks, and WaitersPerLock for one lock, with the
+	// places that are kept until their client polls again. Default: 4,096 and 1,000. Optional.
+	Waiters, WaitersPerLock int
+	// Events is how many event streams there may be. Default: 256. Optional.
+	Events int
 	// ReadHeaderTimeout, ReadTimeout and IdleTimeout are those of http.Server.
 	// Default: 5 s, 15 s and 60 s. Optional.
 	ReadHeaderTimeout, ReadTimeout, IdleTimeout time.Duration
@@ -146,13 +141,10 @@ func (l *Limits) defaults(c backend.Capabilities) {
 	orDefault(&l.RenewBatch, 1000)
 	orDefault(&l.Batch, 256)
 	orDefault(&l.Connections, 10_000)
-	orDefault(&l.ConnectionsPerIP, 100)
 	orDefault(&l.Streams, 250)
+	orDefault(&l.Waiters, 4096)
 	orDefault(&l.WaitersPerLock, 1000)
-	orDefault(&l.Acquires, 4096)
-	orDefault(&l.Reads, 32)
 	orDefault(&l.Events, 256)
-	orDefault(&l.Holders, 1024)
 	orDefault(&l.ReadHeaderTimeout, 5*time.Second)
 	orDefault(&l.ReadTimeout, 15*time.Second)
 	orDefault(&l.IdleTimeout, time.Minute)
@@ -190,9 +182,8 @@ func (c *Config) check(caps backend.Capabilities) error {
 	for name, n := range map[string]int{
 		"limits.headers": l.Headers, "limits.body": int(l.Body), "limits.metadata": l.Metadata,
 		"limits.renew_batch": l.RenewBatch, "limits.batch": l.Batch, "limits.connections": l.Connections,
-		"limits.connections_per_ip": l.ConnectionsPerIP, "limits.streams": l.Streams,
-		"limits.waiters_per_lock": l.WaitersPerLock, "limits.acquires": l.Acquires, "limits.reads": l.Reads,
-		"limits.events": l.Events, "limits.holders": l.Holders, "limits.backlog": l.Backlog,
+		"limits.streams": l.Streams, "limits.waiters": l.Waiters, "limits.waiters_per_lock": l.WaitersPerLock,
+		"limits.events": l.Events, "limits.backlog": l.Backlog,
 	} {
 		if n < 0 {
 			return invalid(name, strconv.Itoa(n), "above 0")

@@ -58,17 +58,16 @@
 // # Limits
 //
 // Every request passes one guard. It checks the Host header (DNS rebinding), the origin
-// (cross-site requests) and Config.Authorize, and then admits the request within the limit of
-// its kind. Acquires, reads and streams have limits of their own, apart from the limit of
-// renewals and releases: an overload rejects acquires and never makes a holder lose its lock.
-// See [Limits] for the numbers.
+// (cross-site requests) and Config.Authorize. Nothing refuses renewals, and nothing refuses releases of leases that
+// this server granted or renewed: an overload never makes a holder lose its lock. For everything else there are lanes. The number
+// of processors bounds how many acquires the backend decides on concurrently, and how many reads, breaks,
+// lists, and releases of leases that this server does not know it executes; a request that gets no slot within 5 s is rejected.
+// [Limits] bounds the requests that wait and the event streams, and [Quota] what one principal may use.
 //
-// Renewals and releases of leases that this server granted or renewed come before those of
-// leases that it does not know. The number of processors bounds how many acquires the backend
-// decides on at the same time, and how many lists are read and encoded. A refusal names at most
-// 16 holders, and only as many as fit into 32 KiB; the refusals of a batch share 32 KiB. A page
-// of a list ends early when it exceeds 1 MiB. When there are too many connections, a new one
-// replaces a connection that serves no request; connections of lease holders are replaced last.
+// Renewals of leases that this server granted or renewed come before those of leases that it does not know. A refusal
+// names at most 16 holders, and the refusals of a batch of n acquires at most 16/n each, but at least one. A page of
+// a list ends early when it exceeds 1 MiB. When there are too many connections, a new one replaces
+// the one whose last request is the oldest. It never replaces one whose request waits, streams events, or is a holder's.
 //
 // # Whose a lease is
 //

@@ -21,6 +21,12 @@ func (s *Server) events(w http.ResponseWriter, r *request) {
 		s.fail(w, r, fmt.Errorf("events: %w", backend.ErrUnsupported))
 		return
 	}
+	leave, err := s.admitLong(r, s.admission.streams, 0)
+	if err != nil {
+		s.fail(w, r, err)
+		return
+	}
+	defer leave()
 	sub := s.hub.subscribe(r.params.Get("prefix"))
 	defer s.hub.unsubscribe(sub)
 	out := &stream{w: w, c: http.NewResponseController(w), timeout: s.cfg.Limits.WriteTimeout}

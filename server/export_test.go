@@ -1,11 +1,10 @@
 package server
 
 import (
+	"context"
 	"crypto/sha256"
 	"log/slog"
 	"net/http"
-	"net/netip"
-	"strconv"
 	"time"
 
 	"github.com/holdfast-io/holdfast/backend"
@@ -80,8 +79,8 @@ func (s *Server) Queued() int {
 	return n
 }
 
-// TriesPerCPU is how many acquires for each processor run concurrently.
-const TriesPerCPU = triesPerCPU
+// CallsPerCPU is how many acquires for each processor run concurrently.
+const CallsPerCPU = callsPerCPU
 
 // Turns returns the calls that requests with these numbers of leases become: for each call, how
 // many leases of which request.
@@ -90,7 +89,7 @@ func Turns(most int, requests ...int) [][]int {
 	for i, n := range requests {
 		leases := make([]pending, n)
 		for k := range leases {
-			leases[k].lease.TTL = time.Duration(i)
+			leases[k].ctx, leases[k].lease.TTL = context.Background(), time.Duration(i)
 		}
 		r.queue = append(r.queue, leases)
 	}
@@ -103,34 +102,6 @@ func Turns(most int, requests ...int) [][]int {
 		calls = append(calls, call)
 	}
 	return calls
-}
-
-// Network is network.
-func Network(a netip.Addr) netip.Addr { return network(a) }
-
-// ConnectionsOf returns the number of connections of a principal.
-func (s *Server) ConnectionsOf(principal string) int {
-	return s.clients.get("principal "+principal, s.cfg.Quota(principal)).connected(0)
-}
-
-// Charges returns functions that charge a client that may be sent so many bytes in a second, and that report for how
-// long it is refused, and whether it may be forgotten.
-func Charges(perSecond int) (func(int, Verb), func() (time.Duration, bool)) {
-	c := new(client)
-	c.set(Quota{Bytes: perSecond})
-	return c.wrote, func() (time.Duration, bool) {
-		left, _ := c.owes()
-		return left, c.idle(time.Now())
-	}
-}
-
-// ClientsAfter returns how many clients are remembered after n clients came and went, an hour ago each.
-func (s *Server) ClientsAfter(n int) int {
-	for i := range n {
-		c := s.clients.get(strconv.Itoa(i), Quota{})
-		c.used = c.used.Add(-time.Hour)
-	}
-	return len(s.clients.all)
 }
 
 // Refusals returns a function that writes the line of a refusal.

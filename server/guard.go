@@ -42,21 +42,17 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 			return // the connection is gone
 		}
 	}
-	conn, _ := req.Context().Value(connKey{}).(*limitedConn)
-	r := &request{Request: req, arrived: arrived, conn: conn, answer: answer{ResponseWriter: w, store: s.storeID}, id: requestID(req)}
+	c, _ := req.Context().Value(connKey{}).(*conn)
+	r := &request{Request: req, arrived: arrived, conn: c, answer: answer{ResponseWriter: w, store: s.storeID}, id: requestID(req)}
 	h.Set(wire.HeaderRequestID, r.id)
 	defer s.answered(r)
+	defer r.unpin()
 	s.guard(&r.answer, r)
 }
 
 // guard decides whether a request is served. The order matters: errors in the request itself
-// are reported before it is authorised, and it is authorised before the body is read and a slot
-// is taken.
+// are reported before it is authorised, and it is authorised before the body is read.
 func (s *Server) guard(w http.ResponseWriter, r *request) {
-	if headerSize(r.Request) > s.cfg.Limits.Headers {
-		s.fail(w, r, &tooBigError{what: "headers", limit: int64(s.cfg.Limits.Headers), status: http.StatusRequestHeaderFieldsTooLarge})
-		return
-	}
 	forged := s.resume(r)
 	s.identify(r)
 	if err := cmp.Or(s.checkSite(r.Request), forged); err != nil {
@@ -90,17 +86,17 @@ func (s *Server) guard(w http.ResponseWriter, r *request) {
 		s.fail(w, r, errStopping)
 		return
 	}
-	r.client = s.clientOf(r)
-	if err := s.checkQuota(w, r); err != nil {
-		s.fail(w, r, err)
-		return
+	if rt.isNew() {
+		if err := s.checkRate(r); err != nil {
+			s.fail(w, r, err)
+			return
+		}
 	}
-	r.answer.client, r.answer.verb = r.client, rt.verb
 	if err := s.readBody(r); err != nil {
 		s.fail(w, r, err)
 		return
 	}
-	defer r.conn.serve()()
+	r.conn.touch()
 	// The read deadline was for the request. A long poll or a stream outlives it, and must not
 	// look like a client that hung up. In HTTP/2 the deadline covers only the body.
 	if r.ProtoMajor < 2 {
@@ -108,14 +104,11 @@ func (s *Server) guard(w http.ResponseWriter, r *request) {
 			return // the connection is gone
 		}
 	}
-	if rt.limiter != nil {
-		leave, err := s.enter(r, rt.limiter(s, r))
+	if rt.verb == Read || rt.verb == Break {
+		leave, err := s.admit(r.Context(), s.admission.others)
 		if err != nil {
 			s.fail(w, r, err)
 			return
-		}
-		if rt.verb == Acquire {
-			leave = r.answer.before(leave)
 		}
 		defer leave()
 	}
@@ -132,18 +125,6 @@ func (s *Server) identify(r *request) {
 	if s.cfg.Authorize != nil {
 		r.mark = markOf(r.principal)
 	}
-}
-
-// headerSize returns the size of the request line and the headers in HTTP/1.
-func headerSize(r *http.Request) int {
-	const between = len(": \r\n")
-	n := len(r.Method) + len(r.RequestURI) + len(r.Proto) + between + len("Host") + len(r.Host) + between
-	for k, vs := range r.Header {
-		for _, v := range vs {
-			n += len(k) + len(v) + between
-		}
-	}
-	return n
 }
 
 func (s *Server) noRoute(w http.ResponseWriter, r *request, allow []string) {
@@ -292,7 +273,7 @@ func isLoopback(a net.Addr) bool {
 	}
 }
 
-// readBody reads the whole body before a slot in a limiter is taken, so that a slow sender delays
+// readBody reads the whole body before a slot in a lane is taken, so that a slow sender delays
 // only itself. It reads the body even if no handler uses it: net/http waits for the announced
 // bytes before it sends an answer.
 func (s *Server) readBody(r *request) error {
@@ -313,7 +294,7 @@ func (s *Server) readBody(r *request) error {
 
 func bodyError(err error) error {
 	if tooLarge, ok := errors.AsType[*http.MaxBytesError](err); ok {
-		return &tooBigError{what: "body", limit: tooLarge.Limit, status: http.StatusRequestEntityTooLarge}
+		return &tooBigError{tooLarge.Limit}
 	}
 	if errors.Is(err, os.ErrDeadlineExceeded) || errors.Is(err, context.DeadlineExceeded) {
 		return &refusal{http.StatusRequestTimeout, errors.New("the body did not arrive in time")}

@@ -61,7 +61,7 @@ func (s *Server) renewMany(w http.ResponseWriter, r *request) {
 			claims.add(lease, ref, i)
 		}
 	}
-	// Leases that are known here do not wait for the others to be admitted.
+	// Leases that are known here do not wait for the others.
 	var both sync.WaitGroup
 	both.Go(func() { s.renewAll(r, true, holders, out.Leases) })
 	s.renewAll(r, false, claims, out.Leases)
@@ -80,20 +80,8 @@ func (some *renewals) add(lease backend.TimedRenewal, ref wire.LeaseRef, at int)
 	some.leases, some.refs, some.at = append(some.leases, lease), append(some.refs, ref), append(some.at, at)
 }
 
-// renewAll renews leases that are all known here, or all not known here, in their limiter. It
-// writes the results to out.
+// renewAll renews leases that are all known here, or all not known here. It writes the results to out.
 func (s *Server) renewAll(r *request, known bool, some renewals, out []wire.RenewResult) {
-	if len(some.leases) == 0 {
-		return
-	}
-	leave, err := s.enter(r, s.limiters.of(known))
-	if err != nil {
-		for i, ref := range some.refs {
-			out[some.at[i]] = failed(ref, err)
-		}
-		return
-	}
-	defer leave()
 	for i, got := range s.renewerOf(known).renew(r.Context(), some.leases) {
 		lease := some.leases[i]
 		named := backend.LeaseID(some.refs[i].Lease)
@@ -167,7 +155,7 @@ func (s *Server) notRenewed(r *request, named backend.LeaseID, lease backend.Tim
 // well as a place in the queue. A lease that is neither is answered with 410 and made unusable:
 // an acquire of it that is still on its way can no longer be granted.
 func (s *Server) release(w http.ResponseWriter, r *request) {
-	if err := s.releaseLease(r.Context(), r.name, r.lease); err != nil {
+	if err := s.releaseLease(r, s.knows(r, leaseKey{r.name, r.lease}), r.name, r.lease); err != nil {
 		s.misused(r, r.action(), err)
 		s.fail(w, r, err)
 		return
@@ -178,9 +166,17 @@ func (s *Server) release(w http.ResponseWriter, r *request) {
 	w.WriteHeader(http.StatusNoContent)
 }
 
-// releaseLease releases one lease; see release.
-func (s *Server) releaseLease(ctx context.Context, name string, lease backend.LeaseID) error {
-	ctx, cancel := context.WithTimeout(ctx, s.cfg.Timeout) // for both calls
+// releaseLease releases one lease; see release. One that is not known here may be refused because of an overload: it may
+// never have existed.
+func (s *Server) releaseLease(r *request, known bool, name string, lease backend.LeaseID) error {
+	if !known {
+		leave, err := s.admit(r.Context(), s.admission.others)
+		if err != nil {
+			return err
+		}
+		defer leave()
+	}
+	ctx, cancel := context.WithTimeout(r.Context(), s.cfg.Timeout) // for both calls
 	defer cancel()
 	req := backend.ReleaseRequest{Name: name, Lease: lease}
 	s.queue.release(name) // noted first: the next holder may have its grant before this call returns

@@ -38,13 +38,13 @@ func (s *Server) list(w http.ResponseWriter, r *request) {
 	}
 }
 
-// encodeList reads a page and encodes it, in a slot of the limiter of lists. The answer is sent
-// after the slot is free again.
+// encodeList reads a page and encodes it, in a slot. The answer is sent after the slot is free again.
 func (s *Server) encodeList(r *request, req backend.ListRequest) ([]byte, error) {
-	if err := s.admit(r.Context(), s.limiters.lists); err != nil {
+	leave, err := s.admit(r.Context(), s.admission.lists)
+	if err != nil {
 		return nil, err
 	}
-	defer s.limiters.lists.leave()
+	defer leave()
 	locks, next, err := s.visible(r, req)
 	if err != nil {
 		return nil, err
@@ -107,12 +107,13 @@ func (s *Server) visible(r *request, req backend.ListRequest) ([]backend.LockInf
 
 // lockSize returns the approximate size of a lock in an answer, in bytes.
 func lockSize(l backend.LockInfo) int {
-	n := holderFrame + len(l.Name)
+	const frame = 320 // of a holder or a waiter, without its texts
+	n := frame + len(l.Name)
 	for _, h := range l.Holders {
-		n += holderFrame + len(h.Owner) + len(h.Note)
+		n += frame + len(h.Owner) + len(h.Note)
 	}
 	for _, w := range l.Waiters {
-		n += holderFrame + len(w.Owner) + len(w.Note)
+		n += frame + len(w.Owner) + len(w.Note)
 	}
 	return n
 }

@@ -25,8 +25,7 @@ func TestDefaultLimits(t *testing.T) {
 	got := server.DefaultLimits(b.Capabilities())
 	want := server.Limits{
 		Body: 64 << 10, Headers: 16 << 10, Metadata: 1 << 10, Wait: time.Minute, MinTTL: time.Second, MaxTTL: 24 * time.Hour,
-		RenewBatch: 1000, Batch: 256, Connections: 10_000, ConnectionsPerIP: 100, Streams: 250, WaitersPerLock: 1000,
-		Acquires: 4096, Reads: 32, Events: 256, Holders: 1024,
+		RenewBatch: 1000, Batch: 256, Connections: 10_000, Streams: 250, Waiters: 4096, WaitersPerLock: 1000, Events: 256,
 		ReadHeaderTimeout: 5 * time.Second, ReadTimeout: 15 * time.Second, IdleTimeout: time.Minute, WriteTimeout: 10 * time.Second, Backlog: 8192,
 	}
 	if got != want {
@@ -73,8 +72,9 @@ func TestHeaderLimit(t *testing.T) {
 	if got := a.call("GET", "/healthz", "", "X-Big", strings.Repeat("x", 15<<10)); got.status != 200 {
 		t.Errorf("15 KiB of headers: status %d", got.status)
 	}
-	if got := a.call("GET", "/healthz", "", "X-Big", strings.Repeat("x", 17<<10)); got.status != 431 {
-		t.Errorf("17 KiB of headers: status %d, want 431", got.status)
+	// The server may hang up while the client still writes.
+	if got, err := a.do(t.Context(), "GET", "/healthz", "", "X-Big", strings.Repeat("x", 24<<10)); err == nil && got.status != 431 {
+		t.Errorf("24 KiB of headers: status %d, want 431", got.status)
 	}
 }
 
@@ -151,32 +151,30 @@ func TestSlowReading(t *testing.T) {
 
 func TestConnectionLimits(t *testing.T) {
 	t.Parallel()
-	for _, l := range []server.Limits{{ConnectionsPerIP: 3}, {Connections: 3}} {
-		a := start(t, server.Config{Limits: l})
-		var open []net.Conn
-		for range 3 { // each serves a request: idle ones would be closed for new ones
-			c := dial(t, a)
-			if _, err := io.WriteString(c, "GET /v1/events HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n"); err != nil {
-				t.Fatal(err)
-			}
-			res, err := http.ReadResponse(bufio.NewReader(c), nil)
-			if err != nil || res.StatusCode != http.StatusOK {
-				t.Fatalf("%+v, %v", res, err)
-			}
-			open = append(open, c)
+	a := start(t, server.Config{Limits: server.Limits{Connections: 3}})
+	var open []net.Conn
+	for range 3 { // each serves a request: idle ones would be closed for new ones
+		c := dial(t, a)
+		if _, err := io.WriteString(c, "GET /v1/events HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n"); err != nil {
+			t.Fatal(err)
 		}
-		extra := dial(t, a)
-		if b, err := io.ReadAll(extra); len(b) > 0 || err != nil && !strings.Contains(err.Error(), "reset") {
-			t.Errorf("%+v: the fourth connection got %q, %v", l, b, err)
+		res, err := http.ReadResponse(bufio.NewReader(c), nil)
+		if err != nil || res.StatusCode != http.StatusOK {
+			t.Fatalf("%+v, %v", res, err)
 		}
-		open[0].Close()
-		leasetest.Eventually(t, "a place is free again", func() bool {
-			c := dial(t, a)
-			_, _ = io.WriteString(c, "GET /healthz HTTP/1.1\r\nHost: 127.0.0.1\r\nConnection: close\r\n\r\n")
-			b, _ := io.ReadAll(c)
-			return strings.HasPrefix(string(b), "HTTP/1.1 200")
-		})
+		open = append(open, c)
 	}
+	extra := dial(t, a)
+	if b, err := io.ReadAll(extra); len(b) > 0 || err != nil && !strings.Contains(err.Error(), "reset") {
+		t.Errorf("the fourth connection got %q, %v", b, err)
+	}
+	open[0].Close()
+	leasetest.Eventually(t, "a place is free again", func() bool {
+		c := dial(t, a)
+		_, _ = io.WriteString(c, "GET /healthz HTTP/1.1\r\nHost: 127.0.0.1\r\nConnection: close\r\n\r\n")
+		b, _ := io.ReadAll(c)
+		return strings.HasPrefix(string(b), "HTTP/1.1 200")
+	})
 }
 
 func TestWaitersPerLock(t *testing.T) {
@@ -255,17 +253,15 @@ func TestWaitLimit(t *testing.T) {
 	}
 }
 
-// An overload never makes a holder lose its lock: with every slot for acquires, reads and
-// streams taken, and more requests all the time, renewals and releases succeed.
+// An overload never makes a holder lose its lock: with every place of a waiter taken, and more requests all the
+// time, renewals and releases succeed.
 func TestReservedLane(t *testing.T) {
 	t.Parallel()
 	const slots, flood = 8, 64
-	a := start(t, server.Config{Limits: server.Limits{
-		Acquires: slots, Reads: 1, Events: 1, ConnectionsPerIP: 1000, WaitersPerLock: 1000,
-	}})
+	a := start(t, server.Config{Limits: server.Limits{Waiters: slots, Events: 1}})
 	a.http.Transport = &http.Transport{MaxIdleConnsPerHost: 2 * flood}
 	g := a.take("x", `{"ttl":"10s"}`)
-	queue := make([]*later, slots-slots/8) // the others are for acquires that do not wait
+	queue := make([]*later, slots)
 	for i := range queue {
 		queue[i] = a.send("POST", lockPath("x"), `{"wait":"60s"}`)
 	}

@@ -93,16 +93,13 @@ func requestID(r *http.Request) string {
 	return id
 }
 
-// answer is the ResponseWriter of a request. It remembers the status code, and charges the client for what is
-// written.
+// answer is the ResponseWriter of a request. It remembers the status code.
 type answer struct {
 	http.ResponseWriter
 
-	store  func() string // the ID that the answer names
-	code   int
-	client *client // nil: one without bounds, or one that is refused
-	verb   Verb
-	first  []func()
+	store func() string // the ID that the answer names
+	code  int
+	first []func()
 }
 
 // before makes the answer call f before it is sent. The caller must call the function that is returned, which
@@ -137,9 +134,7 @@ func (a *answer) WriteHeader(code int) {
 // Write writes a part of the answer.
 func (a *answer) Write(b []byte) (int, error) {
 	a.begin(http.StatusOK)
-	n, err := a.ResponseWriter.Write(b)
-	a.client.wrote(n, a.verb)
-	return n, err //nolint:wrapcheck // it stands for the writer
+	return a.ResponseWriter.Write(b) //nolint:wrapcheck // it stands for the writer
 }
 
 // Unwrap returns the writer of net/http, for http.ResponseController.

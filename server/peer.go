@@ -9,7 +9,7 @@ import (
 // time when it connected. It is false for other connections, for a system that does not tell, and for
 // a request that Serve did not accept.
 func PeerUID(ctx context.Context) (uint32, bool) {
-	c, _ := ctx.Value(connKey{}).(*limitedConn)
+	c, _ := ctx.Value(connKey{}).(*conn)
 	if c == nil || c.uid == nil {
 		return 0, false
 	}
@@ -17,8 +17,8 @@ func PeerUID(ctx context.Context) (uint32, bool) {
 }
 
 // uidOf returns the user ID of the process at the other end; nil: it is unknown.
-func uidOf(conn net.Conn) *uint32 {
-	c, ok := conn.(*net.UnixConn)
+func uidOf(accepted net.Conn) *uint32 {
+	c, ok := accepted.(*net.UnixConn)
 	if !ok {
 		return nil
 	}

@@ -29,30 +29,18 @@ type refusal struct {
 func (e *refusal) Error() string { return e.err.Error() }
 func (e *refusal) Unwrap() error { return e.err }
 
-// tooBigError means that the body or the headers exceed their limit.
-type tooBigError struct {
-	what   string
-	limit  int64
-	status int
-}
+// tooBigError means that the body exceeds its limit.
+type tooBigError struct{ limit int64 }
 
-func (e *tooBigError) Error() string {
-	return fmt.Sprintf("%s: must be at most %d bytes", e.what, e.limit)
-}
+func (e *tooBigError) Error() string { return fmt.Sprintf("body: must be at most %d bytes", e.limit) }
 
-// overloadError means that a limit on concurrent work rejected the request. Nothing was done.
+// overloadError means that a limit rejected the request. Nothing was done.
 type overloadError struct {
 	status int
 	what   string
-	after  time.Duration // when a request is not rejected for the same reason; 0: not known
 }
 
 func (e *overloadError) Error() string { return e.what }
-
-// crowded returns the error of a full limiter.
-func crowded() error {
-	return &overloadError{status: http.StatusServiceUnavailable, what: "too many concurrent requests of this kind"}
-}
 
 // problemOf converts an error to the problem document that reports it. This is decided only
 // here.
@@ -70,7 +58,7 @@ func problemOf(err error, now time.Time) wire.Problem {
 	switch {
 	case isHeld:
 		p.Type, p.Title, p.Status = wire.TypeHeld, "Lock is held", http.StatusConflict
-		p.Holders, _ = fitting(wire.FromHolders(backend.FirstHolders(held.Holders), now), refusalBytes)
+		p.Holders = wire.FromHolders(backend.FirstHolders(held.Holders), now)
 		p.HolderCount, p.Position = max(held.Count, len(held.Holders)), held.Ahead+1
 		p.Detail = held.Error()
 	case errors.Is(err, backend.ErrHeld):
@@ -134,8 +122,8 @@ func requestProblem(err error) (wire.Problem, bool) {
 func guardProblem(err error) (wire.Problem, bool) {
 	if big, ok := errors.AsType[*tooBigError](err); ok {
 		return wire.Problem{
-			Type: wire.TypeTooLarge, Title: "Request is too large", Status: big.status,
-			Detail: big.Error(), Field: big.what, Bound: fmt.Sprintf("at most %d bytes", big.limit),
+			Type: wire.TypeTooLarge, Title: "Request is too large", Status: http.StatusRequestEntityTooLarge,
+			Detail: big.Error(), Field: "body", Bound: fmt.Sprintf("at most %d bytes", big.limit),
 		}, true
 	}
 	if no, ok := errors.AsType[*overloadError](err); ok {
@@ -203,6 +191,14 @@ func (s *Server) failWith(w http.ResponseWriter, r *request, err error, caps *wi
 	s.write(w, r, p.Status, p)
 }
 
+// conceal removes from a refusal what the caller may not see.
+func (s *Server) conceal(r *request, name string, p wire.Problem) wire.Problem {
+	if len(p.Holders) > 0 {
+		s.viewOf(r, name).hideHolders(p.Holders)
+	}
+	return p
+}
+
 // retryAfter returns whole seconds: at least 1, and at most the time left of the lease that
 // ends first, because nothing is known about whether it will be renewed.
 func retryAfter(p wire.Problem, err error) int {
@@ -210,9 +206,6 @@ func retryAfter(p wire.Problem, err error) int {
 	d := time.Second
 	if away, ok := errors.AsType[*backend.UnavailableError](err); ok {
 		d = max(d, away.RetryAfter)
-	}
-	if over, ok := errors.AsType[*overloadError](err); ok {
-		d = max(d, over.after)
 	}
 	if p.Type == wire.TypeQuarantine { // trying again before its end would fail
 		return int(math.Ceil(d.Seconds()))

@@ -44,6 +44,7 @@ func newRenewer(b backend.Backend, calls int, timeout time.Duration) *renewer {
 
 // pending is a renewal in the queue.
 type pending struct {
+	ctx   context.Context // of the request; once it has ended, no client waits for the result
 	lease backend.TimedRenewal
 	done  chan<- renewal // capacity 1; gets one value
 }
@@ -62,7 +63,7 @@ func (r *renewer) renew(ctx context.Context, leases []backend.TimedRenewal) []re
 	batch := make([]pending, len(leases))
 	for i, l := range leases {
 		answers[i] = make(chan renewal, 1)
-		batch[i] = pending{lease: l, done: answers[i]}
+		batch[i] = pending{ctx: ctx, lease: l, done: answers[i]}
 	}
 	if len(batch) == 0 {
 		return nil
@@ -111,6 +112,9 @@ func (r *renewer) takeLocked() []pending {
 	for len(r.queue) > 0 && len(batch) < r.most {
 		first := r.queue[0]
 		r.queue = r.queue[1:]
+		if first[0].ctx.Err() != nil {
+			continue
+		}
 		n := min(len(first), turn, r.most-len(batch))
 		batch = append(batch, first[:n]...)
 		if n < len(first) {

@@ -49,33 +49,42 @@ type route struct {
 	method  string
 	pattern string // segments; {name} and {lease} match one segment, which is decoded
 	verb    Verb
-	limiter func(*Server, *request) *limiter
 	query   []string // the allowed parameters
 	handle  func(*Server, http.ResponseWriter, *request)
+}
+
+// isNew reports whether the requests are for something new, and not for leases that clients hold. Each acquire of a
+// batch is counted on its own.
+func (rt *route) isNew() bool {
+	switch rt.verb { //nolint:exhaustive // the others are
+	case Renew, Release, RenewMany, Batch, Status:
+		return false
+	}
+	return true
 }
 
 // routes returns the whole API. The guard serves nothing else.
 func routes() []route {
 	return []route{
-		{"POST", "/v1/locks/{name}", Acquire, acquiring, nil, (*Server).acquire},
-		{"PUT", "/v1/locks/{name}/leases/{lease}", Renew, holding, nil, (*Server).renew},
-		{"DELETE", "/v1/locks/{name}/leases/{lease}", Release, holding, nil, (*Server).release},
-		{"POST", "/v1/leases/renew", RenewMany, nil, nil, (*Server).renewMany}, // takes the limiters of its leases
-		{"POST", "/v1/leases/batch", Batch, nil, nil, (*Server).batch},         // its items take the limiters of their own kind
-		{"GET", "/v1/locks", List, reading, []string{"prefix", "limit", "after"}, (*Server).list},
-		{"GET", "/v1/locks/{name}", Read, reading, nil, (*Server).inspect},
-		{"DELETE", "/v1/locks/{name}", Break, reading, []string{"lease", "reason"}, (*Server).breakLock},
-		{"GET", "/v1/events", Watch, streaming, []string{"prefix"}, (*Server).events},
-		{"GET", "/v1/losses", List, reading, nil, (*Server).recentLosses},
-		{"GET", "/v1/session", Session, nil, nil, (*Server).whoAmI},
-		{"POST", "/v1/session", Session, nil, nil, (*Server).openSession},
-		{"DELETE", "/v1/session", Session, nil, nil, (*Server).endSession},
-		{"GET", "/healthz", Status, nil, nil, (*Server).healthz},
-		{"GET", "/readyz", Status, nil, nil, (*Server).readyz},
-		{"GET", "/metrics", Status, nil, nil, (*Server).metricsPage},
-		{"GET", "/openapi.json", Status, nil, nil, (*Server).openapi},
-		{"GET", "/", Status, nil, nil, (*Server).page},
-		{"GET", "/dashboard/{file}", Status, nil, nil, (*Server).page},
+		{"POST", "/v1/locks/{name}", Acquire, nil, (*Server).acquire},
+		{"PUT", "/v1/locks/{name}/leases/{lease}", Renew, nil, (*Server).renew},
+		{"DELETE", "/v1/locks/{name}/leases/{lease}", Release, nil, (*Server).release},
+		{"POST", "/v1/leases/renew", RenewMany, nil, (*Server).renewMany},
+		{"POST", "/v1/leases/batch", Batch, nil, (*Server).batch},
+		{"GET", "/v1/locks", List, []string{"prefix", "limit", "after"}, (*Server).list},
+		{"GET", "/v1/locks/{name}", Read, nil, (*Server).inspect},
+		{"DELETE", "/v1/locks/{name}", Break, []string{"lease", "reason"}, (*Server).breakLock},
+		{"GET", "/v1/events", Watch, []string{"prefix"}, (*Server).events},
+		{"GET", "/v1/losses", List, nil, (*Server).recentLosses},
+		{"GET", "/v1/session", Session, nil, (*Server).whoAmI},
+		{"POST", "/v1/session", Session, nil, (*Server).openSession},
+		{"DELETE", "/v1/session", Session, nil, (*Server).endSession},
+		{"GET", "/healthz", Status, nil, (*Server).healthz},
+		{"GET", "/readyz", Status, nil, (*Server).readyz},
+		{"GET", "/metrics", Status, nil, (*Server).metricsPage},
+		{"GET", "/openapi.json", Status, nil, (*Server).openapi},
+		{"GET", "/", Status, nil, (*Server).page},
+		{"GET", "/dashboard/{file}", Status, nil, (*Server).page},
 	}
 }
 
@@ -92,10 +101,10 @@ type request struct {
 	mark      string          // of the leases of the principal; none unless they belong to it
 	// actionName is the last segment of the path of a cluster change.
 	actionName string
-	client     *client // nil: one without bounds
 	params     url.Values
 	body       []byte
-	conn       *limitedConn // nil where Serve did not accept it
+	conn       *conn // nil where Serve did not accept it
+	pinned     bool  // see pin
 	answer     answer
 	id         string // names the request in the log, and in the answer
 }

@@ -25,8 +25,7 @@ type Server struct {
 	b           backend.Backend // counted by the metrics
 	caps        backend.Capabilities
 	table       []route
-	limiters    *limiters
-	clients     clients
+	admission   *admission
 	browsers    sessions
 	audit       *auditor
 	crossOrigin *http.CrossOriginProtection
@@ -76,7 +75,7 @@ func New(b backend.Backend, cfg Config) (*Server, error) {
 		return nil, fmt.Errorf("new server: %w", err)
 	}
 	s := &Server{
-		cfg: cfg, caps: caps, table: routes(), limiters: newLimiters(cfg.Limits), clients: clients{all: make(map[string]*client), sweepN: firstSweep}, audit: newAuditor(cfg.Audit),
+		cfg: cfg, caps: caps, table: routes(), admission: newAdmission(cfg.Limits), audit: newAuditor(cfg.Audit),
 		crossOrigin: http.NewCrossOriginProtection(), queue: newLine(), document: openAPI(cfg.Version),
 	}
 	var err error
@@ -133,14 +132,15 @@ func (s *Server) Serve(ctx context.Context, ln net.Listener) error {
 		return errors.Join(fmt.Errorf("serve: %w", err), ln.Close(), s.Close(context.WithoutCancel(ctx)))
 	}
 	h := s.httpServer(ctx)
+	bounded := &boundedListener{Listener: ln, s: s}
 	failed := make(chan error, 1) // gets one value when accepting has ended, and is closed then
 	go func() {
 		defer close(failed)
 		if h.TLSConfig != nil {
-			failed <- h.ServeTLS(s.limited(ln), "", "")
+			failed <- h.ServeTLS(bounded, "", "")
 			return
 		}
-		failed <- h.Serve(s.limited(ln))
+		failed <- h.Serve(bounded)
 	}()
 	if s.guarded != nil {
 		s.later(func(ctx context.Context) { // log a quarantine before the first request arrives
@@ -216,7 +216,7 @@ func (s *Server) httpServer(ctx context.Context) *http.Server {
 		ReadTimeout:       l.ReadTimeout,
 		IdleTimeout:       l.IdleTimeout,
 		ConnContext:       withConn,
-		MaxHeaderBytes:    l.Headers, // net/http lets a few KiB more pass; the guard does not
+		MaxHeaderBytes:    l.Headers,
 		ErrorLog:          slog.NewLogLogger(s.cfg.Logger.Handler(), slog.LevelDebug),
 		Protocols:         &protocols,
 		HTTP2:             &http.HTTP2Config{MaxConcurrentStreams: l.Streams, MaxReadFrameSize: 16 << 10},

@@ -282,7 +282,7 @@ func TestWaitersAreAnsweredFirst(t *testing.T) {
 	const waiters = 100
 	b := memlock.New()
 	defer b.Close()
-	srv, err := server.New(b, server.Config{DrainTimeout: time.Minute, Limits: server.Limits{ConnectionsPerIP: 2 * waiters}})
+	srv, err := server.New(b, server.Config{DrainTimeout: time.Minute})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -234,11 +234,11 @@ func TestNoPlaceIsKeptForAHolder(t *testing.T) {
 	}
 }
 
-// A body that was announced and does not arrive takes no slot in a limiter, and is cut off in
-// time, also where no body is expected. The limiter of renewals is one of them.
+// A body that was announced and does not arrive takes no slot in a lane, and is cut off in time, also where no body
+// is expected.
 func TestAnnouncedBody(t *testing.T) {
 	t.Parallel()
-	a := start(t, server.Config{Limits: server.Limits{Reads: 1, Holders: 1, Events: 1, ReadTimeout: 2 * time.Second}})
+	a := start(t, server.Config{Limits: server.Limits{Events: 1, ReadTimeout: 2 * time.Second}})
 	for _, route := range server.Routes() {
 		if route.Verb == server.Status {
 			continue

@@ -20,8 +20,7 @@ import (
 	"github.com/holdfast-io/holdfast/internal/retry"
 )
 
-// attacker is a principal that uses all it can get. Its requests are of three kinds, with connections of their own:
-// that many idle connections then meet the limit, and the rest of the attack continues.
+// attacker is a principal that uses all it can get. Its requests are of three kinds, with connections of their own.
 type attacker struct {
 	f      *flooded
 	conf   *tls.Config
@@ -34,6 +33,9 @@ type attacker struct {
 
 const quick, waits, streams = "quick", "waits", "streams"
 
+// manyStreams is how many event streams an attacker has.
+const manyStreams = 11
+
 func newAttacker(t *testing.T, f *flooded, number int) *attacker {
 	t.Helper()
 	a := &attacker{f: f, name: fmt.Sprint("attacker", number), client: make(map[string]*http.Client), met: make(map[string]bool)}
@@ -44,17 +46,12 @@ func newAttacker(t *testing.T, f *flooded, number int) *attacker {
 	return a
 }
 
-// missing returns the limits that an attacker has not met. The first one need only meet that of its bytes, which keeps it
-// from all others most of the time.
+// missing returns the limits that an attacker has not met.
 func missing(all []*attacker) []string {
 	var m []string
-	for i, a := range all {
-		limits := refusals()
-		if i == 0 {
-			limits = []string{refusedBytes()}
-		}
+	for _, a := range all {
 		a.mu.Lock()
-		for _, text := range limits {
+		for _, text := range refusals() {
 			if !a.met[text] {
 				m = append(m, a.name+": "+text)
 			}
@@ -62,12 +59,6 @@ func missing(all []*attacker) []string {
 		a.mu.Unlock()
 	}
 	return m
-}
-
-func (a *attacker) hasMet(limit string) bool {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	return a.met[limit]
 }
 
 // shot is a request of an attack.
@@ -134,7 +125,7 @@ func (a *attacker) run(ctx context.Context) {
 		})
 	}
 	a.send(ctx, shots()[0]()) // from now on an exclusive acquire of that lock is refused because of a crowd
-	for range maxStreams + 2 {
+	for range manyStreams {
 		repeat(func() shot { return shot{kind: streams, method: "GET", path: "/v1/events", unread: time.Hour} })
 	}
 	for i := range maxWaiters + 10 { // for locks of the victim
@@ -195,7 +186,7 @@ func (a *attacker) judged(what string, res *http.Response, unread bool) bool {
 	}
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	for _, limit := range append(refusals(), refusedBytes()) {
+	for _, limit := range refusals() {
 		if strings.Contains(string(text), limit) {
 			a.met[limit] = true
 			refused = true
@@ -204,10 +195,10 @@ func (a *attacker) judged(what string, res *http.Response, unread bool) bool {
 	return !refused
 }
 
-// connect opens connections and leaves them idle until ctx ends: with an identity, more than the limit; without one;
-// and without a handshake.
+// connect opens connections and leaves them idle until ctx ends: with an identity, without one, and without a
+// handshake.
 func (a *attacker) connect(ctx context.Context) {
-	const unknown, silent, spare = 150, 100, 10
+	const known, unknown, silent = 70, 150, 100
 	nobody := a.conf.Clone()
 	nobody.Certificates = nil
 	var open []net.Conn
@@ -221,14 +212,8 @@ func (a *attacker) connect(ctx context.Context) {
 			open = append(open, as(conn))
 		}
 	}
-	for ctx.Err() == nil && (len(open) < maxConns || !a.hasMet(refusals()[3])) {
+	for range known {
 		dial(func(c net.Conn) net.Conn { return a.greet(ctx, c, a.conf, "/v1/locks/idle") })
-		if len(open) > 2*maxConns {
-			retry.Pause(ctx, 100*time.Millisecond) // the refusals were all for the rate of requests
-		}
-	}
-	for _, c := range open[:max(0, len(open)-maxConns+spare)] { // now the other requests have connections again
-		_ = c.Close()
 	}
 	for range unknown {
 		dial(func(c net.Conn) net.Conn { return a.greet(ctx, c, nobody, "/healthz") })
@@ -255,7 +240,7 @@ func (a *attacker) greet(ctx context.Context, conn net.Conn, conf *tls.Config, p
 	return secure
 }
 
-// streamsAgain opens as many streams as the limit allows: none of the former ones counts.
+// streamsAgain opens as many streams as there were.
 func (a *attacker) streamsAgain(t *testing.T) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
@@ -266,7 +251,7 @@ func (a *attacker) streamsAgain(t *testing.T) {
 			_ = stream.Close()
 		}
 	}()
-	for i := range maxStreams {
+	for i := range manyStreams {
 		leasetest.Succeeds(t, func() error { // the server may take a while to learn of the end of the former ones
 			req, err := http.NewRequestWithContext(ctx, http.MethodGet, "https://"+a.f.addr+"/v1/events", http.NoBody)
 			if err != nil {

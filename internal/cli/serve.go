@@ -33,7 +33,6 @@ type serveOptions struct {
 	listenPeers string
 	peerTLS     embedded.TLS
 	quotaMiB    uint32
-	perAddress  uint32
 	drainDelay  time.Duration
 	logFormat   string
 	logLevel    string
@@ -102,7 +101,6 @@ that shows the locks as they change.`,
 	f.StringVar(&o.peerTLS.Key, "peer-key", "", "key of --peer-cert (PEM file)")
 	f.StringVar(&o.peerTLS.CA, "peer-ca", "", "certificate authority that issued the certificates of all nodes (PEM file)")
 	f.Uint32Var(&o.quotaMiB, "quota-mib", embedded.DefaultQuota>>20, "size of the data at which new locks are refused, in MiB: see docs/operations.md")
-	f.Uint32Var(&o.perAddress, "connections-per-address", 0, "most connections from one address, of 10000 in total: raise it behind a balancer or NAT (default: 100, on the loopback 10000)")
 	f.StringVar(&o.logFormat, "log-format", "text", "format of the log: text or json")
 	f.StringVar(&o.logLevel, "log-level", "warn", "least level that is logged: debug, info, warn or error (-v: debug)")
 	f.DurationVar(&o.drainDelay, "drain-delay", 0, "how long to keep serving after SIGTERM while /readyz returns 503, so that a load balancer stops sending clients")
@@ -131,7 +129,7 @@ func (a *app) serve(ctx context.Context, o serveOptions) error {
 	if err := o.check(); err != nil { // before anything is created on the disk
 		return err
 	}
-	cfg := server.Config{Version: version(), Logger: a.logger(), Limits: limitsFor(o.listen, o.perAddress), DrainDelay: o.drainDelay}
+	cfg := server.Config{Version: version(), Logger: a.logger(), DrainDelay: o.drainDelay}
 	cfg.Audit = slog.New(slog.NewJSONHandler(a.stderr, nil)) // not the log: -q and --log-level would silence it
 	endAccess, err := o.access.apply(&cfg, a.logger())
 	if err != nil {
@@ -224,19 +222,6 @@ func shownAddress(a net.Addr, secure bool) string {
 		return "https://" + a.String()
 	}
 	return "http://" + a.String()
-}
-
-// limitsFor returns the server's limits, with perAddress connections from one address unless that is
-// 0. On the loopback the default is higher: all processes of this host share one address.
-func limitsFor(listen string, perAddress uint32) server.Limits {
-	l := server.Limits{ConnectionsPerIP: int(perAddress)}
-	if perAddress > 0 {
-		return l
-	}
-	if host, _, err := net.SplitHostPort(listen); err == nil && onLoopback(host) {
-		l.ConnectionsPerIP = 10_000
-	}
-	return l
 }
 
 // store is where the locks are kept: the named backend, or a node in this process.

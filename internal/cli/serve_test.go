@@ -5,14 +5,11 @@ package cli_test
 import (
 	"context"
 	"crypto/tls"
-	"errors"
 	"fmt"
 	"io"
-	"net"
 	"net/http"
 	"os/exec"
 	"path/filepath"
-	"regexp"
 	"strings"
 	"testing"
 	"time"
@@ -81,34 +78,6 @@ func TestServeClusterTLS(t *testing.T) {
 		text, err := io.ReadAll(res.Body)
 		if err == nil && (res.StatusCode != http.StatusServiceUnavailable || !strings.Contains(string(text), "majority")) {
 			err = fmt.Errorf("%s: %s", res.Status, text)
-		}
-		return err
-	})
-}
-
-// The server closes connections beyond those of --connections-per-address.
-func TestConnectionsPerAddress(t *testing.T) {
-	t.Parallel()
-	addr := fmt.Sprintf("127.0.0.1:%d", testserver.FreePort(t))
-	p := testserver.Start(t, testserver.Command{Path: binary, Args: []string{
-		"serve", "--listen", addr, "--backend", sqliteURL(t), "--connections-per-address", "3",
-	}})
-	p.Await(time.Minute, func(ctx context.Context) error {
-		for range 5 {
-			conn, err := new(net.Dialer).DialContext(ctx, "tcp", addr)
-			if err != nil {
-				return err
-			}
-			defer conn.Close()
-		}
-		res, err := fetch(ctx, http.MethodGet, "http://"+addr+"/metrics", "")
-		if err != nil {
-			return err
-		}
-		defer res.Body.Close()
-		page, err := io.ReadAll(res.Body)
-		if found := regexp.MustCompile(`(?m)^holdfast_quota_rejected_total\{.*quota="connections_per_ip".*\} [1-9]`).Match(page); err == nil && !found {
-			err = errors.New("no connection was closed")
 		}
 		return err
 	})

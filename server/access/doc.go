@@ -32,10 +32,7 @@
 //	- to: ["*"]
 //	  locks: 100
 //	  waiters: 100       # requests that wait for locks
-//	  streams: 10        # event streams
-//	  connections: 50
 //	  requests: 500      # in a second; renewals and releases are not counted
-//	  bytes: 1000000     # of answers and event streams, in a second
 //
 // Unknown keys are errors. A principal has all grants that name it, one of its groups, or "*", which is
 // every principal of the file. What no grant allows is refused.
@@ -57,8 +54,8 @@
 // # Limits
 //
 // For each limit, the first entry that names a principal and has the limit applies. Without one, a
-// principal may use half of what the server bounds for all, and hold any number of locks. Renewals and releases are
-// always served.
+// principal may have half of the waiters and event streams of the server, and hold any number of locks. Renewals and
+// releases are always served.
 //
 // # Identity
 //

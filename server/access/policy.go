@@ -227,7 +227,7 @@ func (p *Policy) limit(number int, l limitText, groups map[string][]string) erro
 		return invalid(field, "given", `with "to"`)
 	}
 	for name, n := range map[string]int{
-		"locks": l.Locks, "waiters": l.Waiters, "streams": l.Streams, "connections": l.Connections, "requests": l.Requests, "bytes": l.Bytes,
+		"locks": l.Locks, "waiters": l.Waiters, "requests": l.Requests,
 	} {
 		if n < 0 {
 			return invalid(field+"."+name, strconv.Itoa(n), "1 or more")
@@ -237,8 +237,7 @@ func (p *Policy) limit(number int, l limitText, groups map[string][]string) erro
 	for name := range to {
 		q := p.quotas[name]
 		p.quotas[name] = server.Quota{
-			Locks: cmp.Or(q.Locks, l.Locks), Waiters: cmp.Or(q.Waiters, l.Waiters), Streams: cmp.Or(q.Streams, l.Streams),
-			Connections: cmp.Or(q.Connections, l.Connections), Requests: cmp.Or(q.Requests, l.Requests), Bytes: cmp.Or(q.Bytes, l.Bytes),
+			Locks: cmp.Or(q.Locks, l.Locks), Waiters: cmp.Or(q.Waiters, l.Waiters), Requests: cmp.Or(q.Requests, l.Requests),
 		}
 	}
 	return err

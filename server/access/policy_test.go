@@ -92,13 +92,13 @@ func TestQuota(t *testing.T) {
 	p := parse(t, example()+`
 limits:
 - {to: [billing], locks: 7}
-- {to: ["group:operators", billing], streams: 3, locks: 8}
-- {to: ["*"], locks: 1, waiters: 2, streams: 9, connections: 4, requests: 5, bytes: 6}
+- {to: ["group:operators", billing], waiters: 3, locks: 8}
+- {to: ["*"], locks: 1, waiters: 2, requests: 5}
 `)
 	for name, want := range map[string]server.Quota{
-		"billing": {Locks: 7, Waiters: 2, Streams: 3, Connections: 4, Requests: 5, Bytes: 6},
-		"oncall":  {Locks: 8, Waiters: 2, Streams: 3, Connections: 4, Requests: 5, Bytes: 6},
-		"idle":    {Locks: 1, Waiters: 2, Streams: 9, Connections: 4, Requests: 5, Bytes: 6},
+		"billing": {Locks: 7, Waiters: 3, Requests: 5},
+		"oncall":  {Locks: 8, Waiters: 3, Requests: 5},
+		"idle":    {Locks: 1, Waiters: 2, Requests: 5},
 		"unknown": {},
 	} {
 		if got := p.Quota(name); got != want {
@@ -130,7 +130,6 @@ func TestParseErrors(t *testing.T) {
 		"limits[1]":                 "limits: [{locks: 1}]",
 		"limits[1].to":              "limits: [{to: [a], locks: 1}]",
 		"limits[1].waiters":         "principals: {a: {}}\nlimits: [{to: [a], waiters: -1}]",
-		"limits[1].bytes":           "principals: {a: {}}\nlimits: [{to: [a], bytes: -1}]",
 		"policy":                    "grant: []",
 	} {
 		_, err := access.Parse([]byte(text))

@@ -62,7 +62,7 @@ func serve(t *testing.T, store *memlock.Store, addr string, cfg server.Config) *
 }
 
 // limits returns limits that are wide enough for the clients of the suite.
-func limits() server.Limits { return server.Limits{Connections: 20_000, ConnectionsPerIP: 10_000} }
+func limits() server.Limits { return server.Limits{Connections: 20_000} }
 
 func open(t backendtest.T, url string) backend.Backend {
 	t.Helper()
