@@ -30,17 +30,6 @@ func tell(table []route) []RouteInfo {
 	return out
 }
 
-// Parse returns the name and the lease in a path.
-func Parse(method, escaped string) (string, string, bool, error) {
-	rt, vars, _ := match(routes(), method, escaped)
-	if rt == nil {
-		return "", "", false, nil
-	}
-	r := &request{route: rt, Request: &http.Request{}}
-	err := r.decodeVars(vars)
-	return r.name, string(r.named), true, err
-}
-
 // Streams returns the number of event streams.
 func (s *Server) Streams() int {
 	s.hub.mu.Lock()

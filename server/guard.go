@@ -59,13 +59,13 @@ func (s *Server) guard(w http.ResponseWriter, r *request) {
 		s.fail(w, r, s.refused(r, Action{}, http.StatusForbidden, err))
 		return
 	}
-	rt, vars, allow := match(s.table, r.Method, r.URL.EscapedPath())
-	if rt == nil {
-		s.noRoute(w, r, allow)
-		return
-	}
-	r.route = rt
-	if err := r.decodeVars(vars); err != nil {
+	s.dispatch(w, r)
+}
+
+// serve is the guard of a request that has a route.
+func (s *Server) serve(w http.ResponseWriter, r *request) {
+	rt := r.route
+	if err := r.checkPath(); err != nil {
 		s.fail(w, r, err)
 		return
 	}
@@ -125,21 +125,6 @@ func (s *Server) identify(r *request) {
 	if s.cfg.Authorize != nil {
 		r.mark = markOf(r.principal)
 	}
-}
-
-func (s *Server) noRoute(w http.ResponseWriter, r *request, allow []string) {
-	if len(allow) == 0 {
-		s.write(w, r, http.StatusNotFound, wire.Problem{
-			Type: wire.TypeNotFound, Title: "Not found", Status: http.StatusNotFound,
-			Detail: "There is nothing at this path. A slash in a lock's name is sent as %2F.",
-		})
-		return
-	}
-	w.Header().Set("Allow", strings.Join(allow, ", "))
-	s.write(w, r, http.StatusMethodNotAllowed, wire.Problem{
-		Type: wire.TypeMethod, Title: "Method not allowed", Status: http.StatusMethodNotAllowed,
-		Detail: "This path has " + strings.Join(allow, ", ") + ".",
-	})
 }
 
 // authorize calls Config.Authorize. Without it, only callers on this host may change the cluster or copy its

@@ -112,10 +112,6 @@ func requestProblem(err error) (wire.Problem, bool) {
 		p.Bound, p.InForce = strconv.Itoa(max(1, limit.InForce)), &limit.InForce
 		return p, true
 	}
-	if bad, ok := errors.AsType[*wire.DecodeError](err); ok {
-		p.Field, p.Detail = bad.Field, bad.Error()
-		return p, true
-	}
 	return p, errors.Is(err, backend.ErrInvalid)
 }
 

@@ -1,13 +1,16 @@
 package server
 
 import (
+	"context"
 	"net/http"
 	"net/url"
+	"path"
 	"slices"
 	"strings"
 	"time"
 
 	"github.com/holdfast-io/holdfast/backend"
+	"github.com/holdfast-io/holdfast/internal/wire"
 )
 
 // Verb is the operation that a request asks for.
@@ -47,7 +50,7 @@ type Action struct {
 // route is a row of the table. Every request must match one.
 type route struct {
 	method  string
-	pattern string // segments; {name} and {lease} match one segment, which is decoded
+	pattern string // of http.ServeMux
 	verb    Verb
 	query   []string // the allowed parameters
 	handle  func(*Server, http.ResponseWriter, *request)
@@ -120,69 +123,81 @@ func (r *request) action() Action {
 	return a
 }
 
-// match finds the route, by the path as it was sent. Segments are split before they are
-// decoded, so that an encoded slash is part of a name, and nothing is cleaned. Without a route,
-// match returns the methods that the path has.
-func match(table []route, method, escaped string) (*route, map[string]string, []string) {
-	if method == http.MethodHead {
-		method = http.MethodGet
-	}
-	var allow []string
-	for i := range table {
-		got, ok := matchPattern(table[i].pattern, escaped)
-		if !ok {
-			continue
+// requestKey is the context key of the *request.
+type requestKey struct{}
+
+// newMux returns the router of a table. Its handlers pass the guard.
+func (s *Server) newMux() *http.ServeMux {
+	mux := http.NewServeMux()
+	for i := range s.table {
+		rt := &s.table[i]
+		pattern := rt.method + " " + rt.pattern
+		if rt.pattern == "/" {
+			pattern += "{$}" // this path only
 		}
-		if table[i].method == method {
-			return &table[i], got, nil
-		}
-		allow = append(allow, table[i].method)
+		mux.HandleFunc(pattern, func(w http.ResponseWriter, req *http.Request) {
+			r, _ := req.Context().Value(requestKey{}).(*request)
+			r.Request, r.route = req, rt
+			s.serve(w, r)
+		})
 	}
-	if slices.Contains(allow, http.MethodGet) {
-		allow = append(allow, http.MethodHead)
-	}
-	return nil, nil, allow
+	return mux
 }
 
-func matchPattern(pattern, escaped string) (map[string]string, bool) {
-	want, got := strings.Split(pattern, "/"), strings.Split(escaped, "/")
-	if len(want) != len(got) {
-		return nil, false
+// unrouted is the answer of the mux to a request without a route.
+type unrouted http.Header
+
+// Header returns the header.
+func (u unrouted) Header() http.Header { return http.Header(u) }
+
+// Write does nothing.
+func (u unrouted) Write(b []byte) (int, error) { return len(b), nil }
+
+// WriteHeader does nothing.
+func (u unrouted) WriteHeader(int) {}
+
+// dispatch serves a request that has a route. A path is never cleaned: a client that sends another one than it means
+// is told so.
+func (s *Server) dispatch(w http.ResponseWriter, r *request) {
+	escaped := r.URL.EscapedPath()
+	clean := path.Clean(escaped) == escaped
+	h, pattern := s.mux.Handler(r.Request)
+	if clean && pattern != "" {
+		s.mux.ServeHTTP(w, r.WithContext(context.WithValue(r.Context(), requestKey{}, r)))
+		return
 	}
-	var vars map[string]string
-	for i, seg := range want {
-		if !strings.HasPrefix(seg, "{") {
-			if seg != got[i] {
-				return nil, false
-			}
-			continue
-		}
-		if vars == nil {
-			vars = make(map[string]string, 2)
-		}
-		vars[strings.Trim(seg, "{}")] = got[i]
+	why := make(unrouted)
+	if clean {
+		h.ServeHTTP(why, r.Request)
 	}
-	return vars, true
+	s.noRoute(w, r, why.Header().Get("Allow"))
 }
 
-// decodeVars decodes the name and the lease once, and validates them.
-func (r *request) decodeVars(vars map[string]string) error {
-	for key, raw := range vars {
-		v, err := url.PathUnescape(raw)
-		if err != nil {
-			return invalid(key, "in the path", "percent-encoded")
-		}
-		switch key {
-		case "action":
-			r.actionName = v
-		case "name":
-			r.name, err = v, backend.ValidateName(v)
-		case "lease":
-			r.named, err = backend.LeaseID(v), backend.ValidateLeaseID(backend.LeaseID(v))
-		}
-		if err != nil {
+func (s *Server) noRoute(w http.ResponseWriter, r *request, allow string) {
+	if allow == "" {
+		s.write(w, r, http.StatusNotFound, wire.Problem{
+			Type: wire.TypeNotFound, Title: "Not found", Status: http.StatusNotFound,
+			Detail: "There is nothing at this path. A slash in a lock's name is sent as %2F.",
+		})
+		return
+	}
+	w.Header().Set("Allow", allow)
+	s.write(w, r, http.StatusMethodNotAllowed, wire.Problem{
+		Type: wire.TypeMethod, Title: "Method not allowed", Status: http.StatusMethodNotAllowed,
+		Detail: "This path has " + allow + ".",
+	})
+}
+
+// checkPath validates what the path names. The mux has decoded it, once.
+func (r *request) checkPath() error {
+	r.name, r.named, r.actionName = r.PathValue("name"), backend.LeaseID(r.PathValue("lease")), r.PathValue("action")
+	if r.name != "" {
+		if err := backend.ValidateName(r.name); err != nil {
 			return err
 		}
+	}
+	if r.named != "" {
+		return backend.ValidateLeaseID(r.named)
 	}
 	return nil
 }

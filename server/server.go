@@ -25,6 +25,7 @@ type Server struct {
 	b           backend.Backend // counted by the metrics
 	caps        backend.Capabilities
 	table       []route
+	mux         *http.ServeMux
 	admission   *admission
 	browsers    sessions
 	audit       *auditor
@@ -88,6 +89,7 @@ func New(b backend.Backend, cfg Config) (*Server, error) {
 	if cfg.Cluster != nil {
 		s.table = append(s.table, clusterRoutes()...)
 	}
+	s.mux = s.newMux()
 	if err := s.register(cfg.Registry); err != nil {
 		return nil, fmt.Errorf("new server: %w", err)
 	}

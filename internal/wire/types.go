@@ -1,9 +1,9 @@
 package wire
 
 import (
-	"bytes"
 	"encoding/json"
 	"fmt"
+	"reflect"
 	"strconv"
 	"time"
 
@@ -20,29 +20,14 @@ func (d Duration) MarshalJSON() ([]byte, error) {
 
 // UnmarshalJSON accepts a string in Go's syntax. A bare number is an error: it has no unit.
 func (d *Duration) UnmarshalJSON(b []byte) error {
-	s, ok := text(b)
-	if !ok {
-		return fmt.Errorf("duration %.40s: must be a string like \"30s\"", b)
-	}
-	v, err := time.ParseDuration(s)
-	if err != nil {
-		return fmt.Errorf("duration %.40q: must be a string like \"30s\"", s)
+	var s string
+	err := json.Unmarshal(b, &s)
+	v, bad := time.ParseDuration(s)
+	if err != nil || bad != nil {
+		return &json.UnmarshalTypeError{Value: fmt.Sprintf("%.40s", b), Type: reflect.TypeFor[Duration]()} // package json adds the field
 	}
 	*d = Duration(v)
 	return nil
-}
-
-// text returns the string that a JSON value is.
-func text(b []byte) (string, bool) {
-	if len(b) < 2 || b[0] != '"' {
-		return "", false
-	}
-	if inside := b[1 : len(b)-1]; bytes.IndexByte(inside, '\\') < 0 {
-		return string(inside), true
-	}
-	var s string
-	err := json.Unmarshal(b, &s)
-	return s, err == nil
 }
 
 // String returns the duration in Go's syntax.
@@ -64,13 +49,11 @@ func (t Time) MarshalJSON() ([]byte, error) {
 
 // UnmarshalJSON accepts any RFC 3339 time.
 func (t *Time) UnmarshalJSON(b []byte) error {
-	s, ok := text(b)
-	if !ok {
+	var s string
+	err := json.Unmarshal(b, &s)
+	v, bad := time.Parse(time.RFC3339Nano, s)
+	if err != nil || bad != nil {
 		return fmt.Errorf("time %.40s: must be RFC 3339", b)
-	}
-	v, err := time.Parse(time.RFC3339Nano, s)
-	if err != nil {
-		return fmt.Errorf("time %.40q: must be RFC 3339", s)
 	}
 	t.Time = v
 	return nil
