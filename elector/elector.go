@@ -156,6 +156,10 @@ func (t *Term) Context() context.Context { return t.lock.Context() }
 // Pass it to every resource that the leader writes to.
 func (t *Term) Token() fence.Token { return t.lock.Token() }
 
+// Lock returns the lock that the term is: its deadline, and each renewal of it, are for what must end before the
+// term can.
+func (t *Term) Lock() *holdfast.Lock { return t.lock }
+
 // Began returns when the elector learnt that it leads. The time has a monotonic reading.
 func (t *Term) Began() time.Time { return t.began }
 

@@ -54,12 +54,6 @@ type app struct {
 // Run runs the command with its arguments, without the program's name, and returns its exit
 // status.
 func Run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.Writer) int {
-	if len(args) > 0 && args[0] == watchdogCommand {
-		return runWatchdog(stdin, args[1:])
-	}
-	if len(args) > 1 && args[0] == execCommand {
-		return gate(args[1:], visible(stderr))
-	}
 	if len(args) == 1 && args[0] == verifyWorkerCommand {
 		return verifyWorker(ctx, stdin, stdout, stderr)
 	}

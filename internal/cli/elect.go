@@ -1,11 +1,11 @@
 package cli
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"strings"
-	"syscall"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -16,7 +16,6 @@ import (
 
 func (a *app) electCommand() *cobra.Command {
 	var o lockOptions
-	var grace time.Duration
 	var once, observe bool
 	cmd := &cobra.Command{
 		Use:   "elect [flags] NAME [-- COMMAND [ARG...]]",
@@ -52,7 +51,10 @@ Exit status: as for "holdfast run".`,
 			if observe {
 				return a.observeElection(cmd.Context(), args[0])
 			}
-			return a.elect(cmd.Context(), args[0], args[1:], &o, grace, once)
+			if once {
+				return a.run(cmd.Context(), args[0], args[1:], &o)
+			}
+			return a.elect(cmd.Context(), args[0], args[1:], &o)
 		},
 	}
 	f := cmd.Flags()
@@ -64,58 +66,43 @@ Exit status: as for "holdfast run".`,
 	cmd.MarkFlagsMutuallyExclusive("once", "observe")
 	o.limit, o.permits = 1, 1
 	cmd.Annotations = map[string]string{ownSignals: "a signal is passed on to the command"}
-	addGrace(cmd, &grace, &o.ttl)
+	o.addGrace(cmd)
 	o.addPassBackend(cmd)
 	f.SortFlags = false
 	return cmd
 }
 
-// elect takes the lock, runs the command and releases the lock. Unless once, it does so again when the
-// lock was lost, until the command ends by itself.
-func (a *app) elect(ctx context.Context, name string, argv []string, o *lockOptions, grace time.Duration, once bool) error {
-	opts, err := o.options()
-	if err != nil {
-		return err
-	}
-	client, done, err := a.clientFor(ctx, o, holdfast.Config{TTL: o.ttl, Owner: o.owner})
+// elect runs the command while it leads, and joins the election again when the leadership was lost, until the
+// command ends by itself.
+func (a *app) elect(ctx context.Context, name string, argv []string, o *lockOptions) error {
+	client, done, err := a.client(ctx, holdfast.Config{TTL: o.ttl, Owner: o.owner})
 	if err != nil {
 		return err
 	}
 	defer done()
-	a.tellScope()
-	opts = append(opts, o.waits()...) // the rest of the wait
-	in, stop := mindSignals()
-	defer stop()
-	for {
-		err := a.runOnce(ctx, client, name, argv, opts, o, grace, in)
-		if once || !errors.Is(err, holdfast.ErrLost) {
-			return err
-		}
-		a.warn("%v; joining the election again", err)
-		if err := restOrSignal(ctx, in); err != nil {
-			return err
-		}
-	}
-}
-
-// restOrSignal pauses, so that a leader who loses repeatedly does not cause a busy loop.
-func restOrSignal(ctx context.Context, in incoming) error {
-	timer := time.NewTimer(time.Second)
-	defer timer.Stop()
-	for {
-		select {
-		case <-timer.C:
-			return nil
-		case <-ctx.Done():
-			return context.Cause(ctx)
-		case <-in.children:
-			reapOrphans()
-		case s := <-in.signals:
-			if n, ok := s.(syscall.Signal); ok && ends(n) {
-				return exitError(128 + int(n))
+	candidate, err := elector.New(client, name, elector.Config{Candidate: o.owner, Value: o.note, Hooks: elector.Hooks{
+		Resigned: func(_ context.Context, _ *elector.Term, err error) {
+			if err != nil {
+				a.warn("%v", err)
 			}
-		}
+		},
+	}})
+	if err != nil {
+		return err
 	}
+	a.tellScope()
+	ctx, in := handleSignals(ctx, func(ctx context.Context) { a.tellHolder(ctx, client, name) })
+	defer in.stop()
+	return candidate.Run(ctx, func(_ context.Context, term *elector.Term) error {
+		defer in.giveBack(ctx)
+		err := a.supervise(ctx, term.Lock(), argv, o, in)
+		if errors.Is(err, holdfast.ErrLost) {
+			a.warn("%v; joining the election again", err)
+			return nil
+		}
+		in.end(cmp.Or[error](err, exitError(exitOK))) // also if the term is lost from here on
+		return err
+	})
 }
 
 func (a *app) observeElection(ctx context.Context, name string) error {

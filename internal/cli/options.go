@@ -20,11 +20,31 @@ type lockOptions struct {
 	owner, note     string
 	atLeast, atMost time.Duration
 	passBackend     bool
+	grace           time.Duration
 }
 
 // addPassBackend adds the flag --pass-backend.
 func (o *lockOptions) addPassBackend(cmd *cobra.Command) {
 	cmd.Flags().BoolVar(&o.passBackend, "pass-backend", false, "let the command inherit HOLDFAST_BACKEND also if it has a password")
+}
+
+// addGrace adds the flag --grace, and the check of it and of the TTL.
+func (o *lockOptions) addGrace(cmd *cobra.Command) {
+	cmd.Flags().DurationVar(&o.grace, "grace", 0, "time between SIGTERM and SIGKILL when the lease cannot be kept (default: a quarter of the TTL, at most 5s)")
+	cmd.PreRunE = func(cmd *cobra.Command, _ []string) error {
+		if !cmd.Flags().Changed("grace") {
+			o.grace = min(o.ttl/4, 5*time.Second)
+		} else if o.grace < 0 {
+			return usageError("grace", "%s: must be 0s or more", o.grace)
+		}
+		if o.ttl <= 0 {
+			return usageError("ttl", "%s: must be above 0s", o.ttl)
+		}
+		if o.grace >= o.ttl/2 {
+			return usageError("grace", "%s: must be under half of the TTL, %s", o.grace, o.ttl)
+		}
+		return nil
+	}
 }
 
 func (o *lockOptions) add(cmd *cobra.Command) {
@@ -40,7 +60,6 @@ func (o *lockOptions) add(cmd *cobra.Command) {
 	f.DurationVar(&o.atLeast, "at-least", 0, "hold the lock at least this long, even if the command ends sooner")
 	f.DurationVar(&o.atMost, "at-most", 0, "hold the lock no longer than this")
 	cmd.MarkFlagsMutuallyExclusive("try", "wait")
-	cmd.PreRun = nil
 	f.SortFlags = false
 	cmd.PersistentPreRun = func(cmd *cobra.Command, _ []string) {
 		o.waitGiven, o.limitGiven = cmd.Flags().Changed("wait"), cmd.Flags().Changed("limit")

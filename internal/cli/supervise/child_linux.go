@@ -1,12 +1,11 @@
 //go:build !holdfast_posix
 
-package cli
+package supervise
 
 import (
 	"errors"
 	"os"
 	"syscall"
-	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -14,23 +13,19 @@ import (
 // thisProgram is the file that this process runs, even if it was replaced or removed since.
 func thisProgram() string { return "/proc/self/exe" }
 
-// bootTime reads CLOCK_BOOTTIME, which is the same for all processes of the machine and
-// includes the time for which it was suspended.
-func bootTime() time.Duration { return readClock(unix.CLOCK_BOOTTIME) }
-
 // dieWithParent has the kernel kill a process when its parent dies.
 func dieWithParent(attr *syscall.SysProcAttr) { attr.Pdeathsig = syscall.SIGKILL }
 
-// changes is what wait needs to see the changes of a child: nothing, the kernel waits.
+// changes is what Wait needs to see the changes of a child: nothing, the kernel waits.
 type changes struct{}
 
 func childChanges() changes { return changes{} }
 
-// wait waits until the command has stopped or ended. A command that ended is reaped.
-func (c *child) wait(killGroup func() bool) (syscall.WaitStatus, error) {
+// Wait waits until the command has stopped or ended. A command that ended is reaped.
+func (c *Child) Wait(killGroup func() bool) (syscall.WaitStatus, error) {
 	for {
 		var info unix.Siginfo
-		err := unix.Waitid(unix.P_PID, c.pid, &info, unix.WEXITED|unix.WSTOPPED|unix.WNOWAIT, nil)
+		err := unix.Waitid(unix.P_PID, c.Pid, &info, unix.WEXITED|unix.WSTOPPED|unix.WNOWAIT, nil)
 		if errors.Is(err, unix.EINTR) {
 			continue
 		}
@@ -39,10 +34,10 @@ func (c *child) wait(killGroup func() bool) (syscall.WaitStatus, error) {
 		}
 		c.mu.Lock()
 		if info.Code != cldStopped && killGroup() {
-			_ = syscall.Kill(-c.pid, syscall.SIGKILL) // the rest of the group
+			_ = syscall.Kill(-c.Pid, syscall.SIGKILL) // the rest of the group
 		}
 		var ws syscall.WaitStatus
-		_, err = syscall.Wait4(c.pid, &ws, syscall.WUNTRACED, nil)
+		_, err = syscall.Wait4(c.Pid, &ws, syscall.WUNTRACED, nil)
 		c.reaped = err == nil && !ws.Stopped()
 		c.mu.Unlock()
 		return ws, os.NewSyscallError("wait4", err)

@@ -7,6 +7,8 @@ import (
 
 	"golang.org/x/sys/unix"
 	"golang.org/x/term"
+
+	"github.com/holdfast-io/holdfast/internal/cli/supervise"
 )
 
 // terminal returns the descriptor of the terminal that this process reads from and is in the
@@ -26,6 +28,14 @@ type control struct {
 	// such as a pager, may need the keys, the command is put in the foreground only when it
 	// reads from the terminal.
 	first bool
+}
+
+// fromStart returns the terminal whose foreground the command is put in when it is started; -1: none.
+func (t control) fromStart() int {
+	if !t.first {
+		return -1
+	}
+	return t.tty
 }
 
 func (a *app) controlTerminal() control {
@@ -53,14 +63,14 @@ func setForeground(tty, group int) {
 // too, so that the shell gets the terminal. The watchdog continues to count.
 func (w *supervisor) await(t control) int {
 	for {
-		ws, err := w.child.wait(w.condemned.Load)
+		ws, err := w.child.Wait(w.condemned.Load)
 		if err != nil {
 			w.app.warn("%v", err)
 			return exitInternal
 		}
 		if !ws.Stopped() {
 			w.takeBack(t)
-			return exitStatus(ws)
+			return supervise.ExitStatus(ws)
 		}
 		w.stopped(t, ws.StopSignal())
 	}
@@ -68,23 +78,23 @@ func (w *supervisor) await(t control) int {
 
 // stopped decides how to react to a stopped command.
 func (w *supervisor) stopped(t control, by syscall.Signal) {
-	ours := t.tty >= 0 && (foreground(t.tty) == syscall.Getpgrp() || foreground(t.tty) == w.child.pid)
+	ours := t.tty >= 0 && (foreground(t.tty) == syscall.Getpgrp() || foreground(t.tty) == w.child.Pid)
 	switch {
 	case ours && (by == syscall.SIGTTIN || by == syscall.SIGTTOU):
 		// It needs the terminal, and may have it.
-		setForeground(t.tty, w.child.pid)
+		setForeground(t.tty, w.child.Pid)
 	case t.tty >= 0:
 		w.takeBack(t)
 		stop(0) // the whole job, for its shell
 		if t.first && foreground(t.tty) == syscall.Getpgrp() {
-			setForeground(t.tty, w.child.pid)
+			setForeground(t.tty, w.child.Pid)
 		} // else it continues in the background
 	case w.toStop.Swap(false):
 		stop(os.Getpid())
 	default:
 		return // another process stopped it, and can continue it
 	}
-	_ = w.child.signal(syscall.SIGCONT)
+	_ = w.child.Signal(syscall.SIGCONT)
 }
 
 // stop stops this process, or its group if pid is 0, and returns when this process was continued. Kill may return before
@@ -101,7 +111,7 @@ func stop(pid int) {
 
 // takeBack puts this process into the foreground again, if the command was there.
 func (w *supervisor) takeBack(t control) {
-	if t.tty >= 0 && foreground(t.tty) == w.child.pid {
+	if t.tty >= 0 && foreground(t.tty) == w.child.Pid {
 		setForeground(t.tty, syscall.Getpgrp())
 	}
 }

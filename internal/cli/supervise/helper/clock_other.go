@@ -1,6 +1,6 @@
 //go:build unix && !netbsd && (!linux || holdfast_posix)
 
-package cli
+package helper
 
 import "golang.org/x/sys/unix"
 

@@ -1,12 +1,10 @@
 //go:build unix
 
-package cli
+package supervise
 
 import (
 	"errors"
 	"fmt"
-	"io"
-	"io/fs"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -19,27 +17,27 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/holdfast-io/holdfast/internal/cli/supervise/helper"
 )
 
-// child is the command that runs under the lock, in a process group of its own.
-type child struct {
-	pid     int
+// Child is the command that runs under the lock, in a process group of its own.
+type Child struct {
+	// Pid is the ID of the process and of its group.
+	Pid     int
 	changes changes
 
 	mu     sync.Mutex // prevents use of the process ID after it was reaped
 	reaped bool
 }
 
-// execCommand is the hidden subcommand that becomes the command: see gate.
-const execCommand = "internal-exec"
-
-// startChild starts a process that will become the command, in a group of its own from the
+// StartChild starts a process that will become the command, in a group of its own from the
 // start. It waits until the returned function releases it. By then the watchdog must know the
 // group, so that at no moment a command runs that nothing would kill. Where dieWithParent has an effect,
 // the kernel kills the process when the thread that started it dies, so the caller's goroutine must be
-// locked to its thread and outlive the command. With a terminal, the command's group is put in its
-// foreground, if it is to be there from the start.
-func startChild(argv, env []string, stdio [3]*os.File, t control) (*child, func() error, error) {
+// locked to its thread and outlive the command. The command's group is put in the foreground of the terminal
+// whose descriptor tty is, unless that is negative. A stream of stdio that is nil is closed for the command.
+func StartChild(argv, env []string, stdio [3]*os.File, tty int) (*Child, func() error, error) {
 	path, err := exec.LookPath(argv[0])
 	if err != nil {
 		return nil, nil, err
@@ -51,20 +49,20 @@ func startChild(argv, env []string, stdio [3]*os.File, t control) (*child, func(
 	defer gate.Close() //nolint:errcheck // the child has its own
 	attr := &syscall.SysProcAttr{Setpgid: true}
 	dieWithParent(attr)
-	if t.first {
-		attr.Foreground, attr.Ctty = true, t.tty
+	if tty >= 0 {
+		attr.Foreground, attr.Ctty = true, tty
 	}
 	files, own := passedFiles(stdio)
 	changes := childChanges()
 	pid, _, err := syscall.StartProcess( //nolint:gosec // this is what it is for
-		thisProgram(), append([]string{"holdfast", execCommand, strconv.Itoa(own), path}, argv...),
+		thisProgram(), append([]string{"holdfast", helper.Gate, strconv.Itoa(own), path}, argv...),
 		&syscall.ProcAttr{Env: env, Files: append(files, gate.Fd()), Sys: attr},
 	)
 	runtime.KeepAlive(stdio)
 	if err != nil {
 		return nil, nil, errors.Join(fmt.Errorf("start: %w", err), open.Close())
 	}
-	return &child{pid: pid, changes: changes}, func() error {
+	return &Child{Pid: pid, changes: changes}, func() error {
 		_, err := open.Write([]byte{1})
 		return errors.Join(err, open.Close())
 	}, nil
@@ -92,69 +90,42 @@ func passedFiles(stdio [3]*os.File) ([]uintptr, int) {
 	}
 }
 
-// gate is the main function of the process that becomes the command. Its arguments are the
-// descriptor of the pipe, the path, and the arguments with the command's own name first. It
-// executes the command when a byte arrives. When the pipe ends without one, the process that
-// holds the lock is gone.
-func gate(args []string, stderr io.Writer) int {
-	if len(args) < 3 {
-		return exitInternal
-	}
-	fd, err := strconv.Atoi(args[0])
-	if err != nil {
-		return exitInternal
-	}
-	args = args[1:]
-	pipe := os.NewFile(uintptr(fd), "gate")
-	if n, err := pipe.Read(make([]byte, 1)); n != 1 {
-		fmt.Fprintf(stderr, "holdfast: %s was not started: %v\n", args[1], err)
-		return exitInternal
-	}
-	_ = pipe.Close()
-	err = syscall.Exec(args[0], args[1:], os.Environ()) //nolint:gosec // this is what it is for
-	fmt.Fprintf(stderr, "holdfast: %s: %v\n", args[1], err)
-	if errors.Is(err, fs.ErrNotExist) {
-		return 127
-	}
-	return 126
-}
-
-// signal sends s to the whole group, unless the command was reaped: after that its ID may
+// Signal sends s to the whole group, unless the command was reaped: after that its ID may
 // belong to another process. It returns EPERM if the command belongs to another user: the group's other processes have got the
 // signal.
-func (c *child) signal(s syscall.Signal) error {
+func (c *Child) Signal(s syscall.Signal) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.reaped {
 		return nil
 	}
-	_ = syscall.Kill(-c.pid, s)
-	return syscall.Kill(c.pid, 0)
+	_ = syscall.Kill(-c.Pid, s)
+	return syscall.Kill(c.Pid, 0)
 }
 
-// foreign reports whether processes of another user are left in the group after the command was reaped and the rest of the
+// Foreign reports whether processes of another user are left in the group after the command was reaped and the rest of the
 // group killed. Processes that were killed may need a moment to end, and are in the group until they are reaped.
-func (c *child) foreign() bool {
+func (c *Child) Foreign() bool {
 	again := time.NewTicker(10 * time.Millisecond)
 	defer again.Stop()
 	for timeout := time.After(time.Second); ; {
-		err := syscall.Kill(-c.pid, 0)
+		err := syscall.Kill(-c.Pid, 0)
 		if errors.Is(err, syscall.ESRCH) {
 			return false
 		}
 		select {
 		case <-again.C:
-			reapOrphans()
+			ReapOrphans()
 		case <-timeout:
 			return errors.Is(err, syscall.EPERM)
 		}
 	}
 }
 
-// reapOrphans reaps the processes that the kernel has handed to this one, which is then PID 1 or a subreaper, when their
+// ReapOrphans reaps the processes that the kernel has handed to this one, which is then PID 1 or a subreaper, when their
 // parent ended, and that have ended too. It leaves alone the process IDs of own, and the group of this process: there are
 // programs that a library has started and waits for. It does nothing where there is no /proc.
-func reapOrphans(own ...int) {
+func ReapOrphans(own ...int) {
 	lists, _ := filepath.Glob("/proc/self/task/*/children")
 	for _, list := range lists {
 		text, _ := os.ReadFile(list) //nolint:gosec // of the kernel
@@ -167,9 +138,9 @@ func reapOrphans(own ...int) {
 	}
 }
 
-// exitStatus returns the command's own status, or 128 plus the signal that ended it, as a shell
+// ExitStatus returns the command's own status, or 128 plus the signal that ended it, as a shell
 // does.
-func exitStatus(ws syscall.WaitStatus) int {
+func ExitStatus(ws syscall.WaitStatus) int {
 	if ws.Signaled() {
 		return 128 + int(ws.Signal())
 	}

@@ -3,7 +3,7 @@
 // This file supervises a command with what POSIX has: on macOS and the BSDs, and for tests on Linux with the build tag
 // holdfast_posix.
 
-package cli
+package supervise
 
 import (
 	"os"
@@ -22,10 +22,6 @@ func thisProgram() string {
 	return path
 }
 
-// bootTime reads a clock that is the same for all processes of the machine and is never set. On macOS and OpenBSD it
-// includes the time for which the machine was suspended.
-func bootTime() time.Duration { return readClock(monotonic) }
-
 // dieWithParent does nothing: POSIX has no such thing. The watchdog kills the command when its parent dies.
 func dieWithParent(*syscall.SysProcAttr) {}
 
@@ -39,15 +35,15 @@ func childChanges() changes {
 	return c
 }
 
-// missedChange is how late wait sees a change whose signal was lost.
+// missedChange is how late Wait sees a change whose signal was lost.
 const missedChange = time.Second
 
-// wait waits until the command has stopped or ended. A command that ended is reaped.
+// Wait waits until the command has stopped or ended. A command that ended is reaped.
 //
 // It asks without waiting, and holds the lock while it does, so that no signal is sent to a command that was reaped. The
 // rest of the group is killed after the command was reaped: its ID cannot be that of another group while a member lives,
 // and if none lives, another process had to take the ID and make it its group within these two system calls.
-func (c *child) wait(killGroup func() bool) (syscall.WaitStatus, error) {
+func (c *Child) Wait(killGroup func() bool) (syscall.WaitStatus, error) {
 	again := time.NewTicker(missedChange)
 	defer again.Stop()
 	for {
@@ -63,11 +59,11 @@ func (c *child) wait(killGroup func() bool) (syscall.WaitStatus, error) {
 }
 
 // poll reports whether the command has stopped or ended since it was asked last.
-func (c *child) poll(killGroup func() bool) (syscall.WaitStatus, bool, error) {
+func (c *Child) poll(killGroup func() bool) (syscall.WaitStatus, bool, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	var ws syscall.WaitStatus
-	pid, err := syscall.Wait4(c.pid, &ws, syscall.WNOHANG|syscall.WUNTRACED, nil)
+	pid, err := syscall.Wait4(c.Pid, &ws, syscall.WNOHANG|syscall.WUNTRACED, nil)
 	switch {
 	case err != nil:
 		return ws, false, os.NewSyscallError("wait4", err)
@@ -77,7 +73,7 @@ func (c *child) poll(killGroup func() bool) (syscall.WaitStatus, bool, error) {
 		c.reaped = true
 		signal.Stop(c.changes)
 		if killGroup() {
-			_ = syscall.Kill(-c.pid, syscall.SIGKILL)
+			_ = syscall.Kill(-c.Pid, syscall.SIGKILL)
 		}
 	}
 	return ws, true, nil
