@@ -90,14 +90,14 @@ func tooOld(err error) error {
 // attempts returns the errors of the attempts to connect, in their order: at each address, and with and without TLS. Any other error
 // is the only one.
 func attempts(err error) []error {
-	connect, ok := errors.AsType[*pgconn.ConnectError](err)
+	unconnected, ok := errors.AsType[*pgconn.ConnectError](err)
 	if !ok {
 		return []error{err}
 	}
-	if all, ok := connect.Unwrap().(interface{ Unwrap() []error }); ok {
+	if all, ok := unconnected.Unwrap().(interface{ Unwrap() []error }); ok {
 		return all.Unwrap()
 	}
-	return []error{connect.Unwrap()}
+	return []error{unconnected.Unwrap()}
 }
 
 // answer returns the answer of the server to the last attempt; nil: there was none.
@@ -124,8 +124,8 @@ func transient(err error) bool {
 // broken reports whether the connection broke, perhaps while it was idle. A connection that could
 // not be established is not broken.
 func broken(err error) bool {
-	var connect *pgconn.ConnectError
-	if errors.As(err, &connect) || errors.Is(err, context.DeadlineExceeded) || errors.Is(err, context.Canceled) {
+	var unconnected *pgconn.ConnectError
+	if errors.As(err, &unconnected) || errors.Is(err, context.DeadlineExceeded) || errors.Is(err, context.Canceled) {
 		return false
 	}
 	return !ofRequest(err)

@@ -56,38 +56,6 @@ func TestDocs(t *testing.T) {
 	}
 }
 
-// The test finds the faults that it must find, and reports them at their lines.
-func TestDocsCatches(t *testing.T) {
-	t.Parallel()
-	cases := map[string]struct{ text, fault string }{
-		"call.md":     {"```go\nlocks.Obtain(ctx)\n```\n", "call.md:2: locks.Obtain undefined"},
-		"unused.md":   {"\n```go\nlock, err := locks.Acquire(ctx, \"a\")\n```\n", "unused.md:3: declared and not used: lock"},
-		"result.md":   {"```go\nfunc f() { return 1 }\n```\n", "result.md:2: too many return values"},
-		"program.md":  {"```go\npackage main\n\nfunc main() { f() }\n```\n", "program.md:4: undefined: f"},
-		"test.md":     {"```go\nfunc TestX(t *testing.T) { t.Fatal(\"no\") }\n```\n", "test.md:2: no"},
-		"syntax.md":   {"```go\nif {\n```\n", "syntax.md:1: it is not Go"},
-		"given.md":    {"<!-- given: db *sql.DB -->\n```go\nfmt.Println(db.Nothing)\n```\n", "given.md:3: db.Nothing undefined"},
-		"copy.md":     {"<!-- in: internal/e2e/doc.go -->\n```go\npackage e3e\n```\n", "copy.md:2: internal/e2e/doc.go has no such lines"},
-		"goodcopy.md": {"<!-- in: internal/e2e/doc.go -->\n```go\npackage e2e\n```\n", ""},
-		"leftout.md":  {"<!-- not compiled: it is old -->\n```go\nnothing of this\n```\n", ""},
-		"good.md":     {"<!-- given: db *sql.DB -->\n\n```go\nfmt.Println(db.Stats(), time.Now())\n```\n", ""},
-		"goodtest.md": {"```go\nimport \"testing\"\n\nfunc TestX(t *testing.T) { t.Log(time.Now()) }\n```\n", ""},
-	}
-	var blocks []goBlock
-	for page, c := range cases {
-		blocks = append(blocks, goBlocks(page, c.text)...)
-	}
-	got := strings.Join(checkBlocks(t, blocks), "\n")
-	for page, c := range cases {
-		if c.fault == "" && regexp.MustCompile(`\b`+page).MatchString(got) || !strings.Contains(got, c.fault) {
-			t.Errorf("%s: %q is not in the report", page, c.fault)
-		}
-	}
-	if t.Failed() {
-		t.Log(got)
-	}
-}
-
 // goBlock is one block of Go on a page.
 type goBlock struct {
 	page string

@@ -62,13 +62,7 @@ func policyRules() []policyRule {
 		{"modules", "a program that imports one package gets the requirements of one: our modules form a tree above a root that requires nothing; see docs/adr/0010-a-module-for-each-store.md", checkModules},
 		{"dependencies", "whoever adds a requirement says why, where readers look for it; and a page that grows without bound is not read", checkDependencies},
 		{"command", "the command that people install has no test harness in it", checkCommand},
-		{"no-init", "importing a package has no side effects: programs call what they need", checkNoInit},
-		{"no-globals", "two clients in one process share nothing: package-level variables are sentinel errors, embedded files, texts that the linker sets, and assertions to _", checkNoGlobals},
-		{"package-doc", "a folder is explained in one place", checkPackageDoc},
-		{"doc-comments", "every exported name is explained, in sentences", checkDocComments},
 		{"file-size", "a file is read in one go: 500 lines is the aim, 600 the limit", checkFileSize},
-		{"backend-files", "whoever knows one backend finds the way in all of them", checkBackendFiles},
-		{"no-sleep", "a sleep ends neither with its context nor with the event it waits for: use a timer and select", checkNoSleep},
 	}
 }
 
@@ -190,102 +184,6 @@ func (s *goSource) imports() map[string]*ast.ImportSpec {
 	return specs
 }
 
-func checkNoInit(m *moduleSources) []string {
-	var faults []string
-	for s := range m.code() {
-		for _, d := range s.file.Decls {
-			if s.file.Name.Name == "helper" {
-				continue // two processes of the command must start within a few milliseconds: its init says how
-			}
-			if f, ok := d.(*ast.FuncDecl); ok && f.Recv == nil && f.Name.Name == "init" {
-				faults = append(faults, m.at(f)+": func init")
-			}
-		}
-	}
-	return faults
-}
-
-func checkNoGlobals(m *moduleSources) []string {
-	var faults []string
-	for s := range m.code() {
-		for _, d := range s.file.Decls {
-			g, ok := d.(*ast.GenDecl)
-			if !ok || g.Tok != token.VAR {
-				continue
-			}
-			for _, spec := range g.Specs {
-				v := spec.(*ast.ValueSpec)
-				for i, name := range v.Names {
-					if !goodGlobal(g, v, i) {
-						faults = append(faults, fmt.Sprintf("%s: var %s", m.at(name), name.Name))
-					}
-				}
-			}
-		}
-	}
-	return faults
-}
-
-// goodGlobal allows assertions, embedded files, texts that the linker sets, and sentinel errors.
-func goodGlobal(g *ast.GenDecl, v *ast.ValueSpec, i int) bool {
-	if v.Names[i].Name == "_" {
-		return true
-	}
-	directive := func(text string) bool {
-		return slices.ContainsFunc([]*ast.CommentGroup{g.Doc, v.Doc}, func(doc *ast.CommentGroup) bool {
-			return doc != nil && slices.ContainsFunc(doc.List, func(c *ast.Comment) bool { return strings.HasPrefix(c.Text, text) })
-		})
-	}
-	if directive("//go:embed ") {
-		return true
-	}
-	if id, ok := v.Type.(*ast.Ident); ok && id.Name == "string" && len(v.Values) == 0 && directive("//nolint:gochecknoglobals // the linker sets it") {
-		return true
-	}
-	name := v.Names[i].Name
-	if !strings.HasPrefix(name, "Err") && !strings.HasPrefix(name, "err") || i >= len(v.Values) {
-		return false
-	}
-	switch value := v.Values[i].(type) {
-	case *ast.CallExpr:
-		return isSelector(value.Fun, "errors", "New") || isSelector(value.Fun, "fmt", "Errorf")
-	case *ast.SelectorExpr: // another package's sentinel under our name
-		return strings.HasPrefix(value.Sel.Name, "Err")
-	default:
-		return false
-	}
-}
-
-func isSelector(e ast.Expr, pkg, name string) bool {
-	sel, ok := e.(*ast.SelectorExpr)
-	if !ok || sel.Sel.Name != name {
-		return false
-	}
-	x, ok := sel.X.(*ast.Ident)
-	return ok && x.Name == pkg
-}
-
-func checkNoSleep(m *moduleSources) []string {
-	var faults []string
-	for s := range m.code() {
-		spec, ok := s.imports()["time"]
-		if !ok {
-			continue
-		}
-		pkg := "time"
-		if spec.Name != nil {
-			pkg = spec.Name.Name
-		}
-		ast.Inspect(s.file, func(n ast.Node) bool {
-			if e, ok := n.(ast.Expr); ok && isSelector(e, pkg, "Sleep") {
-				faults = append(faults, m.at(n)+": time.Sleep")
-			}
-			return true
-		})
-	}
-	return faults
-}
-
 func checkFileSize(m *moduleSources) []string {
 	const limit = 600
 	var faults []string
@@ -295,45 +193,4 @@ func checkFileSize(m *moduleSources) []string {
 		}
 	}
 	return faults
-}
-
-func checkBackendFiles(m *moduleSources) []string {
-	var faults []string
-	for _, folder := range m.folders() {
-		if ok, _ := path.Match("backend/*lock", folder); !ok {
-			continue
-		}
-		for _, name := range []string{"doc.go", "errors.go", "example_test.go", path.Base(folder) + ".go"} {
-			if name == "errors.go" && path.Base(folder) == "memlock" {
-				continue // it has no client library whose errors it could map
-			}
-			if !m.names[path.Join(folder, name)] {
-				faults = append(faults, folder+": there is no "+name)
-			}
-		}
-		text := m.packageDoc(path.Join(folder, "doc.go"))
-		for _, heading := range []string{"Guarantees", "How it works", "Requires", "URL", "When the lock is lost", "Do not use when"} {
-			if !strings.Contains("\n"+text, "\n# "+heading+"\n") {
-				faults = append(faults, fmt.Sprintf("%s/doc.go: there is no heading %q", folder, "# "+heading))
-			}
-		}
-		suite := func(s *goSource) bool { // remotelock's needs the server, which belongs to another module
-			_, ok := s.imports()[m.path+"/backend/backendtest"]
-			return ok && s.test && (s.folder == folder || s.folder == "internal/e2e/"+path.Base(folder))
-		}
-		if !slices.ContainsFunc(m.sources, suite) {
-			faults = append(faults, folder+": no test runs the suite of backend/backendtest")
-		}
-	}
-	return faults
-}
-
-// packageDoc returns the text above the package clause of one file.
-func (m *moduleSources) packageDoc(name string) string {
-	for _, s := range m.sources {
-		if s.name == name && s.file.Doc != nil {
-			return s.file.Doc.Text()
-		}
-	}
-	return ""
 }

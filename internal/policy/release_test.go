@@ -9,6 +9,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -187,7 +188,7 @@ func copySources(t *testing.T, to string) {
 		switch {
 		case err != nil:
 			return err
-		case d.IsDir() && leave(path) != nil:
+		case d.IsDir() && slices.Contains([]string{".git", "bin", ".data", ".screenshots"}, path):
 			return fs.SkipDir
 		case path == ".git": // a file in a linked worktree: git would commit to the branch of that
 			return nil
