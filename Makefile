@@ -28,7 +28,6 @@ help: ## print this
 
 .PHONY: run
 run: build ## start a server on 127.0.0.1:7420 that keeps its leases in .data (ADDRESS= DATA=)
-	@mkdir -p '$(DATA)' && chmod 700 '$(DATA)'
 	@echo
 	@echo 'Holdfast starts on http://$(ADDRESS), with what it keeps in $(DATA). Ctrl-C ends it.'
 	@echo 'The dashboard is http://$(ADDRESS)/. In another terminal:'
@@ -37,7 +36,7 @@ run: build ## start a server on 127.0.0.1:7420 that keeps its leases in .data (A
 	@echo '  bin/holdfast ls  --backend holdfast://$(ADDRESS)'
 	@echo "  curl -X POST http://$(ADDRESS)/v1/locks/order:123 -d '{\"ttl\":\"30s\"}'"
 	@echo
-	@exec bin/holdfast serve --listen '$(ADDRESS)' --backend 'embedded://$(DATA)'
+	@exec bin/holdfast serve --listen '$(ADDRESS)' --data-dir '$(DATA)'
 
 .PHONY: build
 build: ## build bin/holdfast
@@ -56,6 +55,7 @@ cross: ## compile the command for macOS and the BSDs, and vet on Linux what supe
 .PHONY: deps
 deps: ## install what the tests need, if it is missing (apt, as root or with sudo; some is built once, outside of this folder)
 	@scripts/install-test-deps
+	@scripts/tool etcd >/dev/null
 	@scripts/tool consul >/dev/null
 	@scripts/tool kube-apiserver >/dev/null
 	@scripts/tool promtool >/dev/null

@@ -1,6 +1,6 @@
-// What the page says around the list: the server, the cluster, the client, and what needs attention.
+// What the page says around the list: the server, the client, and what needs attention.
 import { byId, element, setText, show } from "./dom.js";
-import { clusterText, searchOf, visible } from "./state.js";
+import { searchOf, visible } from "./state.js";
 
 const clock = (ms) => new Date(ms).toTimeString().slice(0, 5);
 
@@ -12,14 +12,6 @@ export const server = (session) => {
   if (session.cookie) who += session.break ? ", may break until " + clock(Date.parse(session.ends_at)) : ", reads only";
   setText(byId("who"), visible(who));
   show(byId("sign-out"), session.cookie);
-};
-
-export const cluster = (status) => {
-  show(byId("cluster-fact"), status !== null);
-  if (status === null) return;
-  const { text, bad } = clusterText(status);
-  setText(byId("cluster"), visible(text));
-  byId("cluster").classList.toggle("bad", bad);
 };
 
 // link says how current the page is. Only the words are announced, not the seconds.

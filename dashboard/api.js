@@ -44,7 +44,6 @@ export const page = async (after) => call("/v1/locks?limit=1000" + (after ? "&af
 export const lock = async (name) => call(pathOf(name));
 export const whoAmI = async () => (await call("/v1/session")).body;
 export const losses = async () => (await call("/v1/losses")).body.losses;
-export const cluster = async () => (await call("/v1/cluster")).body;
 export const ready = async () => (await call("/readyz")).body;
 
 export const signIn = async (token, breaks) =>

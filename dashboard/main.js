@@ -149,13 +149,6 @@ const readAbout = async () => {
     page.unready = "No lock is granted: " + e.message;
   });
   await readLosses();
-  if (page.session.cluster) {
-    about.cluster(await api.cluster().catch((e) => {
-      if (e.status !== 403) throw e;
-      page.session.cluster = false; // it needs a right that the user does not have
-      return null;
-    }));
-  }
   drawLink();
 };
 
@@ -250,7 +243,6 @@ const listen = () => {
 const begin = async () => {
   page.session = await api.whoAmI();
   about.server(page.session);
-  about.cluster(null);
   page.aboutAt = -Infinity;
   show(byId("sign-in"), false);
   showView();

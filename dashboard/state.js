@@ -218,13 +218,3 @@ export const searchOf = (view) => {
   if (view.lock) q.set("lock", view.lock);
   return "?" + q;
 };
-
-// clusterText returns the state of the cluster in words, and whether it needs attention.
-export const clusterText = (s) => {
-  if (s.waiting) return { text: "waits: " + s.waiting, bad: true };
-  if (s.members.length < 2) return { text: "one node", bad: false };
-  const running = s.members.filter((m) => m.state === "running").length;
-  const away = s.members.filter((m) => m.state !== "running").map((m) => m.name + " " + m.state);
-  const text = [s.leader ? "leader " + s.leader : "no leader", running + " of " + s.members.length + " running", "quorum " + s.majority, ...away].join(", ");
-  return { text, bad: away.length > 0 || !s.leader };
-};

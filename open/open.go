@@ -13,7 +13,6 @@
 //	kubernetes://namespace         Kubernetes
 //	mysql://host/database          MariaDB or MySQL; mysql+getlock:// with its user locks
 //	holdfast://host:7420           a Holdfast server; holdfasts:// with TLS
-//	embedded:///path               an etcd in this process
 //
 // The package of each backend documents the parameters of its URLs. An unknown parameter is an
 // error.
@@ -78,7 +77,6 @@ func schemes() map[string]opener {
 		"holdfast":          openRemote,
 		"holdfasts":         openRemote,
 		"holdfast+unix":     openRemote,
-		"embedded":          openEmbedded,
 	}
 }
 

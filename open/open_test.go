@@ -21,7 +21,7 @@ func TestMain(m *testing.M) { leaktest.Main(m) }
 func TestURL(t *testing.T) {
 	t.Parallel()
 	for _, url := range []string{
-		"memory://", "sqlite://" + filepath.Join(t.TempDir(), "locks.db"), "embedded://" + filepath.Join(t.TempDir(), "etcd"),
+		"memory://", "sqlite://" + filepath.Join(t.TempDir(), "locks.db"),
 	} {
 		b, err := open.URL(t.Context(), url, open.Options{})
 		if err != nil {
@@ -73,7 +73,7 @@ func TestBadURL(t *testing.T) {
 		"postgres+advisory://u:" + secret + "@h:x/d", "postgres+advisory://h/d?" + secret + "=1", "postgres+advisory://h/d?max_conns=4&x=" + secret,
 		"mysql+getlock://u:" + secret + "@h:x/d", "mysql+getlock://h/d?" + secret + "=1",
 		"mysql://u:" + secret + "@h:x/d", "mysql://h/d?" + secret + "=1",
-		"postgres://u:" + secret + "@h:x/d", "postgres://u:" + secret + "#@h/d", "postgres://u:" + secret + "%zz@h/d", "embedded://u:" + secret + "@h/x", "embedded:x",
+		"postgres://u:" + secret + "@h:x/d", "postgres://u:" + secret + "#@h/d", "postgres://u:" + secret + "%zz@h/d",
 	} {
 		b, err := open.URL(t.Context(), url, open.Options{})
 		if err == nil {

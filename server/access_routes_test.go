@@ -16,7 +16,7 @@ import (
 func rights() map[server.Verb]string {
 	return map[server.Verb]string{
 		server.Acquire: "acquire", server.Renew: "acquire", server.Release: "acquire", server.RenewMany: "acquire", server.Batch: "acquire",
-		server.Read: "read", server.List: "read", server.Watch: "read", server.Break: "break", server.Manage: "admin",
+		server.Read: "read", server.List: "read", server.Watch: "read", server.Break: "break",
 		server.Session: "", server.Status: "",
 	}
 }
@@ -38,22 +38,20 @@ principals:
   only-acquire: {tokens: [` + hash("acquire") + `]}
   only-read: {tokens: [` + hash("read") + `]}
   only-break: {tokens: [` + hash("break") + `]}
-  only-admin: {tokens: [` + hash("admin") + `]}
 grants:
 - {to: [only-acquire], locks: ["*"], verbs: [acquire]}
 - {to: [only-read], locks: ["*"], verbs: [read]}
 - {to: [only-break], locks: ["*"], verbs: [break]}
-- {to: [only-admin], locks: ["*"], verbs: [admin]}
 - {to: [app], locks: [team-a], verbs: [acquire, read]}
-- {to: [oncall], locks: ["*"], verbs: [read, break, admin]}
+- {to: [oncall], locks: ["*"], verbs: [read, break]}
 `))
 	if err != nil {
 		t.Fatal(err)
 	}
-	a := start(t, server.Config{Cluster: &nodes{}, Authorize: policy.Authorize, Principal: func(r *http.Request) string { name, _ := policy.Identify(r); return name }})
+	a := start(t, server.Config{Authorize: policy.Authorize, Principal: func(r *http.Request) string { name, _ := policy.Identify(r); return name }})
 	as := func(token string) []string { return []string{"Authorization", "Bearer " + token} }
 	open := []string{"/healthz", "/readyz", "/openapi.json", "/", "/dashboard/{file}"}
-	for _, r := range server.AllRoutes() {
+	for _, r := range server.Routes() {
 		isOpen := slices.Contains(open, r.Pattern)
 		for _, headers := range [][]string{nil, as("unknown"), as(hash("app")), {"Authorization", "Basic YXBwOg=="}} {
 			if got := a.call(r.Method, somePath(r.Pattern), "", headers...); (got.status == 401) == isOpen {
@@ -67,7 +65,7 @@ grants:
 		if !ok {
 			t.Errorf("the test does not know which right %s %s needs", r.Method, r.Pattern)
 		}
-		for _, has := range []string{"acquire", "read", "break", "admin"} {
+		for _, has := range []string{"acquire", "read", "break"} {
 			if has == needs && r.Verb == server.Watch {
 				listen(t, a, r.Pattern, as(has)...).next(t, "watching")
 				continue
@@ -91,9 +89,6 @@ grants:
 		{"DELETE", lockPath("team-a/7"), "", "oncall", 200},
 		{"GET", "/v1/locks", "", "app", 200},
 		{"GET", "/metrics", "", "idle", 200},
-		{"GET", "/v1/cluster", "", "app", 403},
-		{"GET", "/v1/cluster", "", "oncall", 200},
-		{"POST", "/v1/cluster/compact", "", "oncall", 200},
 	} {
 		if got := a.call(c.method, c.path, c.body, as(c.token)...); got.status != c.want {
 			t.Errorf("%s %s as %s: %d, want %d: %s", c.method, c.path, c.token, got.status, c.want, got.body)

@@ -12,7 +12,7 @@ import (
 	"github.com/holdfast-io/holdfast/backend"
 )
 
-// auditor writes a line for each break, each act on the cluster, and each refusal for want of an identity or
+// auditor writes a line for each break, and each refusal for want of an identity or
 // a right. What others caused, the refusals, is bounded, so that they do not fill the disk.
 type auditor struct {
 	log     *slog.Logger

@@ -34,8 +34,7 @@ type Config struct {
 	// Quota bounds what the principal may use. It must be safe for concurrent use, and is called several times for
 	// a request. Default: what a zero Quota says. Optional.
 	Quota func(principal string) Quota
-	// Anonymous lets Serve listen beyond this host without Authorize. The cluster can still be
-	// managed from this host only. Optional.
+	// Anonymous lets Serve listen beyond this host without Authorize. Optional.
 	Anonymous bool
 	// TLS makes Serve speak TLS. Pass Serve a plain listener: a tls.Listener would hide the
 	// addresses of the connections. Default: plain HTTP. Optional.
@@ -67,9 +66,6 @@ type Config struct {
 	// Heartbeat is how often a silent event stream gets a comment. Default: 15 s.
 	// Optional.
 	Heartbeat time.Duration
-	// Cluster is managed at /v1/cluster; /readyz and /metrics report on it. Default: none, the
-	// store is not the server's own. Optional.
-	Cluster Cluster
 	// Limits bound what clients may request and use. Default: see Limits. Optional.
 	Limits Limits
 	// Registry receives the metrics, and is what /metrics exports. Default: a new one, which
@@ -79,9 +75,8 @@ type Config struct {
 	Version string
 	// Logger receives the errors that have no caller to be returned to. Default: none. Optional.
 	Logger *slog.Logger
-	// Audit receives a line for each break, each act on the cluster, and each request that was refused for want
-	// of an identity or a right (100 in a second) or named the lease of another principal (40 in a second).
-	// Default: Logger. Optional.
+	// Audit receives a line for each break, and each request that was refused for want of an identity or a right
+	// (100 in a second) or named the lease of another principal (40 in a second). Default: Logger. Optional.
 	Audit *slog.Logger
 }
 

@@ -16,11 +16,8 @@ type RouteInfo struct {
 	Verb            Verb
 }
 
-// Routes returns the table of a server that is no node of a cluster.
+// Routes returns the table.
 func Routes() []RouteInfo { return tell(routes()) }
-
-// AllRoutes returns the whole table.
-func AllRoutes() []RouteInfo { return tell(append(routes(), clusterRoutes()...)) }
 
 func tell(table []route) []RouteInfo {
 	var out []RouteInfo

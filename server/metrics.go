@@ -25,7 +25,7 @@ func defaultRegistry() *prometheus.Registry {
 	return reg
 }
 
-// register registers the server's own metrics, and those of its cluster.
+// register registers the server's own metrics.
 func (s *Server) register(reg prometheus.Registerer) error {
 	s.requests = prometheus.NewCounterVec(prometheus.CounterOpts{
 		Name: "holdfast_http_requests_total",
@@ -47,9 +47,6 @@ func (s *Server) register(reg prometheus.Registerer) error {
 		err = errors.Join(err, reg.Register(prometheus.NewGaugeFunc(prometheus.GaugeOpts{
 			Name: "holdfast_tls_certificate_expires_seconds", Help: "Unix time at which the certificate that clients are shown expires.",
 		}, func() float64 { return float64(expires().Unix()) })))
-	}
-	if s.cfg.Cluster != nil {
-		err = errors.Join(err, reg.Register(s.cfg.Cluster.Metrics()))
 	}
 	if err != nil {
 		return fmt.Errorf("register metrics: %w", err)

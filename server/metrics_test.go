@@ -27,7 +27,6 @@ func ownMetrics() map[string]string {
 		"holdfast_http_requests_total":             "counter",
 		"holdfast_quarantine":                      "gauge",
 		"holdfast_tls_certificate_expires_seconds": "gauge",
-		"holdfast_cluster_unreachable_members":     "gauge", // of the test's cluster
 		"go_goroutines":                            "gauge",
 		"go_gc_duration_seconds":                   "summary",
 		"process_open_fds":                         "gauge",
@@ -58,11 +57,11 @@ func families(t *testing.T, page string) map[string]string {
 	return types
 }
 
-// /metrics has the families of the server, of its cluster, of the Go runtime and of the process,
+// /metrics has the families of the server, of the Go runtime and of the process,
 // with their types, and with names and texts that Prometheus's own checks accept.
 func TestMetricsOfTheServer(t *testing.T) {
 	t.Parallel()
-	a := start(t, server.Config{Cluster: &nodes{}, CertificateExpires: time.Now})
+	a := start(t, server.Config{CertificateExpires: time.Now})
 	page := string(a.call("GET", "/metrics", "").body)
 	got := families(t, page)
 	for name, typ := range ownMetrics() {

@@ -37,7 +37,7 @@ func TestLeaseIDsOfOthersAreNotTold(t *testing.T) {
 	for name, principal := range map[string]func(*http.Request) string{"without principals": nil, "with principals": caller} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			tellNoLeases(t, start(t, server.Config{Authorize: operatorsBreak, Principal: principal, Cluster: &nodes{}}))
+			tellNoLeases(t, start(t, server.Config{Authorize: operatorsBreak, Principal: principal}))
 		})
 	}
 }
@@ -63,7 +63,7 @@ func tellNoLeases(t *testing.T, a *api) {
 		server.Batch:     fmt.Sprintf(`{"acquire":[{"name":"team-a/x","lease":%q}],"release":[{"name":"team-a/x","lease":%q}]}`, mine, mine),
 		server.Acquire:   `{"wait":"200ms"}`,
 	}
-	for _, r := range server.AllRoutes() {
+	for _, r := range server.Routes() {
 		if r.Verb == server.Watch {
 			continue // tested below
 		}

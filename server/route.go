@@ -29,7 +29,6 @@ const (
 	RenewMany Verb = "renew_many"
 	Batch     Verb = "batch"
 	Session   Verb = "session" // who the client is; a session of the page at / for its token
-	Manage    Verb = "manage"  // the cluster of the server's own store: its members and its data
 	Status    Verb = "status"  // health, readiness, metrics, the document, the page
 )
 
@@ -37,13 +36,13 @@ const (
 type Action struct {
 	Verb Verb
 	// Name of the lock: decoded once, valid, and exactly what the backend will receive. Empty
-	// for List, Watch, RenewMany, Batch, Session, Manage and Status.
+	// for List, Watch, RenewMany, Batch, Session and Status.
 	Name string
 	// Prefix of the names of a List or a Watch.
 	Prefix string
 	// Lease of a Renew or a Release.
 	Lease backend.LeaseID
-	// Path of a Status request, "/metrics", or of a Manage request, "/v1/cluster/remove".
+	// Path of a Status request, "/metrics".
 	Path string
 }
 
@@ -102,23 +101,18 @@ type request struct {
 	principal string          // who sent the request
 	session   *session        // whose cookie identified the sender; nil: none
 	mark      string          // of the leases of the principal; none unless they belong to it
-	// actionName is the last segment of the path of a cluster change.
-	actionName string
-	params     url.Values
-	body       []byte
-	conn       *conn // nil where Serve did not accept it
-	pinned     bool  // see pin
-	answer     answer
-	id         string // names the request in the log, and in the answer
+	params    url.Values
+	body      []byte
+	conn      *conn // nil where Serve did not accept it
+	pinned    bool  // see pin
+	answer    answer
+	id        string // names the request in the log, and in the answer
 }
 
 func (r *request) action() Action {
 	a := Action{Verb: r.route.verb, Name: r.name, Lease: r.named, Prefix: r.params.Get("prefix")}
-	switch a.Verb { //nolint:exhaustive // the others have no path
-	case Status:
+	if a.Verb == Status {
 		a.Path = r.route.pattern
-	case Manage:
-		a.Path = r.URL.Path
 	}
 	return a
 }
@@ -190,7 +184,7 @@ func (s *Server) noRoute(w http.ResponseWriter, r *request, allow string) {
 
 // checkPath validates what the path names. The mux has decoded it, once.
 func (r *request) checkPath() error {
-	r.name, r.named, r.actionName = r.PathValue("name"), backend.LeaseID(r.PathValue("lease")), r.PathValue("action")
+	r.name, r.named = r.PathValue("name"), backend.LeaseID(r.PathValue("lease"))
 	if r.name != "" {
 		if err := backend.ValidateName(r.name); err != nil {
 			return err

@@ -86,9 +86,6 @@ func New(b backend.Backend, cfg Config) (*Server, error) {
 	if err != nil {
 		return nil, fmt.Errorf("new server: %w", err)
 	}
-	if cfg.Cluster != nil {
-		s.table = append(s.table, clusterRoutes()...)
-	}
 	s.mux = s.newMux()
 	if err := s.register(cfg.Registry); err != nil {
 		return nil, fmt.Errorf("new server: %w", err)

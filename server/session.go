@@ -59,8 +59,6 @@ func (o *session) allows(a Action) bool {
 		return true
 	case Break:
 		return o.breaks
-	case Manage:
-		return a.Path == clusterPath // the status
 	}
 	return false
 }
@@ -176,7 +174,7 @@ func (s *Server) whoAmI(w http.ResponseWriter, r *request) {
 }
 
 func (s *Server) describe(r *request) wire.Session {
-	out := wire.Session{Policy: s.cfg.Authorize != nil, Backend: s.caps.Name, Version: s.cfg.Version, Cluster: s.cfg.Cluster != nil}
+	out := wire.Session{Policy: s.cfg.Authorize != nil, Backend: s.caps.Name, Version: s.cfg.Version}
 	if s.cfg.Principal != nil {
 		out.Principal = r.principal
 	}

@@ -75,6 +75,23 @@ func (s *Server) noteQuarantine(err error) {
 // ended.
 func (s *Server) quarantined() bool { return time.Now().UnixNano() < s.quarantine.Load() }
 
+// storeID returns the ID of the store; empty if it is not known, or not yet.
+func (s *Server) storeID() string {
+	if s.identified == nil {
+		return ""
+	}
+	return s.identified.StoreID()
+}
+
+// checkStore refuses a client that uses another store.
+func (s *Server) checkStore(r *http.Request) error {
+	want, is := r.Header.Get(wire.HeaderStore), s.storeID()
+	if want == "" || is == "" || want == is {
+		return nil
+	}
+	return &refusal{http.StatusPreconditionFailed, errors.New("this server has another store than the client")}
+}
+
 // healthz serves GET /healthz: the process is alive.
 func (s *Server) healthz(w http.ResponseWriter, r *request) {
 	s.write(w, r, http.StatusOK, wire.Health{Status: "ok"})
@@ -86,7 +103,7 @@ func (s *Server) readyz(w http.ResponseWriter, r *request) {
 	var err error
 	if s.leaving.Load() || s.stopping.Err() != nil {
 		err = errStopping
-	} else if err = s.unready(); err == nil {
+	} else {
 		err = s.ready.check(r.Context(), s)
 	}
 	caps := wire.FromCapabilities(s.caps, s.cfg.Limits.MinTTL, s.cfg.Limits.MaxTTL, s.cfg.Limits.Wait)

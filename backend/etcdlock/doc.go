@@ -1,5 +1,5 @@
-// Package etcdlock keeps leases in etcd 3.4 or newer: in a cluster of its own, in one that the
-// program already has a client for, or in the etcd embedded in the process (server/embedded).
+// Package etcdlock keeps leases in etcd 3.4 or newer: in a cluster of its own, or in one that the
+// program already has a client for.
 //
 // # Guarantees
 //

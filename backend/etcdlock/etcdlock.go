@@ -146,14 +146,6 @@ func New(client *clientv3.Client, cfg Config) (*Backend, error) {
 	return b, nil
 }
 
-// Capabilities returns those of a Backend with this configuration, which need not be connected.
-//
-// Errors: *backend.InvalidError.
-func (c Config) Capabilities() (backend.Capabilities, error) {
-	c, err := c.withDefaults()
-	return c.capabilities(), err
-}
-
 func (c Config) capabilities() backend.Capabilities {
 	return backend.Capabilities{
 		Name: name, Sessions: true, Timed: true, Shared: true, Permits: true, FIFO: true,

@@ -119,7 +119,7 @@ func (b *Backend) ready(ctx context.Context, op string) (wire.Health, error) {
 }
 
 // New returns a Backend without sending anything to the server. It assumes that the server's
-// backend supports everything, as the embedded etcd does; the server refuses what its backend
+// backend supports everything, as a file does; the server refuses what its backend
 // does not support.
 //
 // Errors: *InvalidError for a bad URL, for a token that would be sent in the clear, and for a file that

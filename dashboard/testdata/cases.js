@@ -94,10 +94,6 @@ export const cases = (s) => {
     ["an address with nonsense", s.viewOf("?sort=toString&group=1"), { filter: "", sort: "wait", group: false, lock: "" }],
     ["the address and back", s.viewOf(s.searchOf({ filter: "ä&b", sort: "age", group: true, lock: "a:1" })), { filter: "ä&b", sort: "age", group: true, lock: "a:1" }],
     ["an address without anything", s.searchOf(view({ lock: "" })), "?"],
-    ["a cluster", s.clusterText({ leader: "a", majority: 2, members: [{ name: "a", state: "running" }, { name: "b", state: "running" }, { name: "c", state: "unreachable" }] }),
-      { text: "leader a, 2 of 3 running, quorum 2, c unreachable", bad: true }],
-    ["a cluster that waits", s.clusterText({ waiting: "b and c", members: [] }), { text: "waits: b and c", bad: true }],
-    ["one node", s.clusterText({ leader: "a", majority: 1, members: [{ name: "a", state: "running" }] }), { text: "one node", bad: false }],
   ];
 };
 

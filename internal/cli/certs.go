@@ -26,13 +26,13 @@ use the authority that your organisation has.`,
 		Example: `  holdfast certs init certs --host locks.example.com
   holdfast certs client certs billing`,
 	}
-	cmd.AddCommand(a.certsInitCommand(), a.certsPeersCommand(), a.certsServerCommand(), a.certsClientCommand())
+	cmd.AddCommand(a.certsInitCommand(), a.certsServerCommand(), a.certsClientCommand())
 	return cmd
 }
 
 const (
-	serverFile, clientFile, nodeFile = "server", "client", "node"
-	policyFile                       = "policy.yaml"
+	serverFile, clientFile = "server", "client"
+	policyFile             = "policy.yaml"
 )
 
 // firstPolicy lets the client of certs init do everything, and nobody else anything.
@@ -40,7 +40,7 @@ const firstPolicy = `# Who may do what on this server: see docs/operations.md. I
 principals:
   client: {certificates: [client]}
 grants:
-- {to: [client], locks: ["*"], verbs: [acquire, read, break, admin]}
+- {to: [client], locks: ["*"], verbs: [acquire, read, break]}
 `
 
 func (a *app) certsInitCommand() *cobra.Command {
@@ -79,36 +79,6 @@ may exist.`,
 		},
 	}
 	cmd.Flags().StringArrayVar(&hosts, "host", nil, "name or IP address at which clients reach the server, beside localhost; may be repeated")
-	return cmd
-}
-
-func (a *app) certsPeersCommand() *cobra.Command {
-	var hosts []string
-	cmd := &cobra.Command{
-		Use:   "peers DIR --host NAME...",
-		Short: "Make an authority of the nodes of a cluster, and their certificate",
-		Long: `Make an authority (ca.pem and ca.key) and a certificate for the nodes of a cluster (node.pem
-and node.key), which names each --host. Print the flags of "holdfast serve" that use them.
-
-Use another folder than for clients: a node obeys every certificate of this authority.`,
-		Example: `  holdfast certs peers peers --host a.example --host b.example --host c.example`,
-		Args:    cobra.ExactArgs(1),
-		RunE: func(_ *cobra.Command, args []string) error {
-			dir, err := certsFolder(args[0], hosts...)
-			if err != nil {
-				return err
-			}
-			if len(hosts) == 0 {
-				return usageError("host", "must be given: the hosts in the peer URLs of the nodes")
-			}
-			if err := dir.Create("Holdfast test authority of nodes", nil, certs.Wanted{File: nodeFile, Use: certs.Node, Hosts: hosts}); err != nil {
-				return err
-			}
-			flags := "--peer-cert " + quoted(dir.Cert(nodeFile)) + " --peer-key " + quoted(dir.Key(nodeFile)) + " --peer-ca " + quoted(dir.CA())
-			return a.printCerts(dir, [][2]string{{"serve", "holdfast serve " + flags + " --name NAME --cluster NAME=https://HOST:2380,..."}})
-		},
-	}
-	cmd.Flags().StringArrayVar(&hosts, "host", nil, "name or IP address in the peer URL of a node; once for each node")
 	return cmd
 }
 

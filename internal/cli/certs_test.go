@@ -151,8 +151,6 @@ func TestCertsRefuse(t *testing.T) {
 		{[]string{"client", at("none"), "x"}, 1, "no such file"},
 		{[]string{"client", others, "x"}, 1, ""},
 		{[]string{"server", good, "server"}, 1, "exists"},
-		{[]string{"peers", at("h")}, 64, "host"},
-		{[]string{"peers", good, "--host", "a"}, 1, "exists"},
 	} {
 		r := run(t, command(t, "", append([]string{"certs"}, c.args...)...))
 		if r.status != c.status || !strings.Contains(r.stderr, c.says) {

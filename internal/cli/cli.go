@@ -153,7 +153,6 @@ A backend keeps the locks. --backend or HOLDFAST_BACKEND is its URL:
   mysql://user@host/database     MariaDB or MySQL; mysql+getlock:// for their user locks
   kubernetes://namespace         Kubernetes
   holdfast://host1,host2:7420    Holdfast servers; holdfasts:// for TLS, holdfast+unix:// for a socket
-  embedded:///path               an etcd in this process
   memory://                      this process alone
 
 Exit status: 0; 75 the lock is held; 74 the backend is unavailable or refuses this client;
@@ -175,7 +174,7 @@ its command.`,
 	root.AddCommand(
 		a.runCommand(), a.acquireCommand(), a.renewCommand(), a.releaseCommand(), a.lsCommand(), a.showCommand(),
 		a.breakCommand(), a.watchCommand(), a.serveCommand(), a.doctorCommand(), a.initStoreCommand(),
-		a.electCommand(), a.clusterCommand(), a.certsCommand(), a.policyCommand(), a.benchCommand(), a.verifyCommand(), a.versionCommand(),
+		a.electCommand(), a.certsCommand(), a.policyCommand(), a.benchCommand(), a.verifyCommand(), a.versionCommand(),
 	)
 	return root
 }

@@ -385,7 +385,7 @@ func TestCompletionAndHelp(t *testing.T) {
 		t.Errorf("--version: %+v; version: %+v", got, version)
 	}
 	help := run(t, command(t, url, "help")).out
-	for _, sub := range []string{"run", "serve", "acquire", "renew", "release", "ls", "show", "break", "watch", "doctor", "init-store", "cluster", "version", "completion"} {
+	for _, sub := range []string{"run", "serve", "acquire", "renew", "release", "ls", "show", "break", "watch", "doctor", "init-store", "version", "completion"} {
 		if !strings.Contains(help, "\n  "+sub+" ") {
 			t.Errorf("help does not name %s", sub)
 		}
@@ -403,7 +403,7 @@ func TestSecretsAreNotTold(t *testing.T) {
 	for _, url := range []string{
 		"redis://:" + secret + "@127.0.0.1:1", "redis://u:" + secret + "@127.0.0.1:1?nope=1", "etcd://u:" + secret + "@127.0.0.1:1?timeout=100ms",
 		"holdfast://:" + secret + "@127.0.0.1:1", "nope://u:" + secret + "@h", secret, "redis://u:" + secret + "@%zz", "sqlite://u:" + secret + "@/x",
-		"etcd://u:" + secret + "@h:port", "holdfast://u:" + secret + "@h?x=1", "embedded://u:" + secret + "@/x", "memory://" + secret,
+		"etcd://u:" + secret + "@h:port", "holdfast://u:" + secret + "@h?x=1", "memory://" + secret,
 	} {
 		for _, args := range [][]string{{"run", "--wait", "100ms", "n", "--", "true"}, {"ls", "-v"}, {"doctor", "--json"}} {
 			got := run(t, command(t, url, args...))

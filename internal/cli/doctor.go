@@ -65,12 +65,6 @@ func (a *app) doctor(ctx context.Context) error {
 		return err // interrupted: that means nothing about the backend
 	}
 	caps := b.Capabilities()
-	if found := a.membersDown(ctx); len(found) > 0 {
-		r.Found = append(r.Found, found...)
-		if r.Status == health.Healthy {
-			r.Status = health.Degraded
-		}
-	}
 	return a.diagnose(r, &caps)
 }
 

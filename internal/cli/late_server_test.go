@@ -4,7 +4,6 @@ package cli_test
 
 import (
 	"bufio"
-	"context"
 	"fmt"
 	"io"
 	"os/exec"
@@ -59,36 +58,5 @@ func TestBackendThatComesWithinTheWait(t *testing.T) {
 	}
 	if got := run(t, command(t, none, "run", "--try", "job", "--", "true")); got.status != 74 || strings.Contains(got.stderr, "retrying") {
 		t.Errorf("%+v", got)
-	}
-}
-
-// A command that is started while the servers elect a leader waits for the lock like any other.
-func TestStartedDuringAnElection(t *testing.T) {
-	t.Parallel()
-	c := startTrio(t)
-	url := "holdfast://" + c.addrs[0]
-	before := waiting(t, command(t, url, "run", "--wait", "3m", "early", "--", "echo", "done"), io.Discard)
-	c.nodes[0].Await(time.Minute, func(context.Context) error {
-		if r := c.cluster(0, "init"); r.status != 0 {
-			return fmt.Errorf("%+v", r)
-		}
-		return nil
-	})
-	if status, out := before(); status != 0 || out != "done\n" {
-		t.Errorf("started before the cluster was formed: status %d, %q", status, out)
-	}
-	for i := range c.nodes {
-		c.becomes(i, 0)
-	}
-	c.nodes[1].Kill()
-	c.nodes[2].Kill()
-	without := waiting(t, command(t, url, "run", "--wait", "3m", "late", "--", "echo", "done"), io.Discard)
-	// Started after the election, and ended before the others are back.
-	if got := run(t, command(t, url, "run", "--try", "other", "--", "true")); got.status != 74 {
-		t.Errorf("without a majority: %+v", got)
-	}
-	c.start(1)
-	if status, out := without(); status != 0 || out != "done\n" {
-		t.Errorf("started without a leader: status %d, %q", status, out)
 	}
 }

@@ -13,10 +13,13 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
+
+	"github.com/holdfast-io/holdfast/internal/testserver"
 )
 
 // balancer passes TCP connections on to the nodes whose /readyz is 200, in turns, as a load balancer does that
@@ -155,16 +158,33 @@ func (b *balancer) pass(ctx context.Context, client net.Conn) {
 	answers.Wait()
 }
 
-// Three nodes with TLS and a policy are restarted one after the other behind a balancer, under 200 clients and five
-// commands: no connection is refused, no lease is lost, and no command fails.
+// Three servers on one store, with TLS and a policy, are restarted one after the other behind a balancer, under 200
+// clients and five commands: no connection is refused, no lease is lost, and no command fails.
 func TestRollingRestart(t *testing.T) {
 	t.Parallel()
 	const clients, commands, ttl = 200, 5, 30 * time.Second
-	c := startSecureTrio(t, "--drain-delay", drainDelay.String())
-	c.form()
-	conf := clientTLS(t, filepath.Join(c.dir, "certs"), "client")
-	b := startBalancer(t, c.addrs, conf)
-	await(t, time.Minute, "the balancer knows three nodes", func() bool { b.mu.Lock(); defer b.mu.Unlock(); return len(b.ready) == len(c.addrs) })
+	dir := testserver.Dir(t)
+	made := certsJSON(t, "init", filepath.Join(dir, "certs"))
+	policy := filepath.Join(dir, "policy.yaml")
+	text := "principals: {client: {certificates: [client]}}\ngrants: [{to: [client], locks: ['*'], verbs: [acquire, read]}]\n" +
+		"limits: [{to: [client], requests: 100000, locks: 100000}]\n"
+	if err := os.WriteFile(policy, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	addrs, servers := make([]string, 3), make([]*testserver.Process, 3)
+	start := func(i int) {
+		flags := strings.TrimPrefix(made.Serve, "holdfast serve ")
+		servers[i] = testserver.Start(t, testserver.Command{Path: binary, Args: append(append([]string{"serve"}, strings.Fields(flags)...),
+			"--policy", policy, "--listen", addrs[i], "--data-dir", filepath.Join(dir, "data"), "--drain-delay", drainDelay.String())})
+	}
+	for i := range servers {
+		addrs[i] = fmt.Sprintf("127.0.0.1:%d", testserver.FreePort(t))
+		start(i)
+	}
+	conf := clientTLS(t, filepath.Join(dir, "certs"), "client")
+	b := startBalancer(t, addrs, conf)
+	whole := func() bool { b.mu.Lock(); defer b.mu.Unlock(); return len(b.ready) == len(addrs) }
+	await(t, time.Minute, "the balancer knows three servers", whole)
 	addr := b.ln.Addr().String()
 
 	ctx, cancel := context.WithTimeout(t.Context(), 8*time.Minute)
@@ -190,20 +210,20 @@ func TestRollingRestart(t *testing.T) {
 			}
 		})
 	}
-	over := filepath.Join(c.dir, "over")
+	over := filepath.Join(dir, "over")
 	results := make(chan result, commands)
 	for i := range commands {
-		begun := filepath.Join(c.dir, fmt.Sprint("begun", i))
-		cmd := command(t, c.scheme+"://"+addr+c.params, "run", fmt.Sprint("command/", i), "--ttl", ttl.String(), "--", "sh", "-c", `touch "$1"; until test -e "$2"; do sleep 0.2; done`, "sh", begun, over)
+		begun := filepath.Join(dir, fmt.Sprint("begun", i))
+		cmd := command(t, "holdfasts://"+addr+made.Client[strings.Index(made.Client, "?"):], "run", fmt.Sprint("command/", i), "--ttl", ttl.String(), "--", "sh", "-c", `touch "$1"; until test -e "$2"; do sleep 0.2; done`, "sh", begun, over)
 		go func() { results <- run(t, cmd) }()
 		await(t, time.Minute, "the command runs", func() bool { _, err := os.Stat(begun); return err == nil })
 	}
 	acquired.Wait()
-	for i := range c.nodes {
-		c.nodes[i].Terminate()
-		c.start(i)
-		c.becomes(i, 0)
-		await(t, time.Minute, "the balancer knows three nodes again", func() bool { b.mu.Lock(); defer b.mu.Unlock(); return len(b.ready) == len(c.addrs) })
+	for i := range servers {
+		servers[i].Terminate()
+		await(t, time.Minute, "the balancer knows that it is gone", func() bool { return !whole() })
+		start(i)
+		await(t, time.Minute, "the balancer knows three servers again", whole)
 	}
 	close(stop)
 	kept.Wait()

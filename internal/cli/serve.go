@@ -7,9 +7,7 @@ import (
 	"log/slog"
 	"net"
 	"net/netip"
-	"os"
 	"os/signal"
-	"path/filepath"
 	"strconv"
 	"strings"
 	"sync"
@@ -19,24 +17,16 @@ import (
 	"github.com/coreos/go-systemd/v22/daemon"
 	"github.com/spf13/cobra"
 
-	"github.com/holdfast-io/holdfast/backend"
-	"github.com/holdfast-io/holdfast/open"
 	"github.com/holdfast-io/holdfast/server"
-	"github.com/holdfast-io/holdfast/server/embedded"
 )
 
 type serveOptions struct {
-	listen      string
-	dataDir     string
-	name        string
-	cluster     []string
-	listenPeers string
-	peerTLS     embedded.TLS
-	quotaMiB    uint32
-	drainDelay  time.Duration
-	logFormat   string
-	logLevel    string
-	access      accessOptions
+	listen     string
+	dataDir    string
+	drainDelay time.Duration
+	logFormat  string
+	logLevel   string
+	access     accessOptions
 }
 
 func (a *app) serveCommand() *cobra.Command {
@@ -45,9 +35,9 @@ func (a *app) serveCommand() *cobra.Command {
 		Use:   "serve",
 		Short: "Serve locks over HTTP",
 		Long: `Serve locks over HTTP: for curl, for programs in any language, and for the backend
-holdfast://. The locks live on an etcd in the same process, one node, or three with
---cluster, unless --backend (not HOLDFAST_BACKEND) names another one. A restart keeps
-leases and tokens.
+holdfast://. The locks are in a file in --data-dir, unless --backend (not HOLDFAST_BACKEND)
+names a store: one with leases that outlive their connection. Several servers may use one
+store. A restart keeps leases and tokens.
 
 SIGTERM or Ctrl-C stops the server: /readyz returns 503 for --drain-delay, waiting requests
 get an answer, and leases stay.
@@ -57,26 +47,17 @@ or, on a Unix socket, by their user. Without it every client may do everything, 
 server refuses to listen beyond this host without --anonymous, and without --tls-cert or
 --insecure with --host.
 
-The nodes of a cluster identify each other by certificates. Nodes on several
-hosts need --peer-cert, --peer-key and --peer-ca. Nodes on the loopback of one host, with
-http URLs, use a certificate authority of the user in the state folder.
-
-A node with an empty folder and --cluster never forms a cluster by itself: it waits until
-a node on the list admits it, or until "holdfast cluster init" is called once, on one node.
-
 Each flag is also a variable, HOLDFAST_SERVE_DATA_DIR for --data-dir. A flag comes before
 a variable.
 
-Standard error has the log, and a JSON line for the audit about each break, refusal and act
-on the cluster, which -q and --log-level do not silence.
+Standard error has the log, and a JSON line for the audit about each break and refusal,
+which -q and --log-level do not silence.
 
 The API is described at /openapi.json, the metrics are at /metrics, and / is a page
 that shows the locks as they change.`,
 		Example: `  holdfast serve
-  holdfast serve --backend redis://127.0.0.1:6379
+  holdfast serve --backend etcd://a,b,c
   holdfast serve --listen :7420 --policy policy.yaml --tls-cert cert.pem --tls-key key.pem --tls-client-ca ca.pem
-  holdfast serve --name a --cluster a=http://127.0.0.1:2381,b=http://127.0.0.1:2382,c=http://127.0.0.1:2383
-  holdfast cluster init --backend holdfast://127.0.0.1:7420
 
   curl -X POST localhost:7420/v1/locks/order:123 -d '{"ttl":"30s","wait":"10s"}'`,
 		Args: cobra.NoArgs,
@@ -92,15 +73,8 @@ that shows the locks as they change.`,
 	}
 	f := cmd.Flags()
 	f.StringVar(&o.listen, "listen", "127.0.0.1:7420", "address to listen on: HOST:PORT, or unix: and the path of a socket")
-	f.StringVar(&o.dataDir, "data-dir", "", "folder of the embedded etcd (default: holdfast/serve in the user's state folder)")
+	f.StringVar(&o.dataDir, "data-dir", "", "folder of the locks, without --backend (default: holdfast/serve in the user's state folder)")
 	cmd.Annotations = map[string]string{ownSignals: "a signal drains the server"}
-	f.StringVar(&o.name, "name", "", "name of this node in the cluster")
-	f.StringSliceVar(&o.cluster, "cluster", nil, "all nodes of the cluster, including this one, as NAME=PEER-URL, separated by commas")
-	f.StringVar(&o.listenPeers, "listen-peers", "", "address to listen on for the other nodes (default: the address in the node's URL)")
-	f.StringVar(&o.peerTLS.Cert, "peer-cert", "", "certificate that this node presents to the other nodes; needed if the URLs in --cluster are https (PEM file)")
-	f.StringVar(&o.peerTLS.Key, "peer-key", "", "key of --peer-cert (PEM file)")
-	f.StringVar(&o.peerTLS.CA, "peer-ca", "", "certificate authority that issued the certificates of all nodes (PEM file)")
-	f.Uint32Var(&o.quotaMiB, "quota-mib", embedded.DefaultQuota>>20, "size of the data at which new locks are refused, in MiB: see docs/operations.md")
 	f.StringVar(&o.logFormat, "log-format", "text", "format of the log: text or json")
 	f.StringVar(&o.logLevel, "log-level", "warn", "least level that is logged: debug, info, warn or error (-v: debug)")
 	f.DurationVar(&o.drainDelay, "drain-delay", 0, "how long to keep serving after SIGTERM while /readyz returns 503, so that a load balancer stops sending clients")
@@ -136,12 +110,10 @@ func (a *app) serve(ctx context.Context, o serveOptions) error {
 		return err
 	}
 	defer endAccess()
-	st, err := a.store(ctx, o)
+	b, folder, err := a.store(ctx, o.dataDir)
 	if err != nil {
 		return err
 	}
-	b := st.Backend
-	cfg.Cluster = st.cluster()
 	srv, err := server.New(b, cfg)
 	if err != nil {
 		return errors.Join(err, b.Close())
@@ -150,9 +122,9 @@ func (a *app) serve(ctx context.Context, o serveOptions) error {
 	if err != nil {
 		return errors.Join(&statusError{status: exitError1, err: fmt.Errorf("listen: %w", err)}, b.Close())
 	}
-	a.warn("serving %s on %s", b.Capabilities().Name, shownAddress(ln.Addr(), cfg.TLS != nil))
+	a.tellServing(b.Capabilities().Name, folder, shownAddress(ln.Addr(), cfg.TLS != nil))
 	a.notify(daemon.SdNotifyReady) // from here on connections wait in the listener
-	err = a.serveUntil(ctx, srv, ln, st.ended())
+	err = a.serveUntil(ctx, srv, ln)
 	if err == nil {
 		a.warn("stopped")
 	}
@@ -167,23 +139,27 @@ func (a *app) notify(state string) {
 	}
 }
 
-// serveUntil serves until ctx ends, or the node ends by itself, which is an error.
-func (a *app) serveUntil(ctx context.Context, srv *server.Server, ln net.Listener, nodeEnded <-chan error) error {
-	serving, end := context.WithCancelCause(ctx)
+// tellServing prints where the server is, and where its locks are.
+func (a *app) tellServing(store, folder, address string) {
+	if folder != "" {
+		a.warn("keeping locks in %s", folder)
+	}
+	a.warn("serving %s on %s", store, address)
+	if !strings.HasPrefix(address, unixPrefix) {
+		a.warn("the page is %s/", address)
+	}
+}
+
+// serveUntil serves until ctx ends.
+func (a *app) serveUntil(ctx context.Context, srv *server.Server, ln net.Listener) error {
+	serving, end := context.WithCancel(ctx)
 	var watch sync.WaitGroup
 	watch.Go(func() {
-		select {
-		case err := <-nodeEnded:
-			end(err)
-		case <-serving.Done():
-		}
+		<-serving.Done()
 		a.notify(daemon.SdNotifyStopping)
 	})
 	err := srv.Serve(serving, ln)
-	if why := context.Cause(serving); ctx.Err() == nil && why != nil {
-		err = errors.Join(why, err)
-	}
-	end(nil)
+	end()
 	watch.Wait()
 	return err
 }
@@ -222,103 +198,4 @@ func shownAddress(a net.Addr, secure bool) string {
 		return "https://" + a.String()
 	}
 	return "http://" + a.String()
-}
-
-// store is where the locks are kept: the named backend, or a node in this process.
-type store struct {
-	backend.Backend
-	node *embedded.Etcd // nil: a backend was named
-}
-
-func (s store) cluster() server.Cluster {
-	if s.node == nil {
-		return nil
-	}
-	return clusterNode{s.node}
-}
-
-// ended receives why the node ended by itself. It never receives if there is no node.
-func (s store) ended() <-chan error {
-	if s.node == nil {
-		return nil
-	}
-	return s.node.Err()
-}
-
-func (a *app) store(ctx context.Context, o serveOptions) (store, error) {
-	peers, err := peersOf(o.cluster)
-	if err != nil {
-		return store{}, err
-	}
-	if a.backend != "" {
-		if len(peers) > 0 || o.dataDir != "" || o.name != "" || o.listenPeers != "" || o.peerTLS != (embedded.TLS{}) || o.quotaMiB != embedded.DefaultQuota>>20 {
-			return store{}, usageError("backend", "cannot be combined with --data-dir, --name, --cluster, --listen-peers, --peer-cert, --peer-key, --peer-ca or --quota-mib, which configure the embedded etcd")
-		}
-		b, err := a.open(ctx)
-		return store{Backend: b}, err
-	}
-	conf, err := a.nodeConfig(o, peers)
-	if err != nil {
-		return store{}, err
-	}
-	b, node, err := open.Node(conf)
-	if err != nil {
-		return store{}, err
-	}
-	if len(peers) == 0 { // it waits for no other node, so it is ready when a client can connect
-		select {
-		case <-node.Ready():
-		case err := <-node.Err():
-			return store{}, errors.Join(err, b.Close())
-		case <-ctx.Done():
-			return store{}, errors.Join(context.Cause(ctx), b.Close())
-		}
-	}
-	return store{Backend: b, node: node}, nil
-}
-
-// nodeConfig returns the configuration of the node from the flags.
-func (a *app) nodeConfig(o serveOptions, peers []embedded.Peer) (embedded.Config, error) {
-	conf := embedded.Config{DataDir: o.dataDir, Name: o.name, Cluster: peers, ListenPeers: o.listenPeers, Quota: int64(o.quotaMiB) << 20, Logger: a.logger()}
-	var err error
-	if conf.DataDir == "" {
-		if conf.DataDir, err = stateDir("serve"); err != nil {
-			return conf, err
-		}
-	}
-	if conf.DataDir, err = filepath.Abs(conf.DataDir); err != nil {
-		return conf, fmt.Errorf("data-dir: %w", err)
-	}
-	if o.peerTLS != (embedded.TLS{}) {
-		conf.PeerTLS = &o.peerTLS
-	} else if len(peers) > 0 {
-		if conf.LocalCA, err = stateDir("peers.pem"); err != nil {
-			return conf, err
-		}
-	}
-	return conf, nil
-}
-
-func peersOf(cluster []string) ([]embedded.Peer, error) {
-	peers := make([]embedded.Peer, 0, len(cluster))
-	for _, p := range cluster {
-		name, url, ok := strings.Cut(p, "=")
-		if !ok || name == "" || url == "" {
-			return nil, usageError("cluster", "%q: must be NAME=PEER-URL", p)
-		}
-		peers = append(peers, embedded.Peer{Name: name, URL: url})
-	}
-	return peers, nil
-}
-
-// stateDir returns a folder of the user for data that has to survive.
-func stateDir(name string) (string, error) {
-	if dir := os.Getenv("XDG_STATE_HOME"); filepath.IsAbs(dir) {
-		return filepath.Join(dir, "holdfast", name), nil
-	}
-	home, err := os.UserHomeDir()
-	if err != nil {
-		return "", fmt.Errorf("find a folder for the data: %w", err)
-	}
-	return filepath.Join(home, ".local", "state", "holdfast", name), nil
 }

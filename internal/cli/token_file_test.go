@@ -86,9 +86,6 @@ func TestTokenFileOfEachCommand(t *testing.T) {
 			t.Errorf("%q: %+v", args, r)
 		}
 	}
-	if r := with(serve("--data-dir", at("data")), "cluster", "status"); r.status != 0 {
-		t.Errorf("cluster status: %+v", r)
-	}
 	for _, args := range [][]string{{"bench"}, {"bench", "--backend", url}} {
 		await(t, 2*time.Minute, "a measurement", func() bool { // a round in which the disk stood still has none
 			r := as(append(args, "--rounds", "1", "--time", "100ms", "--only", "own/8,one/8", "--json", "-q")...)

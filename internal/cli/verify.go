@@ -67,9 +67,7 @@ rate is bounded (--rate), all faults are in the workers and in relays in front o
 all locks are released. The report lists what was not tested.
 
 With --local-cluster, start servers with the programs of this machine, and stop and crash
-these as well; if there are several, also one after the other until none is left. With
-"--local-cluster holdfast", three nodes, one node at a time is stopped, killed, or loses its
-data; in the last case it is removed from the cluster and joins it again. On Linux with
+these as well; if there are several, also one after the other until none is left. On Linux with
 gcc, the disks of the servers are slow at times and lose unsynced writes in a crash, and
 the clocks of the servers jump as far as the backend promises to survive.
 

@@ -19,8 +19,6 @@ import (
 	"github.com/holdfast-io/holdfast/backend/sqlitelock"
 	"github.com/holdfast-io/holdfast/backend/zklock"
 	"github.com/holdfast-io/holdfast/internal/testserver"
-	"github.com/holdfast-io/holdfast/open"
-	"github.com/holdfast-io/holdfast/server/embedded"
 )
 
 var update = flag.Bool("update", false, "rewrite the generated parts of the documents")
@@ -87,11 +85,7 @@ func capabilities(t *testing.T) []backend.Capabilities {
 	}
 	all = append(all, ensemble, agent, database, advisory, other, named, cluster)
 	all = slices.Insert(all, 3, backend.Backend(masters)) // beside the one Redis
-	node, err := open.Embedded(t.Context(), embedded.Config{DataDir: t.TempDir() + "/etcd"})
-	if err != nil {
-		t.Fatal(err)
-	}
-	addr, connect := overHTTPOn(t, node) // as "holdfast serve" is without a backend
+	addr, connect := overHTTPOn(t, file)                  // as "holdfast serve" is without a backend
 	all = append(all, connect(t, addr))
 	caps := make([]backend.Capabilities, 0, len(all))
 	for _, b := range all {

@@ -32,7 +32,6 @@ import (
 	"github.com/holdfast-io/holdfast/open"
 	"github.com/holdfast-io/holdfast/rowlock"
 	"github.com/holdfast-io/holdfast/server"
-	"github.com/holdfast-io/holdfast/server/embedded"
 )
 
 // Every exported constructor refuses nil in place of a context, a client, a function or a transaction, with
@@ -67,9 +66,7 @@ func TestNilToConstructors(t *testing.T) {
 		"server.New":             func() error { return second(server.New(nil, server.Config{})) },
 		"health.New, client":     func() error { return second(health.New(nil, b, health.Config{})) },
 		"health.New, backend":    func() error { return second(health.New(client, nil, health.Config{})) },
-		"embedded.Start":         func() error { return second(embedded.Start(none, embedded.Config{})) },
 		"open.URL":               func() error { return second(open.URL(none, file, open.Options{})) },
-		"open.Embedded":          func() error { return second(open.Embedded(none, embedded.Config{})) },
 		"consullock.New":         func() error { return second(consullock.New(nil, consullock.Config{})) },
 		"consullock.Open":        func() error { return second(consullock.Open(none, "consul://127.0.0.1:1", consullock.Config{})) },
 		"etcdlock.New":           func() error { return second(etcdlock.New(nil, etcdlock.Config{})) },

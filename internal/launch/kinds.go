@@ -15,9 +15,7 @@ import (
 type Group struct {
 	// URL is that of the group as a backend. It has only the parameters without which no client
 	// can connect.
-	URL string
-	// Each has the URLs of servers of which each client uses one. Empty: all use URL.
-	Each    []string
+	URL     string
 	Servers []*Server
 	// InTurn: each server needs those before it.
 	InTurn bool
@@ -25,7 +23,7 @@ type Group struct {
 
 // Kinds returns the groups that can be started, by name. Every change that a server answered is on
 // its disk, or on those of the majority, unless Options.Args say otherwise. Options.Members are those
-// of etcd, ZooKeeper, Consul and Holdfast; redlock has five servers; the others have one, and
+// of etcd, ZooKeeper and Consul; redlock has five servers; the others have one, and
 // Kubernetes an etcd too, without Args.
 //
 // Errors: programs that are not installed; the errors of the system.
@@ -52,7 +50,7 @@ func Kinds() map[string]func(context.Context, Options) (*Group, error) {
 		"mysql":             one(MariaDB, ""),
 		"mysql+getlock":     one(MariaDB, "+getlock"), // the same
 		"kubernetes":        kubernetesOf,
-		"holdfast":          holdfastOf,
+		"holdfast":          one(Holdfast, ""), // on a file of its own
 	}
 }
 
@@ -129,17 +127,4 @@ func kubernetesOf(_ context.Context, o Options) (*Group, error) {
 		return nil, err
 	}
 	return &Group{URL: s.URL, Servers: append(stores, s), InTurn: true}, nil
-}
-
-// holdfastOf: each node must know the grants of the others.
-func holdfastOf(_ context.Context, o Options) (*Group, error) {
-	all, err := Holdfast(o)
-	if err != nil {
-		return nil, err
-	}
-	g := &Group{URL: all[0].URL, Servers: all}
-	for _, s := range all {
-		g.Each = append(g.Each, s.URL)
-	}
-	return g, nil
 }

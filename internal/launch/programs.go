@@ -105,18 +105,16 @@ func (o Options) Program(name string) ([]string, error) {
 	return nil, fmt.Errorf("%s is not installed: %w", name, err)
 }
 
-// Built returns the path of a program that this repository builds: those of scripts/tool, "etcd",
-// which comes from the module of the client, and "holdfast". It is built if it was not before, which
-// takes minutes. flags are of the go command, for the last two. Errors: ErrNoSource outside the
-// repository; those of the build.
+// Built returns the path of a program that this repository builds: those of scripts/tool, and
+// "holdfast". It is built if it was not before, which takes minutes. flags are of the go command, for
+// "holdfast". Errors: ErrNoSource outside the repository; those of the build.
 func Built(ctx context.Context, name string, flags ...string) (string, error) {
 	root, err := Repository()
 	if err != nil {
 		return "", err
 	}
-	folders := map[string]string{"etcd": "server/internal/etcdmain", "holdfast": "cmd/holdfast"}
-	if folder, ours := folders[name]; ours {
-		return buildOurs(ctx, filepath.Join(root, folder), flags)
+	if name == "holdfast" {
+		return buildOurs(ctx, filepath.Join(root, "cmd", "holdfast"), flags)
 	}
 	cmd := exec.CommandContext(ctx, filepath.Join(root, "scripts", "tool"), name) //nolint:gosec // a script of the repository
 	cmd.Stderr = os.Stderr

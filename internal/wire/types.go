@@ -273,10 +273,9 @@ type Session struct {
 	Cookie bool `json:"cookie"`
 	Break  bool `json:"break"`
 	EndsAt Time `json:"ends_at,omitzero"`
-	// Backend and Version of the server. Cluster: the store is its own, see /v1/cluster.
+	// Backend and Version of the server.
 	Backend string `json:"backend"`
 	Version string `json:"version"`
-	Cluster bool   `json:"cluster"`
 }
 
 // Capabilities is what the server's backend can do.

@@ -25,7 +25,7 @@
 //	  verbs: [acquire, read]
 //	- to: ["group:operators"]
 //	  locks: ["*"]
-//	  verbs: [read, break, admin]
+//	  verbs: [read, break]
 //	limits:
 //	- to: [billing]
 //	  locks: 10000       # leases held, on each node
@@ -47,7 +47,7 @@
 //
 // "acquire" is to acquire locks, and to renew and release leases of one's own. "read" is to inspect,
 // list and watch locks, without lease IDs. "break" is to end the leases of others, and to see their
-// lease IDs. "admin" is to manage the cluster, and needs "*". Every principal may read /metrics. Everybody
+// lease IDs. Every principal may read /metrics. Everybody
 // may read /healthz, /readyz, /openapi.json and the page at /, which have no secrets. A principal may exchange its
 // token for a session of the page (/v1/session), which reads, and breaks locks if that was requested.
 //

@@ -161,8 +161,6 @@ func verbOf(a server.Action) (Verb, bool) {
 		return "", a.Path != "/metrics"
 	case server.Session:
 		return "", false
-	case server.Manage:
-		return Admin, false
 	}
-	return Admin, false // a verb that this package does not know
+	return unknown, false
 }

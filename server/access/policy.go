@@ -26,11 +26,13 @@ const (
 	Acquire Verb = "acquire"
 	Read    Verb = "read"
 	Break   Verb = "break"
-	Admin   Verb = "admin"
+
+	// unknown is the verb of an action that this package does not know. No grant can have it.
+	unknown Verb = "unknown"
 )
 
 // Verbs returns all verbs.
-func Verbs() []Verb { return []Verb{Acquire, Read, Break, Admin} }
+func Verbs() []Verb { return []Verb{Acquire, Read, Break} }
 
 const (
 	// everything stands for all locks, and for all principals.
@@ -203,9 +205,6 @@ func (p *Policy) give(number int, g grantText, groups map[string][]string) error
 	for _, v := range g.Verbs {
 		if !slices.Contains(Verbs(), v) {
 			return invalid(field+".verbs", strconv.Quote(string(v)), fmt.Sprintf("one of %v", Verbs()))
-		}
-		if v == Admin && !slices.Contains(g.Locks, everything) {
-			return invalid(field+".verbs", strconv.Quote(string(v)), `with the locks ["*"]: the cluster has all of them`)
 		}
 	}
 	for _, lock := range g.Locks {

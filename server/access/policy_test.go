@@ -32,7 +32,7 @@ groups:
   operators: [oncall]
 grants:
 - {to: [billing], locks: [billing, "orders/eu/"], verbs: [acquire, read]}
-- {to: ["group:operators"], locks: ["*"], verbs: [read, break, admin]}
+- {to: ["group:operators"], locks: ["*"], verbs: [read, break]}
 - {to: ["*"], locks: [shared], verbs: [acquire]}
 `
 }
@@ -65,10 +65,8 @@ func TestDecide(t *testing.T) {
 		{"billing", access.Acquire, "orders/eu", 0},
 		{"billing", access.Break, "billing", 0},
 		{"billing", access.Acquire, "", 1},
-		{"billing", access.Admin, "", 0},
 		{"billing", access.Acquire, "shared", 3},
 		{"oncall", access.Break, "billing/invoice", 2},
-		{"oncall", access.Admin, "", 2},
 		{"oncall", access.Acquire, "billing", 0},
 		{"oncall", access.Acquire, "shared/x", 3},
 		{"prometheus", access.Read, "billing", 0},
@@ -143,7 +141,6 @@ func TestParseErrors(t *testing.T) {
 		}
 	}
 	for _, text := range []string{
-		"principals: {a: {}}\ngrants: [{to: [a], locks: [x], verbs: [admin]}]", // an administrator of one lock
 		"", "# nothing", "grants: []", "principals: {}", // who may do nothing at all is a mistake, or half a file
 		"a: b\n---\nc: d", "grants: 7", "\t", "principals: {a: {}, a: {}}", strings.Repeat("#", 5<<20),
 	} {

@@ -21,27 +21,17 @@ import (
 // a folder that is deleted with them.
 type cluster struct {
 	url      string
-	each     []string // the URLs that the workers use in turn; empty: all use url
 	dir      string
 	programs map[string][]string // see Config.Programs
 	members  []*member
 	inTurn   bool // each server needs those before it
-	// form makes a cluster of the started servers. Optional.
-	form func(context.Context) error
-	// replace restores a member that has lost its data, as an operator does. Optional: without
-	// it no member loses its data.
-	replace func(context.Context, *member) error
-	// apart: no two servers may be down at the same time.
-	apart bool
-	shims shims
+	shims    shims
 }
 
 // member is one server. Its URL is that of a backend of its own; empty: it serves when it listens.
 type member struct {
 	*launch.Server
 
-	node string // its name in a cluster whose members have names
-	data string // the folder that is deleted when it loses its data
 	// trace is how long operations in progress at the crash of the server may delay other
 	// clients.
 	trace  time.Duration
@@ -65,9 +55,6 @@ func startCluster(ctx context.Context, kind string, programs map[string][]string
 		if err == nil && c.inTurn {
 			err = m.ready(ctx)
 		}
-	}
-	if err == nil && c.form != nil {
-		err = c.form(ctx)
 	}
 	for _, m := range c.members {
 		if err == nil {

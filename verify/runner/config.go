@@ -19,10 +19,8 @@ type Config struct {
 	URL string
 	// Cluster starts servers for the run, which the run then stops and crashes: one of
 	// [Clusters]. Every change that they answered is on their disks, or on those of a majority:
-	// three of etcd, ZooKeeper, Consul or Holdfast, five for redlock, one of the others. The
-	// servers of Holdfast have faults one at a time, and lose their data too: a node whose
-	// folder is deleted is removed from the cluster and joins it again. The programs have to be
-	// on this machine.
+	// three of etcd, ZooKeeper or Consul, five for redlock, one of the others. The programs have
+	// to be on this machine.
 	//
 	// On Linux with gcc the servers get disks that are slow at times and that lose in a crash
 	// what was not synced. The wall clocks of servers in C and Java jump, as far as the

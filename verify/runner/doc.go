@@ -4,7 +4,7 @@
 // Workers are separate processes, so that one can really be killed and stopped. Between each
 // worker and the backend is a relay (internal/chaos), so that the network can fail for one
 // worker and not for another, and so that the backend itself is never touched. A backend that
-// lives in one process (memory://, embedded://) has its workers in that process: they cannot be
+// lives in one process (memory://) has its workers in that process: they cannot be
 // stopped, and their network is a wrapper around the backend.
 //
 // # Density

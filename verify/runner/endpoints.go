@@ -111,5 +111,5 @@ func Shown(raw string) string {
 // inProcess reports whether a backend lives in the process that opens it.
 func inProcess(raw string) bool {
 	scheme, _, _ := strings.Cut(raw, ":")
-	return scheme == "memory" || scheme == "embedded"
+	return scheme == "memory"
 }

@@ -6,10 +6,14 @@ import (
 	"context"
 	"fmt"
 	"strings"
+	"time"
 
 	"github.com/holdfast-io/holdfast/backend"
 	"github.com/holdfast-io/holdfast/internal/launch"
 )
+
+// placeTTL is server.Config.PlaceTTL: how long a place in the queue of our server may outlive the request.
+const placeTTL = 15 * time.Second
 
 // kind is what only this package has to know of a kind of servers.
 type kind struct {
@@ -17,7 +21,7 @@ type kind struct {
 	// parameters are those of the URLs. A new Redis grants nothing for as long as the longest lease
 	// that may be held: here that time is known.
 	parameters string
-	complete   func(*cluster) // Optional.
+	trace      time.Duration // see member
 }
 
 // kinds returns the clusters that can be started, with the names of package launch. The locks of
@@ -35,7 +39,7 @@ func kinds() map[string]kind {
 		"mysql":             {jumps: jumpsBack},
 		"mysql+getlock":     {jumps: jumpsFar},
 		"kubernetes":        {},
-		"holdfast":          {complete: (*cluster).holdfast}, // see nodes.go
+		"holdfast":          {trace: placeTTL},
 	}
 }
 
@@ -50,15 +54,12 @@ func (c *cluster) prepare(ctx context.Context, name string) error {
 	if err != nil {
 		return fmt.Errorf("verify: %w", err)
 	}
-	c.url, c.each, c.inTurn, c.shims.jumps = g.URL+k.parameters, g.Each, g.InTurn, k.jumps
+	c.url, c.inTurn, c.shims.jumps = g.URL+k.parameters, g.InTurn, k.jumps
 	for _, s := range g.Servers {
 		if s.URL != "" {
 			s.URL += k.parameters
 		}
-		c.members = append(c.members, &member{Server: s})
-	}
-	if k.complete != nil {
-		k.complete(c)
+		c.members = append(c.members, &member{Server: s, trace: k.trace})
 	}
 	return nil
 }

@@ -238,8 +238,6 @@ func (r *run) injectOnServers(ctx context.Context, f planned) {
 		if err == nil {
 			err = targets[0].revive(context.WithoutCancel(ctx))
 		}
-	case faultServerWiped:
-		err = r.servers.wipe(context.WithoutCancel(ctx), targets[0])
 	case faultServersTurn:
 		err = stopInTurn(ctx, targets, f)
 	case faultSlowDisk:
@@ -256,7 +254,7 @@ func (r *run) injectOnServers(ctx context.Context, f planned) {
 	if err != nil {
 		r.fail(err)
 	}
-	if f.fault == faultServerCrash || f.fault == faultServerWiped {
+	if f.fault == faultServerCrash {
 		retry.Pause(context.WithoutCancel(ctx), targets[0].trace)
 	}
 	r.tell(history.Event{Kind: history.KindHeal, Text: text})

@@ -90,8 +90,6 @@ const (
 	// One server after the other is stopped, until none is left, and they continue in another
 	// order.
 	faultServersTurn fault = "servers stopped in turn"
-	// A server is killed, its data deleted, and it is restored as an operator would do it.
-	faultServerWiped fault = "server wiped"
 	faultSlowDisk    fault = "slow disk"               // of one server, or of all
 	faultClock       fault = "clock of a server jumps" // as far as the backend promises to survive it
 )
@@ -99,7 +97,7 @@ const (
 // harmful reports whether a fault lasts longer than a lease, so that a holder loses its lock.
 func (f fault) harmful() bool {
 	switch f { //nolint:exhaustive // the others are short
-	case faultFreeze, faultKill, faultHold, faultHoldReplies, faultCut, faultCutReplies, faultServerStop, faultServerCrash, faultServersTurn, faultServerWiped:
+	case faultFreeze, faultKill, faultHold, faultHoldReplies, faultCut, faultCutReplies, faultServerStop, faultServerCrash, faultServersTurn:
 		return true
 	}
 	return false
@@ -108,7 +106,7 @@ func (f fault) harmful() bool {
 // ofServers reports whether a fault is one of the servers that the run started.
 func (f fault) ofServers() bool {
 	switch f { //nolint:exhaustive // the others are of workers
-	case faultServerStop, faultServerCrash, faultServersTurn, faultServerWiped, faultSlowDisk, faultClock:
+	case faultServerStop, faultServerCrash, faultServersTurn, faultSlowDisk, faultClock:
 		return true
 	}
 	return false
@@ -121,8 +119,6 @@ type abilities struct {
 	link      bool // a wrapper around a backend in this process
 	tied      bool // leases end when a connection breaks: none is broken before its lease has ended
 	servers   int  // number of servers that the run started
-	apart     bool // no two of them are down at the same time
-	wipe      bool // one of them can lose its data
 	disks     bool // their disks can be slow
 	clocks    bool // their clocks can be set
 }
@@ -159,11 +155,8 @@ func (a abilities) faults(p Profile) []fault {
 	if a.servers > 0 && !a.tied {
 		all = append(all, faultServerCrash)
 	}
-	if a.servers > 2 && !a.apart {
+	if a.servers > 2 {
 		all = append(all, faultServersTurn)
-	}
-	if a.wipe {
-		all = append(all, faultServerWiped)
 	}
 	if a.disks {
 		all = append(all, faultSlowDisk)

@@ -226,21 +226,16 @@ func (r *run) relay(ctx context.Context) error {
 	r.able.link = !r.able.processes
 	r.able.tied = r.caps.Tied
 	_, r.able.relay = parseEndpoints(r.cfg.URL)
-	each := []string{r.cfg.URL}
 	if r.servers != nil {
-		r.able.servers, r.able.apart, r.able.wipe = len(r.servers.members), r.servers.apart, r.servers.replace != nil
+		r.able.servers = len(r.servers.members)
 		r.servers.checkShims()
 		r.able.disks, r.able.clocks = r.servers.shims.noDisk == nil, r.servers.shims.noClock == nil
-		if len(r.servers.each) > 0 {
-			each = r.servers.each
-		}
 	}
 	r.notTested = r.untested()
-	for n := range r.measure.workers {
-		url := each[n%len(each)]
-		e, ok := parseEndpoints(url)
+	for range r.measure.workers {
+		e, ok := parseEndpoints(r.cfg.URL)
 		if !ok {
-			r.urls = append(r.urls, url)
+			r.urls = append(r.urls, r.cfg.URL)
 			continue
 		}
 		var hosts []string
@@ -263,10 +258,7 @@ func (r *run) relay(ctx context.Context) error {
 // untested returns what a run on this backend leaves out.
 func (r *run) untested() []string {
 	servers := "restarts, lost data, fail-over, slow and full disks of the backend's servers: they are not ours to hurt"
-	switch {
-	case r.able.wipe:
-		servers = "lost data of more than one server at a time, and full disks of the servers"
-	case r.able.servers > 0:
+	if r.able.servers > 0 {
 		servers = "lost data and full disks of the servers"
 	}
 	out := append([]string{servers}, r.untestedShims()...)

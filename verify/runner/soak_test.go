@@ -31,8 +31,6 @@ func start(t *testing.T, name string) store {
 		return onSQLite(t)
 	case "memory":
 		return store{url: "memory://", look: nothing}
-	case "embedded":
-		return store{url: "embedded://" + testserver.Dir(t), look: nothing}
 	}
 	if !slices.Contains(runner.Clusters(), name) {
 		t.Fatalf("BACKEND is %q", name)

@@ -210,7 +210,7 @@ func starts(t *testing.T, root, addr string) {
 	p.Await(patience, runs([]string{
 		filepath.Join(root, "usr/bin/holdfast"), "acquire", "n", "--ttl", "1m", "--lease", "lease-of-the-test-0001", "--backend", "holdfast://" + addr,
 	}))
-	if info := must(t, "stat", "--format", "%u:%g %a", filepath.Join(state, "etcd")); info != userspec+" 700\n" {
+	if info := must(t, "stat", "--format", "%u:%g %a", filepath.Join(state, "locks.db")); info != userspec+" 600\n" {
 		t.Errorf("the data belongs to %s", info)
 	}
 	p.Terminate()

@@ -176,7 +176,7 @@ func TestDashboardExpressions(t *testing.T) {
 	must(t, testserver.Tool(t, "promtool"), "check", "rules", path)
 }
 
-// serve starts a server with its embedded etcd and TLS, and returns its page of metrics.
+// serve starts a server with TLS, and returns its page of metrics.
 func serve(t *testing.T, binary string) string {
 	t.Helper()
 	certs := testserver.NewCertificates(t)

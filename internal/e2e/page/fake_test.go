@@ -17,13 +17,11 @@ import (
 	"github.com/holdfast-io/holdfast/dashboard"
 	"github.com/holdfast-io/holdfast/fence"
 	"github.com/holdfast-io/holdfast/internal/wire"
-	"github.com/holdfast-io/holdfast/server/embedded"
 )
 
 // fake is a server whose locks the test makes up, with times in the past.
 type fake struct {
 	session wire.Session
-	cluster embedded.Status
 	locked  bool  // asks for a token
 	unready error // what /readyz reports, if anything
 	cases   []byte
@@ -40,12 +38,8 @@ type fake struct {
 func serveFake(t *testing.T, locks []wire.Lock) (*fake, string) {
 	t.Helper()
 	f := &fake{
-		session: wire.Session{Principal: "oncall", Policy: true, Backend: "etcd", Version: "0.1.0", Cluster: true},
-		cluster: embedded.Status{
-			Name: "a", Leader: "a", Majority: 2, Ready: true,
-			Members: []embedded.MemberStatus{{Name: "a", State: "running"}, {Name: "b", State: "running"}, {Name: "c", State: "running"}},
-		},
-		locks: locks, at: make(map[string]int, len(locks)), born: time.Now(), more: make(chan struct{}),
+		session: wire.Session{Principal: "oncall", Policy: true, Backend: "etcd", Version: "0.1.0"},
+		locks:   locks, at: make(map[string]int, len(locks)), born: time.Now(), more: make(chan struct{}),
 	}
 	for i, l := range locks {
 		f.at[l.Name] = i
@@ -76,8 +70,6 @@ func (f *fake) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		answer(w, f.session)
 	case r.URL.Path == "/v1/losses":
 		answer(w, wire.Losses{Losses: []wire.Loss{}})
-	case r.URL.Path == "/v1/cluster":
-		answer(w, f.cluster)
 	case r.URL.Path == "/readyz" && f.unready != nil:
 		w.WriteHeader(http.StatusServiceUnavailable)
 		answer(w, wire.Problem{Status: http.StatusServiceUnavailable, Detail: f.unready.Error()})

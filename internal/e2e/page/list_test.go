@@ -326,7 +326,6 @@ func TestConnectionIsLost(t *testing.T) {
 	b := open(t, "http://"+proxy.Addr(), desk)
 	b.shows("orders:1", "billing/b", "billing/a")
 	b.until(`document.querySelector("#link").dataset.state === "live"`)
-	b.until(`!document.querySelector("#cluster-fact").hidden`)
 	top := func() float64 {
 		return value[float64](b, `document.querySelector("#grid").getBoundingClientRect().top`)
 	}
