@@ -3,6 +3,7 @@ package server_test
 import (
 	"crypto/sha256"
 	"encoding/hex"
+	"net/http"
 	"slices"
 	"strings"
 	"testing"
@@ -47,7 +48,7 @@ grants:
 	if err != nil {
 		t.Fatal(err)
 	}
-	a := start(t, server.Config{Identify: policy.Identify, Authorize: policy.Authorize})
+	a := start(t, server.Config{Authorize: policy.Authorize, Principal: func(r *http.Request) string { name, _ := policy.Identify(r); return name }})
 	as := func(token string) []string { return []string{"Authorization", "Bearer " + token} }
 	open := []string{"/healthz", "/readyz", "/openapi.json", "/", "/dashboard/{file}"}
 	for _, r := range server.Routes() {

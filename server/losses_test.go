@@ -3,6 +3,7 @@ package server_test
 import (
 	"errors"
 	"fmt"
+	"net/http"
 	"testing"
 	"time"
 
@@ -111,11 +112,11 @@ func TestReasonOutlivesAnEarlierBreak(t *testing.T) {
 // Nobody sees more of a loss than of its lock.
 func TestLossesOfOthers(t *testing.T) {
 	t.Parallel()
-	a := start(t, server.Config{Identify: caller, Authorize: func(who string, act server.Action) error {
-		if who == "bob" && act.Name == "secret" {
+	a := start(t, server.Config{Authorize: func(r *http.Request, act server.Action) error {
+		if caller(r) == "bob" && act.Name == "secret" {
 			return errors.New("not yours")
 		}
-		return operatorsBreak(who, act)
+		return operatorsBreak(r, act)
 	}})
 	op, bob := []string{"Authorization", "op"}, []string{"Authorization", "bob"}
 	for _, name := range []string{"secret", "open"} {

@@ -19,7 +19,6 @@ import (
 
 	"go.yaml.in/yaml/v3"
 
-	"github.com/holdfast-io/holdfast/internal/leasetest"
 	"github.com/holdfast-io/holdfast/internal/testserver"
 )
 
@@ -67,6 +66,17 @@ func parseDockerfile(t *testing.T, text string) image {
 	return i
 }
 
+// bootID puts the file of the kernel that the store reads into a folder that is to be a root folder.
+func bootID(t *testing.T, root string) {
+	t.Helper()
+	const file = "proc/sys/kernel/random/boot_id"
+	id, err := os.ReadFile("/" + file)
+	err = errors.Join(err, os.MkdirAll(filepath.Dir(filepath.Join(root, file)), 0o755), os.WriteFile(filepath.Join(root, file), id, 0o644))
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
 // The files of the image, put together as its Dockerfile says, are all that the server needs: it serves
 // as another user than root, in a root folder that has nothing else.
 func TestDockerfile(t *testing.T) {
@@ -103,6 +113,7 @@ func TestDockerfile(t *testing.T) {
 	if err := os.Mkdir(filepath.Join(root, "tmp"), 0o777); err != nil { // the base image has it
 		t.Fatal(err)
 	}
+	bootID(t, root)
 	if binary, err := elf.Open(filepath.Join(root, "usr/bin/holdfast")); err != nil {
 		t.Error(err)
 	} else if _, err := binary.Symbols(); !errors.Is(err, elf.ErrNoSymbols) {
@@ -213,105 +224,78 @@ func runs(argv []string) func(context.Context) error {
 // compose is the part of compose.yaml that the tests read.
 type compose struct {
 	Services map[string]struct {
-		Image      string
 		Build      struct{ Args map[string]string }
 		Entrypoint []string
 		Command    []string
 		Ports      []string
 		Volumes    []string
-		User       string
 		ReadOnly   bool `yaml:"read_only"`
 		Restart    string
-		Network    string                  `yaml:"network_mode"`
+		Networks   map[string]struct{ Aliases []string }
 		Health     struct{ Test []string } `yaml:"healthcheck"`
 	}
 	Volumes map[string]any
 }
 
-// The services of compose.yaml, run as processes with their addresses and folders replaced: the nodes wait,
-// one init forms the cluster, a second one changes nothing, and the locks outlive a node.
+// The services of compose.yaml, run as processes with their addresses and folders replaced: three etcd and two servers, and
+// a lock outlives one of each.
 func TestCompose(t *testing.T) {
 	t.Parallel()
-	needs(t, "openssl")
 	var c compose
 	if err := yaml.Unmarshal([]byte(read(t, "deploy", "compose.yaml")), &c); err != nil {
 		t.Fatal(err)
 	}
-	binary, certificates := holdfast(t), t.TempDir()
+	binary := holdfast(t)
 	port := func() string { return "127.0.0.1:" + strconv.Itoa(testserver.FreePort(t)) }
-	owner := fmt.Sprintf("%d:%d", os.Getuid(), os.Getgid())
-	pairs := []string{"/certificates", certificates, "DNS:$$node", "IP:127.0.0.1", "$$", "$", "65532:65532", owner, "/usr/bin/holdfast", binary}
-	for _, name := range []string{"a", "b", "c"} {
-		pairs = append(pairs, "//"+name+":2380", "//"+port())
+	members, servers := []string{"etcd-a", "etcd-b", "etcd-c"}, []string{"server-a", "server-b"}
+	var shared []string // the addresses by which services reach each other
+	clients, peers := make(map[string]string), make(map[string]string)
+	for _, name := range members {
+		clients[name], peers[name] = port(), port()
+		shared = append(shared, name+":2379", clients[name], name+":2380", peers[name])
 	}
-	// replaced returns a command with its addresses and folders replaced by those of a node.
-	type address struct{ clients, peers, data string }
-	replaced := func(at address, argv ...[]string) []string {
-		r := strings.NewReplacer(append(slices.Clone(pairs), "0.0.0.0:7420", at.clients, "127.0.0.1:7420", at.clients,
-			"0.0.0.0:2380", at.peers, "/var/lib/holdfast/data", at.data)...)
-		var all []string
-		for _, arg := range slices.Concat(argv...) {
-			all = append(all, r.Replace(arg))
+	shared = append(shared, "etcd-a,etcd-b,etcd-c", clients["etcd-a"]+","+clients["etcd-b"]+","+clients["etcd-c"])
+	run := func(name string, pairs []string, words ...string) *testserver.Process {
+		r := strings.NewReplacer(append(pairs, shared...)...)
+		for i := range words {
+			words[i] = r.Replace(words[i])
 		}
-		return all
+		return testserver.Start(t, testserver.Command{Path: words[0], Args: words[1:]})
 	}
-	peers := func(name string) string { // as it is in the list
-		return strings.TrimPrefix(pairs[slices.Index(pairs, "//"+name+":2380")+1], "//")
+	processes := make(map[string]*testserver.Process)
+	for _, name := range members {
+		s := c.Services[name]
+		volume, _, _ := strings.Cut(strings.Join(s.Volumes, ""), ":")
+		if _, ok := c.Volumes[volume]; !ok || s.Restart != "unless-stopped" || len(s.Ports) != 0 {
+			t.Errorf("%s: %+v", name, s)
+		}
+		processes[name] = run(name, []string{
+			"/usr/local/bin/etcd", testserver.EtcdBinary(t), "0.0.0.0:2379", clients[name], "0.0.0.0:2380", peers[name], "/var/lib/etcd", testserver.Dir(t),
+		}, slices.Concat(s.Entrypoint, s.Command)...)
 	}
-	s := c.Services["certificates"]
-	argv := replaced(address{}, s.Entrypoint, s.Command)
-	for range 2 { // the second time it changes nothing
-		must(t, argv[0], argv[1:]...)
-	}
-	nodes, at := make(map[string]*testserver.Process), make(map[string]address)
-	for _, name := range []string{"a", "b", "c"} {
+	for _, name := range servers {
 		s := c.Services[name]
 		if !s.ReadOnly || s.Restart != "unless-stopped" || len(s.Ports) != 1 || !strings.HasPrefix(s.Ports[0], "127.0.0.1:") || !strings.HasSuffix(s.Ports[0], ":7420") {
 			t.Errorf("%s: %+v", name, s)
 		}
-		if s.Build.Args["COMMIT"] != "${COMMIT:-}" {
-			t.Errorf("%s: the image is built with %v", name, s.Build.Args)
+		if s.Build.Args["COMMIT"] != "${COMMIT:-}" || !slices.Equal(s.Networks["default"].Aliases, []string{"locks"}) {
+			t.Errorf("%s: the image is built with %v, the names are %v", name, s.Build.Args, s.Networks)
 		}
-		for _, v := range s.Volumes {
-			volume, _, _ := strings.Cut(v, ":")
-			if _, ok := c.Volumes[volume]; !ok {
-				t.Errorf("%s: there is no volume %s", name, volume)
-			}
-		}
-		at[name] = address{port(), peers(name), filepath.Join(testserver.Dir(t), "data")}
-		argv := replaced(at[name], s.Entrypoint, s.Command)
-		nodes[name] = testserver.Start(t, testserver.Command{Path: argv[0], Args: argv[1:]})
+		clients[name] = port()
+		processes[name] = run(name, []string{"0.0.0.0:7420", clients[name]}, slices.Concat([]string{binary}, s.Command)...)
+		health := slices.Clone(s.Health.Test[1:])
+		health[0], health[len(health)-1] = binary, "holdfast://"+clients[name]
+		processes[name].Await(2*time.Minute, runs(health))
 	}
-	init := c.Services["init"]
-	if init.Network != "service:a" || init.Restart != "on-failure" {
-		t.Errorf("init: %+v", init)
+	acquire := func(name string) func(context.Context) error {
+		return runs([]string{binary, "acquire", name, "--try", "--ttl", "10m", "--lease", "lease-of-the-test-" + name, "--backend", "holdfast://" + clients["server-a"] + "," + clients["server-b"]})
 	}
-	argv = replaced(at["a"], init.Entrypoint, init.Command)
-	for range 2 {
-		nodes["a"].Await(time.Minute, runs(argv))
-	}
-	for name, node := range nodes {
-		health := replaced(at[name], c.Services[name].Health.Test[1:])
-		node.Await(2*time.Minute, runs(health))
-	}
-	try := func(node string) error {
-		var err error
-		leasetest.Eventually(t, "the nodes have a leader, and answer", func() bool {
-			err = exec.CommandContext(t.Context(), binary, "acquire", "n", "--try", "--ttl", "10m", "--backend", "holdfast://"+at[node].clients).Run()
-			return err == nil || !strings.Contains(err.Error(), "74")
-		})
-		return err
-	}
-	if err := try("a"); err != nil {
-		t.Errorf("acquire: %v", err)
-	}
-	nodes["a"].Kill()
-	nodes["b"].Await(time.Minute, func(ctx context.Context) error {
-		_, err := get(ctx, "http://"+at["b"].clients+"/readyz")
-		return err
-	})
-	if held := try("b"); held == nil || !strings.Contains(held.Error(), "75") {
-		t.Errorf("the lock is held, and acquire says %v", held)
+	processes["server-b"].Await(time.Minute, acquire("0001"))
+	processes["server-a"].Kill()
+	processes["etcd-a"].Kill()
+	processes["server-b"].Await(time.Minute, acquire("0002"))
+	if held := must(t, binary, "ls", "--backend", "holdfast://"+clients["server-b"]); !strings.Contains(held, "0001") || !strings.Contains(held, "0002") {
+		t.Errorf("the locks are %s", held)
 	}
 }
 

@@ -163,7 +163,7 @@ func TestDebInstalled(t *testing.T) {
 	if out := dpkg("--purge", "holdfast"); !strings.Contains(out, "were kept") {
 		t.Errorf("the purge does not say that the data was kept: %s", out)
 	}
-	if has("etc/default/holdfast") || !has("var/lib/holdfast/etcd") {
+	if has("etc/default/holdfast") || !has("var/lib/holdfast/serve/locks.db") {
 		t.Error("the purge left the options, or removed the data")
 	}
 }
@@ -180,7 +180,7 @@ func starts(t *testing.T, root, addr string) {
 		return string(b)
 	}
 	unit := make(map[string]string)
-	for _, m := range regexp.MustCompile(`(?m)^(User|Group|EnvironmentFile|ExecStart|StateDirectory)=(.*)$`).FindAllStringSubmatch(text("usr/lib/systemd/system/holdfast.service"), -1) {
+	for _, m := range regexp.MustCompile(`(?m)^(User|Group|Environment|EnvironmentFile|ExecStart|StateDirectory)=(.*)$`).FindAllStringSubmatch(text("usr/lib/systemd/system/holdfast.service"), -1) {
 		unit[m[1]] = m[2]
 	}
 	account := regexp.MustCompile(`(?m)^` + unit["User"] + `:x:(\d+):(\d+):`).FindStringSubmatch(text("etc/passwd"))
@@ -202,7 +202,8 @@ func starts(t *testing.T, root, addr string) {
 		}
 		argv = append(argv, word)
 	}
-	p := testserver.Start(t, testserver.Command{Path: "chroot", Args: append([]string{"--userspec=" + userspec, root}, argv...), Env: append(env, "HOME=/")})
+	bootID(t, root)
+	p := testserver.Start(t, testserver.Command{Path: "chroot", Args: append([]string{"--userspec=" + userspec, root}, argv...), Env: append(env, unit["Environment"], "HOME=/")})
 	p.Await(patience, func(ctx context.Context) error {
 		_, err := get(ctx, "http://"+addr+"/readyz")
 		return err
@@ -210,7 +211,7 @@ func starts(t *testing.T, root, addr string) {
 	p.Await(patience, runs([]string{
 		filepath.Join(root, "usr/bin/holdfast"), "acquire", "n", "--ttl", "1m", "--lease", "lease-of-the-test-0001", "--backend", "holdfast://" + addr,
 	}))
-	if info := must(t, "stat", "--format", "%u:%g %a", filepath.Join(state, "locks.db")); info != userspec+" 600\n" {
+	if info := must(t, "stat", "--format", "%u:%g %a", filepath.Join(state, "serve")); info != userspec+" 700\n" {
 		t.Errorf("the data belongs to %s", info)
 	}
 	p.Terminate()
@@ -245,7 +246,7 @@ func TestSystemdFlags(t *testing.T) {
 	help := must(t, holdfast(t), "serve", "--help")
 	text := read(t, "deploy", "systemd", "holdfast.service") + read(t, "deploy", "systemd", "holdfast.default")
 	flags := regexp.MustCompile(`--[a-z-]+`).FindAllString(text, -1)
-	if len(flags) < 10 {
+	if len(flags) < 5 {
 		t.Errorf("only the flags %q were found", flags)
 	}
 	for _, flag := range slices.Compact(slices.Sorted(slices.Values(flags))) {

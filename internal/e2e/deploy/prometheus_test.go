@@ -113,7 +113,7 @@ func expressions(t *testing.T) map[string]string {
 			all["panel "+p.Title+", "+target.RefID] = target.Expr
 		}
 	}
-	if len(all) < 40 {
+	if len(all) < 30 {
 		t.Fatalf("only %d expressions were found", len(all))
 	}
 	return all
