@@ -10,7 +10,7 @@ import (
 // facts reads the settings of a server that its promises depend on. A role needs no privilege for
 // them, except for the number of standbys, which is none where it may not see them.
 const facts = `SELECT pg_backend_pid(), pg_is_in_recovery(), current_setting('fsync') = 'on', current_setting('full_page_writes') = 'on',
-	current_setting('synchronous_standby_names') = '', (SELECT count(*) FROM pg_stat_replication)`
+	current_setting('synchronous_standby_names') = '' OR current_setting('synchronous_commit') = 'local', (SELECT count(*) FROM pg_stat_replication)`
 
 // Examine checks the settings of the server: whether what it has committed survives a crash and a
 // fail-over, whether there is a pooler in between, and whether the role lacks a right. It implements
@@ -36,7 +36,7 @@ func (b *Backend) Examine(ctx context.Context) ([]string, error) {
 			{!pages && fsync, "full_page_writes is off: a crash of the machine can damage the tables"},
 			{
 				standbys > 0 && alone,
-				fmt.Sprintf("%d standbys replicate asynchronously: a fail-over loses the newest grants, and a lock may then be granted twice", standbys),
+				fmt.Sprintf("%d standbys follow, and a commit waits for none (synchronous_standby_names, synchronous_commit): a fail-over loses the newest grants, and a lock may then be granted twice", standbys),
 			},
 			{
 				pid != c.Conn().PgConn().PID() && !b.deaf,

@@ -3,7 +3,9 @@ package redislock
 import (
 	"context"
 	"errors"
+	"fmt"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -65,8 +67,8 @@ func (b *Backend) Examine(ctx context.Context) ([]string, error) {
 	if facts["role"] == "slave" {
 		out = append(out, "this server is a replica: it takes no locks, and one that is made the primary may have lost some")
 	}
-	if n := facts["connected_slaves"]; n != "" && n != "0" {
-		out = append(out, n+" replicas follow asynchronously: a fail-over can lose the newest grants, and a lock may then be granted twice")
+	if n, _ := strconv.Atoi(facts["connected_slaves"]); n > b.cfg.Replicas {
+		out = append(out, fmt.Sprintf("%d replicas follow, and a grant waits for %d (replicas=): a fail-over can lose the newest grants, and a lock may then be granted twice", n, b.cfg.Replicas))
 	}
 	return out, nil
 }

@@ -17,6 +17,7 @@ import (
 	"github.com/coreos/go-systemd/v22/daemon"
 	"github.com/spf13/cobra"
 
+	"github.com/holdfast-io/holdfast/backend"
 	"github.com/holdfast-io/holdfast/server"
 )
 
@@ -124,11 +125,26 @@ func (a *app) serve(ctx context.Context, o serveOptions) error {
 	}
 	a.tellServing(b.Capabilities().Name, folder, shownAddress(ln.Addr(), cfg.TLS != nil))
 	a.notify(daemon.SdNotifyReady) // from here on connections wait in the listener
+	var examining sync.WaitGroup
+	examining.Go(func() { a.examine(ctx, b) })
 	err = a.serveUntil(ctx, srv, ln)
+	stop()
+	examining.Wait()
 	if err == nil {
 		a.warn("stopped")
 	}
 	return errors.Join(err, b.Close())
+}
+
+// examine warns of what "holdfast doctor" finds in the store.
+func (a *app) examine(ctx context.Context, b backend.Backend) {
+	e, ok := b.(backend.Examiner)
+	if !ok {
+		return
+	}
+	if found, err := e.Examine(ctx); err == nil && len(found) > 0 {
+		a.logger().WarnContext(ctx, "the store weakens what a lock promises; \"holdfast doctor\" with its URL examines it", "found", found)
+	}
 }
 
 // notify reports a state to the service manager that started this process with NOTIFY_SOCKET, as systemd does

@@ -5,6 +5,7 @@ package cli_test
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"os/exec"
 	"path/filepath"
@@ -49,6 +50,24 @@ func TestServeLog(t *testing.T) {
 			t.Errorf("%s: %+v", flag, r)
 		}
 	}
+}
+
+// The server warns at its start of what the doctor finds in its store.
+func TestServeExaminesItsStore(t *testing.T) {
+	t.Parallel()
+	primary := testserver.Redis(t)
+	host, port, _ := strings.Cut(primary.Addr(), ":")
+	testserver.Redis(t, "--replicaof", host+" "+port)
+	primary.Do("WAIT", "1", "20000")
+	p := testserver.Start(t, testserver.Command{Path: binary, Args: []string{
+		"serve", "--listen", "127.0.0.1:0", "--backend", "redis://" + primary.Addr() + "?quarantine=off",
+	}})
+	p.Await(time.Minute, func(context.Context) error {
+		if !strings.Contains(p.Log(), "level=WARN") || !strings.Contains(p.Log(), "1 replicas follow") {
+			return errors.New("it has not warned")
+		}
+		return nil
+	})
 }
 
 // No flag about the log silences the audit, also without a policy.

@@ -5,6 +5,7 @@ import (
 	"testing"
 
 	"github.com/holdfast-io/holdfast/backend"
+	"github.com/holdfast-io/holdfast/internal/leasetest"
 	"github.com/holdfast-io/holdfast/internal/testserver"
 	"github.com/holdfast-io/holdfast/open"
 )
@@ -29,7 +30,15 @@ func TestExamine(t *testing.T) {
 			s.Do("SET", "somebody", "else")
 			s.Do("WAIT", "1", "20000")
 			return "redis://" + s.Addr() + "?quarantine=off"
-		}, []string{"1 replicas follow asynchronously"}},
+		}, []string{"1 replicas follow, and a grant waits for 0"}},
+		"a Redis whose grants wait for the replica": {func(t *testing.T) string {
+			t.Helper()
+			s := testserver.Redis(t)
+			host, port, _ := strings.Cut(s.Addr(), ":")
+			testserver.Redis(t, "--replicaof", host+" "+port)
+			s.Do("WAIT", "1", "20000")
+			return "redis://" + s.Addr() + "?quarantine=off&replicas=1"
+		}, nil},
 		"an etcd alone": {func(t *testing.T) string {
 			t.Helper()
 			return "etcd://" + testserver.StartEtcd(t, testserver.EtcdOptions{})[0].Addr()
@@ -42,7 +51,9 @@ func TestExamine(t *testing.T) {
 			t.Helper()
 			return "consul://" + testserver.StartConsul(t, 1)[0].Addr() + "?min_ttl=1ms"
 		}, []string{"1 servers", "session_ttl_min"}},
-		"a PostgreSQL": {func(t *testing.T) string { t.Helper(); return testserver.Postgres(t).URL() }, nil},
+		"a PostgreSQL":                                    {func(t *testing.T) string { t.Helper(); return testserver.Postgres(t).URL() }, nil},
+		"a PostgreSQL with a standby":                     {func(t *testing.T) string { t.Helper(); return standby(t, "").URL() }, []string{"1 standbys follow, and a commit waits for none"}},
+		"a PostgreSQL whose commits wait for the standby": {func(t *testing.T) string { t.Helper(); return standby(t, "follower").URL() }, nil},
 		"a PostgreSQL that does not sync": {func(t *testing.T) string {
 			t.Helper()
 			return testserver.Postgres(t, "fsync=off").URL()
@@ -70,4 +81,18 @@ func TestExamine(t *testing.T) {
 			}
 		})
 	}
+}
+
+// standby returns a PostgreSQL whose log a standby receives. Commits wait for the standbys of that name.
+func standby(t *testing.T, waitsFor string) *testserver.PostgresServer {
+	t.Helper()
+	s := testserver.Postgres(t, "synchronous_standby_names="+waitsFor)
+	host, port, _ := strings.Cut(s.Addr(), ":")
+	dir := testserver.Dir(t)
+	testserver.Start(t, testserver.Command{
+		Path: "pg_receivewal", Args: []string{"--directory", dir, "--host", host, "--port", port, "--username", "postgres", "--synchronous"},
+		Env: []string{"PGAPPNAME=follower"}, Dir: dir,
+	})
+	leasetest.Eventually(t, "the standby follows", func() bool { return s.Int("SELECT count(*) FROM pg_stat_replication") == 1 })
+	return s
 }
