@@ -60,6 +60,11 @@ func onDisk() map[string]func(t *testing.T) storing {
 			s := testserver.MariaDB(t)
 			return storing{"mysql+getlock" + strings.TrimPrefix(s.URL(), "mysql"), s.Process, s.Start}
 		},
+		"holdfast": func(t *testing.T) storing {
+			t.Helper()
+			s := testserver.StartHoldfast(t)
+			return storing{s.URL, s.Process, s.Start}
+		},
 		"kubernetes": func(t *testing.T) storing {
 			t.Helper()
 			s := testserver.Kubernetes(t)

@@ -17,6 +17,7 @@ import (
 	"github.com/holdfast-io/holdfast/backend/pglock"
 	"github.com/holdfast-io/holdfast/backend/redislock"
 	"github.com/holdfast-io/holdfast/backend/redislock/redlock"
+	"github.com/holdfast-io/holdfast/backend/remotelock"
 	"github.com/holdfast-io/holdfast/internal/leasetest"
 	"github.com/holdfast-io/holdfast/internal/testserver"
 )
@@ -75,6 +76,16 @@ func stores() map[string]func(t *testing.T) (func(t *testing.T) backend.Backend,
 			open := func(t *testing.T) backend.Backend {
 				t.Helper()
 				b, err := k8slock.Open(t.Context(), "kubernetes://default?kubeconfig="+config, k8slock.Config{})
+				return opened(t, b, err)
+			}
+			return open, s.Restart
+		},
+		"holdfast": func(t *testing.T) (func(t *testing.T) backend.Backend, func()) {
+			t.Helper()
+			s := testserver.StartHoldfast(t)
+			open := func(t *testing.T) backend.Backend {
+				t.Helper()
+				b, err := remotelock.Open(t.Context(), s.URL, remotelock.Config{})
 				return opened(t, b, err)
 			}
 			return open, s.Restart

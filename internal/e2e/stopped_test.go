@@ -43,6 +43,11 @@ func pausable() map[string]func(t *testing.T) (string, []*testserver.Process) {
 			s := testserver.StartConsul(t, 1)[0]
 			return "consul://" + s.Addr() + "?min_ttl=" + testserver.ConsulMinTTL.String(), []*testserver.Process{s.Process()}
 		},
+		"holdfast": func(t *testing.T) (string, []*testserver.Process) {
+			t.Helper()
+			s := testserver.StartHoldfast(t)
+			return s.URL, []*testserver.Process{s.Process()}
+		},
 		"postgres+advisory": func(t *testing.T) (string, []*testserver.Process) {
 			t.Helper()
 			s := testserver.Postgres(t)
