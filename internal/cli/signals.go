@@ -15,7 +15,7 @@ import (
 // command runs, the goroutine of wait receives them, and otherwise the supervisor.
 type signals struct {
 	pass     chan os.Signal // to pass on to the command
-	children chan os.Signal // a child has ended, perhaps an orphan: see supervise.ReapOrphans
+	children chan os.Signal // a child has ended, perhaps an orphan, where this process adopts orphans
 	end      context.CancelCauseFunc
 	turn     chan struct{} // passes the turn to receive signals on, in both directions
 }
@@ -25,7 +25,9 @@ type signals struct {
 // ignored here.
 func handleSignals(ctx context.Context, waiting func(context.Context)) (context.Context, *signals) {
 	pass, children := make(chan os.Signal, 16), make(chan os.Signal, 1)
-	signal.Notify(children, syscall.SIGCHLD)
+	if supervise.AdoptsOrphans() {
+		signal.Notify(children, syscall.SIGCHLD)
+	}
 	signal.Notify(pass, minded(
 		syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP, syscall.SIGQUIT, syscall.SIGUSR1, syscall.SIGUSR2,
 		syscall.SIGWINCH, syscall.SIGCONT, syscall.SIGTSTP, syscall.SIGALRM,

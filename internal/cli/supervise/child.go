@@ -122,9 +122,9 @@ func (c *Child) Foreign() bool {
 	}
 }
 
-// ReapOrphans reaps the processes that the kernel has handed to this one, which is then PID 1 or a subreaper, when their
-// parent ended, and that have ended too. It leaves alone the process IDs of own, and the group of this process: there are
-// programs that a library has started and waits for. It does nothing where there is no /proc.
+// ReapOrphans reaps the processes that the kernel has handed to this one, see AdoptsOrphans, and that have ended. It leaves
+// alone the process IDs of own, and the group of this process: there are programs that a library has started and waits
+// for. It does nothing where there is no /proc.
 func ReapOrphans(own ...int) {
 	lists, _ := filepath.Glob("/proc/self/task/*/children")
 	for _, list := range lists {

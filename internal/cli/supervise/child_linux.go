@@ -6,12 +6,20 @@ import (
 	"errors"
 	"os"
 	"syscall"
+	"unsafe"
 
 	"golang.org/x/sys/unix"
 )
 
 // thisProgram is the file that this process runs, even if it was replaced or removed since.
 func thisProgram() string { return "/proc/self/exe" }
+
+// AdoptsOrphans reports whether the kernel hands processes whose parent has ended to this one.
+func AdoptsOrphans() bool {
+	var subreaper int32
+	err := unix.Prctl(unix.PR_GET_CHILD_SUBREAPER, uintptr(unsafe.Pointer(&subreaper)), 0, 0, 0) //nolint:gosec // the address of a local, for the duration of the call
+	return os.Getpid() == 1 || err == nil && subreaper != 0
+}
 
 // dieWithParent has the kernel kill a process when its parent dies.
 func dieWithParent(attr *syscall.SysProcAttr) { attr.Pdeathsig = syscall.SIGKILL }

@@ -22,6 +22,9 @@ func thisProgram() string {
 	return path
 }
 
+// AdoptsOrphans reports whether the kernel hands processes whose parent has ended to this one.
+func AdoptsOrphans() bool { return os.Getpid() == 1 }
+
 // dieWithParent does nothing: POSIX has no such thing. The watchdog kills the command when its parent dies.
 func dieWithParent(*syscall.SysProcAttr) {}
 
