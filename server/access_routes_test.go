@@ -3,7 +3,6 @@ package server_test
 import (
 	"crypto/sha256"
 	"encoding/hex"
-	"net/http"
 	"slices"
 	"strings"
 	"testing"
@@ -48,7 +47,7 @@ grants:
 	if err != nil {
 		t.Fatal(err)
 	}
-	a := start(t, server.Config{Authorize: policy.Authorize, Principal: func(r *http.Request) string { name, _ := policy.Identify(r); return name }})
+	a := start(t, server.Config{Identify: policy.Identify, Authorize: policy.Authorize})
 	as := func(token string) []string { return []string{"Authorization", "Bearer " + token} }
 	open := []string{"/healthz", "/readyz", "/openapi.json", "/", "/dashboard/{file}"}
 	for _, r := range server.Routes() {

@@ -172,6 +172,7 @@ func (s *Server) stillMay(r *request, a ask, c *claim) error {
 	if !c.grant.Waited && time.Since(r.arrived) < soon {
 		return nil
 	}
+	s.identifyAgain(r)
 	err := s.authorize(r, Action{Verb: Acquire, Name: a.name})
 	if _, refused := errors.AsType[*refusal](err); !refused || errors.Is(err, ErrExpired) {
 		return nil

@@ -134,7 +134,7 @@ func (s *Server) admitLong(r *request, l *lane, most int) (func(), error) {
 // count counts one more request of its principal in a lane. It returns their number, 0 without a principal,
 // and the function that ends the count.
 func (s *Server) count(r *request, l *lane) (int, func()) {
-	if s.cfg.Principal == nil || r.principal == "" {
+	if s.cfg.Identify == nil || r.principal == "" {
 		return 0, func() {}
 	}
 	a, k := s.admission, share{r.principal, l}
@@ -151,7 +151,7 @@ func (s *Server) count(r *request, l *lane) (int, func()) {
 }
 
 func (s *Server) quotaOf(r *request) Quota {
-	if s.cfg.Quota == nil || s.cfg.Principal == nil || r.principal == "" {
+	if s.cfg.Quota == nil || s.cfg.Identify == nil || r.principal == "" {
 		return Quota{}
 	}
 	return s.cfg.Quota(r.principal)

@@ -25,7 +25,7 @@ func (a *api) waitersAs(who, name string, n int) {
 func shared(t *testing.T, l server.Limits, q server.Quota) *api {
 	t.Helper()
 	return start(t, server.Config{
-		Authorize: func(*http.Request, server.Action) error { return nil }, Principal: caller, Limits: l,
+		Authorize: func(string, server.Action) error { return nil }, Identify: caller, Limits: l,
 		Quota: func(string) server.Quota { return q },
 	})
 }

@@ -23,7 +23,7 @@ import (
 func TestAudit(t *testing.T) {
 	t.Parallel()
 	log := &logBuffer{}
-	a := start(t, server.Config{Authorize: operatorsBreak, Principal: caller, Audit: log.logger()})
+	a := start(t, server.Config{Authorize: operatorsBreak, Identify: caller, Audit: log.logger()})
 	want[wire.Problem](a, 401, "GET", lockPath("x"), "")
 	want[wire.Problem](a, 403, "DELETE", lockPath("x"), "", "Authorization", "bob", wire.HeaderActor, "alice")
 	want[wire.Break](a, 200, "DELETE", lockPath("x")+"?reason=why", "", "Authorization", "op", wire.HeaderActor, "alice")
@@ -50,7 +50,7 @@ func TestAudit(t *testing.T) {
 func TestAuditOfActs(t *testing.T) {
 	t.Parallel()
 	log := &logBuffer{}
-	a := start(t, server.Config{Authorize: operatorsBreak, Principal: caller, Audit: log.logger()})
+	a := start(t, server.Config{Authorize: operatorsBreak, Identify: caller, Audit: log.logger()})
 	cookie := a.signIn(t, "op", `{"break":true}`)
 	a.call("DELETE", sessionPath, "", a.with(cookie)...)
 	wanted := []map[string]any{{"action": "open", "break": true, "principal": "op"}, {"action": "end", "principal": "op"}}
@@ -72,7 +72,7 @@ func TestAuditOfActs(t *testing.T) {
 func TestAuditOfLeasesOfOthers(t *testing.T) {
 	t.Parallel()
 	log := &logBuffer{}
-	a := start(t, server.Config{Authorize: operatorsBreak, Principal: caller, Audit: log.logger()})
+	a := start(t, server.Config{Authorize: operatorsBreak, Identify: caller, Audit: log.logger()})
 	long := strings.Repeat("long-", 12)
 	want[wire.Grant](a, 200, "POST", lockPath("x"), `{"ttl":"5m","lease":"a-lease-of-alice"}`, as("alice")...)
 	want[wire.Grant](a, 200, "POST", lockPath("long"), fmt.Sprintf(`{"ttl":"5m","lease":%q}`, long), as("alice")...)
@@ -144,7 +144,7 @@ func TestReadsForTheAuditAreBounded(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		log, b := &logBuffer{}, &inspected{Backend: memlock.NewStore().Open()}
-		srv, err := server.New(b, server.Config{Authorize: operatorsBreak, Principal: caller, Audit: log.logger()})
+		srv, err := server.New(b, server.Config{Authorize: operatorsBreak, Identify: caller, Audit: log.logger()})
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -15,22 +15,25 @@ import (
 
 // Config configures a Server. The zero value is suitable for a loopback listener.
 type Config struct {
-	// Authorize decides on every request, before anything in it takes effect. The request's
-	// body has not been read. A batch is checked item by item, and lists and streams leave out
+	// Identify returns the name of the sender of a request, always the same for the same sender. It is called once for
+	// each request, before anything in it takes effect, and again for a request that has waited and at each heartbeat of an
+	// event stream; not for health, readiness, the document and the page. The body has not been read. If it returns an error,
+	// the name is empty for Authorize, and where Authorize then returns ErrUnauthenticated, the answer has this error: 401 if it
+	// is ErrUnauthenticated too, or 503 if it is a *backend.UnavailableError. Its text is sent to the client. With Authorize, a
+	// lease belongs to the principal that acquired it, on every server with the same backend, and after a restart: under
+	// the same lease ID, another principal has another lease. Leases that were acquired without a principal, or under another name
+	// of it, can then no longer be renewed or released. It must be safe for concurrent use. Default: the remote address, for
+	// the audit only. Optional.
+	Identify func(r *http.Request) (principal string, err error)
+	// Authorize decides whether a principal, empty without Identify, may do what a request asks for, before anything in it takes
+	// effect. A batch is checked item by item, and lists and streams leave out
 	// what Authorize refuses. An acquire that names a lease is checked a second time, with the
 	// lease. A caller who may not Break a lock does not see lease IDs, notes and waiters of others.
 	// An error is answered with 403, or with 401 if it is ErrUnauthenticated; its text is sent to
 	// the client. Authorize must be safe for concurrent use. Default: every client that can connect
 	// may do everything; Serve then refuses a listener beyond this host unless Anonymous is
 	// set. Optional.
-	Authorize func(r *http.Request, a Action) error
-	// Principal names the sender of the request, for the audit. It must always return the same
-	// name for the same sender. With Authorize, a lease belongs to the principal that acquired it, on
-	// every server with the same backend, and after a restart: under the same lease ID, another
-	// principal has another lease. Leases that were acquired without a principal, or under another name
-	// of it, can then no longer be renewed or released. Default: the remote address, for the audit
-	// only. Optional.
-	Principal func(r *http.Request) string
+	Authorize func(principal string, a Action) error
 	// Quota bounds what the principal may use. It must be safe for concurrent use, and is called several times for
 	// a request. Default: what a zero Quota says. Optional.
 	Quota func(principal string) Quota

@@ -73,7 +73,7 @@
 //
 // Without principals, a client that knows the ID of a lease can take it over, renew it and release
 // it. With Config.Authorize, only callers who may break a lock see its lease IDs and notes, and who
-// waits for it: for all others they are empty in refusals, lists and events. With Config.Principal, too, a
+// waits for it: for all others they are empty in refusals, lists and events. With Config.Identify, too, a
 // lease belongs to its principal, and every caller sees its own.
 //
 // # Sessions of the page

@@ -51,6 +51,7 @@ func (s *Server) events(w http.ResponseWriter, r *request) {
 				}
 			}
 		case <-beat.C:
+			s.identifyAgain(r)
 			if err := s.authorize(r, r.action()); err != nil && !errors.Is(err, backend.ErrUnavailable) {
 				_ = out.event("error", problemOf(err, time.Now()))
 				return

@@ -18,7 +18,7 @@ import (
 	"github.com/holdfast-io/holdfast/internal/wire"
 )
 
-// ErrUnauthenticated is returned by Config.Authorize for a caller of unknown identity. It is
+// ErrUnauthenticated is returned by Config.Identify and Config.Authorize for a caller of unknown identity. It is
 // 401.
 var ErrUnauthenticated = errors.New("authentication is required")
 
@@ -43,18 +43,25 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 		}
 	}
 	c, _ := req.Context().Value(connKey{}).(*conn)
-	r := &request{Request: req, arrived: arrived, conn: c, answer: answer{ResponseWriter: w, store: s.storeID}, id: requestID(req)}
+	r := &request{Request: req, arrived: arrived, conn: c, answer: answer{ResponseWriter: w, store: s.storeID}, id: requestID(req), principal: s.unidentified(req)}
 	h.Set(wire.HeaderRequestID, r.id)
 	defer s.answered(r)
 	defer r.unpin()
 	s.guard(&r.answer, r)
 }
 
+// unidentified returns what stands for the principal before Config.Identify was called.
+func (s *Server) unidentified(req *http.Request) string {
+	if s.cfg.Identify != nil {
+		return ""
+	}
+	return req.RemoteAddr
+}
+
 // guard decides whether a request is served. The order matters: errors in the request itself
 // are reported before it is authorised, and it is authorised before the body is read.
 func (s *Server) guard(w http.ResponseWriter, r *request) {
 	forged := s.resume(r)
-	s.identify(r)
 	if err := cmp.Or(s.checkSite(r.Request), forged); err != nil {
 		s.fail(w, r, s.refused(r, Action{}, http.StatusForbidden, err))
 		return
@@ -72,6 +79,9 @@ func (s *Server) serve(w http.ResponseWriter, r *request) {
 	if err := r.decodeQuery(); err != nil {
 		s.fail(w, r, err)
 		return
+	}
+	if rt.verb != Status || rt.pattern == metricsPath {
+		s.identify(r)
 	}
 	if err := s.authorize(r, r.action()); err != nil {
 		s.fail(w, r, err)
@@ -117,13 +127,29 @@ func (s *Server) serve(w http.ResponseWriter, r *request) {
 
 // identify finds out who sent the request, and with that the mark of its leases.
 func (s *Server) identify(r *request) {
-	r.principal = r.RemoteAddr
-	if s.cfg.Principal == nil {
+	if s.cfg.Identify == nil {
 		return
 	}
-	r.principal = s.cfg.Principal(r.Request)
+	r.principal, r.unknown = s.cfg.Identify(r.Request)
 	if s.cfg.Authorize != nil {
 		r.mark = markOf(r.principal)
+	}
+}
+
+var errAnother = fmt.Errorf("%w: the credentials are now those of another principal", ErrUnauthenticated)
+
+// identifyAgain checks whether the sender of a request that has waited is still the same principal. Nothing changes while
+// that cannot be verified.
+func (s *Server) identifyAgain(r *request) {
+	if s.cfg.Identify == nil {
+		return
+	}
+	who, err := s.cfg.Identify(r.Request)
+	if err == nil && who != r.principal {
+		err = errAnother
+	}
+	if !errors.Is(err, backend.ErrUnavailable) {
+		r.unknown = err
 	}
 }
 
@@ -132,9 +158,6 @@ func (s *Server) authorize(r *request, a Action) error {
 	var err error
 	if s.cfg.Authorize != nil {
 		err = s.decide(r, a)
-	}
-	if err == nil && r.principal == "" {
-		s.identify(r) // it could not be verified before
 	}
 	if err == nil || errors.Is(err, backend.ErrUnavailable) { // otherwise who asks is not known
 		return err
@@ -157,7 +180,15 @@ func (s *Server) decide(r *request, a Action) error {
 			return errReadsOnly
 		}
 	}
-	return s.cfg.Authorize(r.Request, a)
+	who := r.principal
+	if s.cfg.Identify == nil || r.unknown != nil {
+		who = ""
+	}
+	err := s.cfg.Authorize(who, a)
+	if r.unknown != nil && errors.Is(err, ErrUnauthenticated) {
+		return r.unknown
+	}
+	return err
 }
 
 // refused counts a request, or a part of one, that was refused, and returns the error for its client.

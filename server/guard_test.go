@@ -33,7 +33,7 @@ func TestEveryRouteIsAuthorized(t *testing.T) {
 	}{{server.ErrUnauthenticated, 401}, {errors.New("not for you"), 403}} {
 		var mu sync.Mutex
 		asked := make(map[server.Verb]int)
-		a := start(t, server.Config{Authorize: func(_ *http.Request, act server.Action) error {
+		a := start(t, server.Config{Authorize: func(_ string, act server.Action) error {
 			mu.Lock()
 			defer mu.Unlock()
 			asked[act.Verb]++
@@ -61,7 +61,7 @@ func TestEveryRouteIsAuthorized(t *testing.T) {
 }
 
 // teamA may do everything below team-a/ and nothing else.
-func teamA(_ *http.Request, act server.Action) error {
+func teamA(_ string, act server.Action) error {
 	switch act.Verb {
 	case server.List, server.Watch, server.RenewMany, server.Batch, server.Session, server.Status:
 		return nil
@@ -322,11 +322,11 @@ func TestSecretsStayOut(t *testing.T) {
 	t.Parallel()
 	const canary = "canary-5f2c9d"
 	log := &logBuffer{}
-	a := start(t, server.Config{Logger: log.logger(), Authorize: func(r *http.Request, _ server.Action) error {
+	a := start(t, server.Config{Logger: log.logger(), Authorize: identified, Identify: func(r *http.Request) (string, error) {
 		if r.Header.Get("Authorization") != "Bearer "+canary {
-			return server.ErrUnauthenticated
+			return "", server.ErrUnauthenticated
 		}
-		return nil
+		return "somebody", nil
 	}})
 	var seen []string
 	for _, header := range []string{"Bearer " + canary, "Bearer " + canary + "x"} {

@@ -3,7 +3,6 @@ package server_test
 import (
 	"errors"
 	"fmt"
-	"net/http"
 	"testing"
 	"time"
 
@@ -112,11 +111,11 @@ func TestReasonOutlivesAnEarlierBreak(t *testing.T) {
 // Nobody sees more of a loss than of its lock.
 func TestLossesOfOthers(t *testing.T) {
 	t.Parallel()
-	a := start(t, server.Config{Authorize: func(r *http.Request, act server.Action) error {
-		if caller(r) == "bob" && act.Name == "secret" {
+	a := start(t, server.Config{Identify: caller, Authorize: func(who string, act server.Action) error {
+		if who == "bob" && act.Name == "secret" {
 			return errors.New("not yours")
 		}
-		return operatorsBreak(r, act)
+		return operatorsBreak(who, act)
 	}})
 	op, bob := []string{"Authorization", "op"}, []string{"Authorization", "bob"}
 	for _, name := range []string{"secret", "open"} {

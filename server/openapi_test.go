@@ -324,7 +324,7 @@ func TestOpenAPI(t *testing.T) {
 	refused(t, note)
 	away(t, note)
 	unsupported(t, note)
-	named := start(t, server.Config{Authorize: operatorsBreak, Principal: caller})
+	named := start(t, server.Config{Authorize: operatorsBreak, Identify: caller})
 	note("POST", sessionPath, named.call("POST", sessionPath, `{"break":true}`, "Authorization", "op"))
 	slow(t, note)
 	crowded(t, note)
@@ -421,7 +421,7 @@ func bad(a *api, note noter) {
 
 func refused(t *testing.T, note noter) {
 	for _, err := range []error{server.ErrUnauthenticated, errors.New("no")} {
-		a := start(t, server.Config{Authorize: func(*http.Request, server.Action) error { return err }})
+		a := start(t, server.Config{Authorize: func(string, server.Action) error { return err }})
 		for _, r := range server.Routes() {
 			note(r.Method, r.Pattern, a.call(r.Method, somePath(r.Pattern), ""))
 		}

@@ -65,6 +65,8 @@ func (rt *route) isNew() bool {
 	return true
 }
 
+const metricsPath = "/metrics"
+
 // routes returns the whole API. The guard serves nothing else.
 func routes() []route {
 	return []route{
@@ -83,7 +85,7 @@ func routes() []route {
 		{"DELETE", "/v1/session", Session, nil, (*Server).endSession},
 		{"GET", "/healthz", Status, nil, (*Server).healthz},
 		{"GET", "/readyz", Status, nil, (*Server).readyz},
-		{"GET", "/metrics", Status, nil, (*Server).metricsPage},
+		{"GET", metricsPath, Status, nil, (*Server).metricsPage},
 		{"GET", "/openapi.json", Status, nil, (*Server).openapi},
 		{"GET", "/", Status, nil, (*Server).page},
 		{"GET", "/dashboard/{file}", Status, nil, (*Server).page},
@@ -99,6 +101,7 @@ type request struct {
 	named     backend.LeaseID // the lease in the path
 	lease     backend.LeaseID // in the store
 	principal string          // who sent the request
+	unknown   error           // why Config.Identify did not find that out
 	session   *session        // whose cookie identified the sender; nil: none
 	mark      string          // of the leases of the principal; none unless they belong to it
 	params    url.Values

@@ -175,7 +175,7 @@ func (s *Server) whoAmI(w http.ResponseWriter, r *request) {
 
 func (s *Server) describe(r *request) wire.Session {
 	out := wire.Session{Policy: s.cfg.Authorize != nil, Backend: s.caps.Name, Version: s.cfg.Version}
-	if s.cfg.Principal != nil {
+	if s.cfg.Identify != nil {
 		out.Principal = r.principal
 	}
 	if r.session != nil {

@@ -32,7 +32,7 @@ func (a *api) with(c *http.Cookie) []string {
 
 func TestSessionCookie(t *testing.T) {
 	t.Parallel()
-	a := start(t, server.Config{Authorize: operatorsBreak, Principal: caller, Hosts: []string{"127.0.0.1", "locks.example"}})
+	a := start(t, server.Config{Authorize: operatorsBreak, Identify: caller, Hosts: []string{"127.0.0.1", "locks.example"}})
 	plain := a.signIn(t, "op", "")
 	if !plain.HttpOnly || plain.Secure || plain.SameSite != http.SameSiteStrictMode || plain.Path != "/" || plain.Domain != "" || plain.MaxAge != 8*60*60 {
 		t.Errorf("on the loopback: %s", plain)
@@ -68,7 +68,7 @@ func TestSessionCookie(t *testing.T) {
 // table of routes, so that no new route is forgotten.
 func TestSessionRights(t *testing.T) {
 	t.Parallel()
-	a := start(t, server.Config{Authorize: operatorsBreak, Principal: caller})
+	a := start(t, server.Config{Authorize: operatorsBreak, Identify: caller})
 	reads, breaks, bob := a.signIn(t, "op", ""), a.signIn(t, "op", `{"break":true}`), a.signIn(t, "bob", `{"break":true}`)
 	for _, r := range server.Routes() {
 		if r.Method == http.MethodDelete && r.Verb == server.Session {
@@ -102,7 +102,7 @@ func TestSessionRights(t *testing.T) {
 // A browser adds the cookie to what other pages make it send. That changes nothing.
 func TestSessionIsNotForged(t *testing.T) {
 	t.Parallel()
-	a := start(t, server.Config{Authorize: operatorsBreak, Principal: caller})
+	a := start(t, server.Config{Authorize: operatorsBreak, Identify: caller})
 	c := a.signIn(t, "op", `{"break":true}`)
 	cookie := []string{"Cookie", c.Name + "=" + c.Value}
 	for name, headers := range map[string][]string{
@@ -119,7 +119,7 @@ func TestSessionIsNotForged(t *testing.T) {
 	}
 	want[wire.Break](a, 200, "DELETE", lockPath("x")+"?reason=r", "", a.with(c)...)
 	// The name of the cookie that is not Secure means nothing where the other is expected.
-	h := start(t, server.Config{Authorize: operatorsBreak, Principal: caller, Hosts: []string{"127.0.0.1", "locks.example"}})
+	h := start(t, server.Config{Authorize: operatorsBreak, Identify: caller, Hosts: []string{"127.0.0.1", "locks.example"}})
 	c = h.signIn(t, "op", "")
 	want[wire.Problem](h, 401, "GET", sessionPath, "", append(h.with(c), "Host", "locks.example")...)
 }
@@ -129,8 +129,8 @@ func TestSessionEndsWithItsToken(t *testing.T) {
 	t.Parallel()
 	var revoked atomic.Bool
 	var refused atomic.Int32
-	a := start(t, server.Config{Principal: caller, Authorize: func(r *http.Request, _ server.Action) error {
-		if caller(r) == "" || revoked.Load() && caller(r) == "op" {
+	a := start(t, server.Config{Identify: caller, Authorize: func(who string, _ server.Action) error {
+		if who == "" || revoked.Load() && who == "op" {
 			refused.Add(1)
 			return server.ErrUnauthenticated
 		}

@@ -274,7 +274,7 @@ func TestAnnouncedBody(t *testing.T) {
 // show all that it may.
 func TestCursorIsAuthorized(t *testing.T) {
 	t.Parallel()
-	a := start(t, server.Config{Authorize: func(_ *http.Request, act server.Action) error {
+	a := start(t, server.Config{Authorize: func(_ string, act server.Action) error {
 		if strings.HasPrefix(act.Name, "secret/") {
 			return errors.New("not for you")
 		}

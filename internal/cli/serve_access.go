@@ -72,7 +72,7 @@ func (o *accessOptions) apply(cfg *server.Config, log *slog.Logger) (func(), err
 		if err != nil {
 			return nil, fmt.Errorf("policy: %w", err)
 		}
-		cfg.Authorize, cfg.Principal, cfg.Quota, end = file.Authorize, file.Principal, file.Quota, file.Close
+		cfg.Identify, cfg.Authorize, cfg.Quota, end = file.Identify, file.Authorize, file.Quota, file.Close
 	}
 	if o.cert == "" {
 		return end, nil

@@ -48,27 +48,27 @@ func newIssuers(pause time.Duration) *issuers {
 }
 
 // verify is an access.Verifier.
-func (s *issuers) verify(ctx context.Context, by access.Issuer, token string) (access.Claims, error) {
+func (s *issuers) verify(ctx context.Context, by access.Issuer, token string) (string, error) {
 	i, err := s.of(by)
 	if err != nil {
-		return access.Claims{}, err
+		return "", err
 	}
 	v, err := i.ready(ctx, by)
 	if err != nil {
-		return access.Claims{}, err
+		return "", err
 	}
 	var away error
 	id, err := v.Verify(context.WithValue(ctx, awayKey{}, &away), token)
 	if away != nil {
-		return access.Claims{}, unreadable(by, away)
+		return "", unreadable(by, away)
 	}
 	if expired, ok := errors.AsType[*oidc.TokenExpiredError](err); ok {
-		return access.Claims{}, fmt.Errorf("%w at %s", server.ErrExpired, expired.Expiry.UTC().Format(time.RFC3339))
+		return "", fmt.Errorf("%w at %s", server.ErrExpired, expired.Expiry.UTC().Format(time.RFC3339))
 	}
 	if err != nil {
-		return access.Claims{}, err
+		return "", err
 	}
-	return access.Claims{Subject: id.Subject, Expiry: id.Expiry}, nil
+	return id.Subject, nil
 }
 
 func (s *issuers) of(by access.Issuer) (*issuer, error) {

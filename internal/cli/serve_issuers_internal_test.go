@@ -79,9 +79,9 @@ func TestTokensOfIssuers(t *testing.T) {
 	t.Parallel()
 	p := startProvider(t)
 	s, by := newIssuers(0), access.Issuer{URL: p.url, Audience: "holdfast"}
-	claims, err := s.verify(t.Context(), by, p.token(t, "first", same))
-	if err != nil || claims.Subject != "job" || time.Until(claims.Expiry) < 50*time.Minute {
-		t.Fatalf("%+v, %v", claims, err)
+	subject, err := s.verify(t.Context(), by, p.token(t, "first", same))
+	if err != nil || subject != "job" {
+		t.Fatalf("%q, %v", subject, err)
 	}
 	stranger := startProvider(t)
 	for name, token := range map[string]string{
@@ -92,9 +92,9 @@ func TestTokensOfIssuers(t *testing.T) {
 		"unsigned":         "eyJhbGciOiJub25lIn0." + strings.Split(p.token(t, "first", same), ".")[1] + ".",
 		"no token":         "a.b.c",
 	} {
-		claims, err := s.verify(t.Context(), by, token)
+		subject, err := s.verify(t.Context(), by, token)
 		if err == nil || errors.Is(err, backend.ErrUnavailable) || strings.Contains(err.Error(), token) {
-			t.Errorf("%s: %+v, %v; want an error that says why", name, claims, err)
+			t.Errorf("%s: %q, %v; want an error that says why", name, subject, err)
 		}
 	}
 	p.rotate(t, "second")

@@ -210,7 +210,7 @@ func serverWithPolicy(t *testing.T) *server.Server {
 	b := memlock.New()
 	t.Cleanup(func() { _ = b.Close() })
 	s, err := server.New(b, server.Config{
-		Authorize: policy.Authorize, Principal: func(r *http.Request) string { name, _ := policy.Identify(r); return name },
+		Identify: policy.Identify, Authorize: policy.Authorize,
 	})
 	if err != nil {
 		t.Fatal(err)

@@ -55,7 +55,7 @@ func write(t *testing.T, path, text string) {
 func serve(t *testing.T, f *access.File, ln net.Listener, conf *tls.Config) {
 	t.Helper()
 	store := memlock.New()
-	srv, err := server.New(store, server.Config{Authorize: f.Authorize, Principal: f.Principal, TLS: conf})
+	srv, err := server.New(store, server.Config{Identify: f.Identify, Authorize: f.Authorize, TLS: conf})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -2,7 +2,7 @@
 // file, and identifies the sender of each request.
 //
 //	file, err := access.Open("policy.yaml", access.Options{})
-//	srv, err := server.New(b, server.Config{Authorize: file.Authorize, Principal: file.Principal, Quota: file.Quota})
+//	srv, err := server.New(b, server.Config{Identify: file.Identify, Authorize: file.Authorize, Quota: file.Quota})
 //
 // # The file
 //
@@ -61,9 +61,7 @@
 //
 // A request with an Authorization header is that of the token's owner, or is refused. A token that is not in
 // the file may be one of an issuer: an OpenID provider, whose keys Options.Verify reads. Its subject is looked
-// up among those of that issuer, and the result is remembered until the token expires, for at most five minutes.
-// Otherwise
-// it is that of the client certificate, of which each DNS name, URI and e-mail address is tried, and
+// up among those of that issuer. Otherwise it is that of the client certificate, of which each DNS name, URI and e-mail address is tried, and
 // then that of the user at the other end of a Unix socket. In a name, the case of the host or domain and of the scheme
 // does not count; that of the path of a URI and of the local part of an address does. Two tokens of one principal are valid at the
 // same time, so that a token can be replaced without a gap.

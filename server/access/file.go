@@ -85,14 +85,12 @@ func (f *File) reread(err error) {
 func (f *File) Policy() *Policy { return f.current.Load() }
 
 // Authorize is the function for server.Config.Authorize.
-func (f *File) Authorize(r *http.Request, a server.Action) error { return f.Policy().Authorize(r, a) }
-
-// Principal is the function for server.Config.Principal. It is empty for a request that Authorize
-// admits without an identity.
-func (f *File) Principal(r *http.Request) string {
-	name, _ := f.Policy().Identify(r)
-	return name
+func (f *File) Authorize(principal string, a server.Action) error {
+	return f.Policy().Authorize(principal, a)
 }
+
+// Identify is the function for server.Config.Identify.
+func (f *File) Identify(r *http.Request) (string, error) { return f.Policy().Identify(r) }
 
 // Quota is the function for server.Config.Quota.
 func (f *File) Quota(principal string) server.Quota { return f.Policy().Quota(principal) }

@@ -2,7 +2,6 @@ package access
 
 import (
 	"context"
-	"crypto/sha256"
 	"encoding/base64"
 	"encoding/json"
 	"errors"
@@ -13,19 +12,8 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"sync"
-	"time"
 
 	"github.com/holdfast-io/holdfast/backend"
-)
-
-const (
-	// maxKnown bounds the verified tokens that are remembered.
-	maxKnown = 4096
-	// knownFor is how long at most: then the keys of the issuer decide again.
-	knownFor = 5 * time.Minute
-	// refusedFor is how long a token that is not valid is remembered: for the request that it came with.
-	refusedFor = 5 * time.Second
 )
 
 // Issuer makes tokens: an OpenID provider (OpenID Connect Discovery 1.0), such as a CI service or a
@@ -39,18 +27,12 @@ type Issuer struct {
 	CA string
 }
 
-// Claims are what a verified token says.
-type Claims struct {
-	Subject string
-	Expiry  time.Time
-}
-
 // Verifier verifies a token: its signature by a key of the issuer, its audience, and that it has not
-// expired. It is safe for concurrent use.
+// expired. It returns the subject of the token, and is safe for concurrent use.
 //
 // Errors: *backend.UnavailableError when the keys of the issuer cannot be read; server.ErrExpired; any other error
 // says why the token is not valid, and does not contain it.
-type Verifier func(ctx context.Context, by Issuer, token string) (Claims, error)
+type Verifier func(ctx context.Context, by Issuer, token string) (subject string, err error)
 
 // issuerText is an issuer in the file.
 type issuerText struct {
@@ -64,24 +46,15 @@ type subject struct{ issuer, text string }
 
 // issued are the tokens of issuers.
 type issued struct {
-	names   map[string]Issuer // by their names in the file
-	byURL   map[string]string // those names, by URL
-	owners  map[subject]string
-	verify  Verifier
-	mu      sync.Mutex
-	verdict map[tokenHash]verdict
-}
-
-type verdict struct {
-	principal string
-	refused   error
-	until     time.Time
+	names  map[string]Issuer // by their names in the file
+	byURL  map[string]string // those names, by URL
+	owners map[subject]string
+	verify Verifier
 }
 
 // enter adds the issuers.
 func (t *issued) enter(all map[string]issuerText) error {
 	t.names, t.byURL, t.owners = make(map[string]Issuer), make(map[string]string), make(map[subject]string)
-	t.verdict = make(map[tokenHash]verdict)
 	for _, name := range slices.Sorted(maps.Keys(all)) {
 		if err := checkWord("issuers", name); err != nil {
 			return err
@@ -137,50 +110,24 @@ func (t *issued) mayHave(token string) bool {
 	return len(t.names) > 0 && strings.Count(token, ".") == 2
 }
 
-// principal returns whose token it is. A request is identified several times, so a verdict is remembered
-// until the token expires, or for knownFor. So is a refusal, for refusedFor: the keys that it rests on cannot be read
-// again immediately.
+// principal returns whose token it is.
 func (t *issued) principal(ctx context.Context, token string) (string, error) {
-	key, now := tokenHash(sha256.Sum256([]byte(token))), time.Now()
-	t.mu.Lock()
-	known, ok := t.verdict[key]
-	t.mu.Unlock()
-	if ok && now.Before(known.until) {
-		return known.principal, known.refused
-	}
 	issuer, ok := t.byURL[issuerOf(token)]
 	if !ok || t.verify == nil {
 		return "", unauthenticated("the token is that of no principal, and of no issuer")
 	}
-	claims, err := t.verify(ctx, t.names[issuer], token)
+	text, err := t.verify(ctx, t.names[issuer], token)
 	switch {
 	case errors.Is(err, backend.ErrUnavailable):
 		return "", err
 	case err != nil:
-		refused := unauthenticated("the token of %s is not valid: %w", issuer, err)
-		t.remember(key, verdict{refused: refused, until: now.Add(refusedFor)}, now)
-		return "", refused
+		return "", unauthenticated("the token of %s is not valid: %w", issuer, err)
 	}
-	name, ok := t.owners[subject{issuer, claims.Subject}]
+	name, ok := t.owners[subject{issuer, text}]
 	if !ok {
-		return "", unauthenticated("no principal has the subject %.200q of %s", claims.Subject, issuer)
-	}
-	if rest := min(claims.Expiry.Sub(now), knownFor); rest > 0 {
-		t.remember(key, verdict{principal: name, until: now.Add(rest)}, now)
+		return "", unauthenticated("no principal has the subject %.200q of %s", text, issuer)
 	}
 	return name, nil
-}
-
-func (t *issued) remember(key tokenHash, v verdict, now time.Time) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	if len(t.verdict) >= maxKnown {
-		maps.DeleteFunc(t.verdict, func(_ tokenHash, v verdict) bool { return now.After(v.until) })
-	}
-	if len(t.verdict) >= maxKnown {
-		clear(t.verdict)
-	}
-	t.verdict[key] = v
 }
 
 // issuerOf returns the issuer that a token names, which only says whose keys to verify it with.

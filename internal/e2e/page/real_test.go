@@ -110,8 +110,8 @@ func TestHostileTexts(t *testing.T) {
 	t.Parallel()
 	const principal = `<img src=x onerror="window.hit=1">` + "\u202e" + `</title><script>window.hit=1</script>`
 	at := serve(t, server.Config{ // a policy has no such principals: a program with a function of its own may
-		Authorize: func(*http.Request, server.Action) error { return nil },
-		Principal: func(*http.Request) string { return principal },
+		Authorize: func(string, server.Action) error { return nil },
+		Identify:  func(*http.Request) (string, error) { return principal, nil },
 	})
 	hostile := []string{
 		`<img src=x onerror="window.hit=1">`, `</script><script>window.hit=1</script>`, `"' onmouseover="window.hit=1" x='`, `javascript:window.hit=1`,
@@ -208,8 +208,8 @@ func TestBreak(t *testing.T) {
 	var current atomic.Pointer[access.Policy]
 	current.Store(policy(t, "app viewer oncall"))
 	at := serve(t, server.Config{
-		Authorize: func(r *http.Request, a server.Action) error { return current.Load().Authorize(r, a) },
-		Principal: func(r *http.Request) string { name, _ := current.Load().Identify(r); return name },
+		Authorize: func(who string, a server.Action) error { return current.Load().Authorize(who, a) },
+		Identify:  func(r *http.Request) (string, error) { return current.Load().Identify(r) },
 	})
 	lease := acquire(t, at, "app", "orders/7", wire.AcquireRequest{TTL: wire.Duration(time.Hour), Owner: "ann/1"})
 	acquire(t, at, "app", "billing/1", wire.AcquireRequest{TTL: wire.Duration(time.Hour), Owner: "ann/1"})
@@ -292,7 +292,7 @@ func TestBreakOverTLS(t *testing.T) {
 	at := serve(t, server.Config{
 		TLS:       &tls.Config{MinVersion: tls.VersionTLS12, Certificates: []tls.Certificate{pair}},
 		Authorize: p.Authorize,
-		Principal: func(r *http.Request) string { name, _ := p.Identify(r); return name },
+		Identify:  p.Identify,
 	})
 	acquire(t, at, "app", "orders/7", wire.AcquireRequest{TTL: wire.Duration(time.Hour), Owner: "ann/1"})
 	b := open(t, at+"/?lock=orders%2F7", desk)

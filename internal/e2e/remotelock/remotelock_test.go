@@ -83,8 +83,8 @@ func TestConformance(t *testing.T) {
 func TestConformanceOfAPrincipal(t *testing.T) {
 	t.Parallel()
 	s := serve(t, memlock.NewStore(), "127.0.0.1:0", server.Config{
-		Limits: limits(), Authorize: func(*http.Request, server.Action) error { return nil },
-		Principal: func(*http.Request) string { return "suite" },
+		Limits: limits(), Authorize: func(string, server.Action) error { return nil },
+		Identify: func(*http.Request) (string, error) { return "suite", nil },
 	})
 	backendtest.Run(t, backendtest.Harness{Open: func(t backendtest.T) backend.Backend { return open(t, s.url) }})
 }
