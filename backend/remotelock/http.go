@@ -110,7 +110,7 @@ func (b *Backend) request(ctx context.Context, e *endpoint, c call) (*http.Reque
 	if id := b.servers.storeID(); id != "" {
 		req.Header.Set(wire.HeaderStore, id)
 	}
-	bearer, err := b.token.Get()
+	bearer, err := b.token.get()
 	if bearer != "" {
 		req.Header.Set("Authorization", "Bearer "+bearer)
 	}

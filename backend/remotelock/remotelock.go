@@ -13,7 +13,6 @@ import (
 
 	"github.com/holdfast-io/holdfast/backend"
 	"github.com/holdfast-io/holdfast/internal/remoteprobe"
-	"github.com/holdfast-io/holdfast/internal/remoteurl"
 	"github.com/holdfast-io/holdfast/internal/wire"
 )
 
@@ -49,7 +48,7 @@ type Config struct {
 // for concurrent use.
 type Backend struct {
 	servers endpoints
-	token   *remoteurl.Token
+	token   *token
 	caps    backend.Capabilities
 	poll    time.Duration
 	log     *slog.Logger
@@ -125,25 +124,25 @@ func (b *Backend) ready(ctx context.Context, op string) (wire.Health, error) {
 // Errors: *InvalidError for a bad URL, for a token that would be sent in the clear, and for a file that
 // cannot be read.
 func New(rawURL string, o Config) (*Backend, error) {
-	t, err := remoteurl.Parse(rawURL)
+	t, err := parse(rawURL)
 	if err != nil {
 		return nil, err
 	}
 	if o.Token != "" {
-		t.Token = remoteurl.NewToken(o.Token, "")
+		t.token = newToken(o.Token, "")
 	} else if o.TokenFile != "" {
-		t.Token = remoteurl.NewToken("", o.TokenFile)
+		t.token = newToken("", o.TokenFile)
 	}
 	if o.TLS != nil {
-		t.TLS = o.TLS
+		t.tls = o.TLS
 	}
-	if err := t.MayCarry(); err != nil {
+	if err := t.mayCarry(); err != nil {
 		return nil, err
 	}
-	if _, err := t.Token.Get(); err != nil {
+	if _, err := t.token.get(); err != nil {
 		return nil, err
 	}
-	b := &Backend{token: t.Token, poll: poll, log: o.Logger, caps: capabilities(wire.Capabilities{
+	b := &Backend{token: t.token, poll: poll, log: o.Logger, caps: capabilities(wire.Capabilities{
 		Shared: true, Permits: true, FIFO: true, Push: true, Watch: true, Durable: true, TokenKind: "revision",
 		MinTTL: wire.Duration(time.Second), MaxTTL: wire.Duration(24 * time.Hour), ExpiryLag: wire.Duration(time.Second),
 	})}
@@ -151,8 +150,8 @@ func New(rawURL string, o Config) (*Backend, error) {
 		b.log = slog.New(slog.DiscardHandler)
 	}
 	b.together = &together{b: b, late: lateTime, asking: make(map[string]int), crowded: make(map[string]struct{})}
-	for _, base := range t.Bases {
-		b.servers.all = append(b.servers.all, newEndpoint(base, t.Socket, t.TLS))
+	for _, base := range t.bases {
+		b.servers.all = append(b.servers.all, newEndpoint(base, t.socket, t.tls))
 	}
 	b.life, b.end = context.WithCancelCause(context.Background())
 	return b, nil

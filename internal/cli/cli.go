@@ -20,9 +20,9 @@ import (
 
 	"github.com/holdfast-io/holdfast"
 	"github.com/holdfast-io/holdfast/backend"
+	"github.com/holdfast-io/holdfast/backend/remotelock"
 	"github.com/holdfast-io/holdfast/backend/sqlitelock"
 	"github.com/holdfast-io/holdfast/internal/acquire"
-	"github.com/holdfast-io/holdfast/internal/remoteurl"
 	"github.com/holdfast-io/holdfast/open"
 )
 
@@ -216,7 +216,7 @@ func (a *app) tellScope() {
 
 // withToken adds the file that HOLDFAST_TOKEN_FILE names to the URL of Holdfast servers that has no token.
 func withToken(raw string) string {
-	return remoteurl.WithTokenFile(raw, os.Getenv("HOLDFAST_TOKEN_FILE"))
+	return remotelock.WithTokenFile(raw, os.Getenv("HOLDFAST_TOKEN_FILE"))
 }
 
 func (a *app) open(ctx context.Context) (backend.Backend, error) {

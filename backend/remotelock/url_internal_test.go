@@ -1,4 +1,4 @@
-package remoteurl_test
+package remotelock
 
 import (
 	"errors"
@@ -12,7 +12,6 @@ import (
 
 	"github.com/holdfast-io/holdfast/backend"
 	"github.com/holdfast-io/holdfast/internal/leasetest"
-	"github.com/holdfast-io/holdfast/internal/remoteurl"
 )
 
 // The file of a token is added to each URL of Holdfast servers that has no token, also of several servers.
@@ -29,10 +28,10 @@ func TestWithTokenFile(t *testing.T) {
 		"redis://a":                           "redis://a",
 		"":                                    "",
 	} {
-		if got := remoteurl.WithTokenFile(raw, "/a&b"); got != want {
+		if got := WithTokenFile(raw, "/a&b"); got != want {
 			t.Errorf("%s: %s, want %s", raw, got, want)
 		}
-		if got := remoteurl.WithTokenFile(raw, ""); got != raw {
+		if got := WithTokenFile(raw, ""); got != raw {
 			t.Errorf("%s without a file: %s", raw, got)
 		}
 	}
@@ -43,8 +42,8 @@ func TestTokenIsReadAgain(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		path := filepath.Join(t.TempDir(), "token")
-		token := remoteurl.NewToken("", path)
-		if got, err := token.Get(); !errors.Is(err, backend.ErrInvalid) {
+		token := newToken("", path)
+		if got, err := token.get(); !errors.Is(err, backend.ErrInvalid) {
 			t.Errorf("no file: %q, %v", got, err)
 		}
 		for _, c := range []struct{ text, want string }{{"first\n", "first"}, {"second", "second"}, {"", "second"}, {"a\nb", "second"}, {" third ", "third"}} {
@@ -52,7 +51,7 @@ func TestTokenIsReadAgain(t *testing.T) {
 				t.Fatal(err)
 			}
 			time.Sleep(time.Second)
-			if got, err := token.Get(); got != c.want || err != nil {
+			if got, err := token.get(); got != c.want || err != nil {
 				t.Errorf("%q: %q, %v", c.text, got, err)
 			}
 		}
@@ -60,22 +59,22 @@ func TestTokenIsReadAgain(t *testing.T) {
 			t.Fatal(err)
 		}
 		time.Sleep(time.Second)
-		if got, err := token.Get(); got != "third" || err != nil {
+		if got, err := token.get(); got != "third" || err != nil {
 			t.Errorf("without the file: %q, %v", got, err)
 		}
 	})
 }
 
-// No URL makes Parse panic or return a server without a port, and its errors never have the token.
+// No URL makes parse panic or return a server without a port, and its errors never have the token.
 func FuzzURL(f *testing.F) {
 	leasetest.FuzzURL(f, func(raw string) error {
-		t, err := remoteurl.Parse(raw)
+		t, err := parse(raw)
 		if err != nil {
 			return err
 		}
-		token, err := t.Token.Get()
-		for _, u := range t.Bases {
-			if u.Host == "" || t.Socket == "" && u.Port() == "" || strings.Contains(u.String(), leasetest.Canary) || strings.Contains(raw, leasetest.Canary) && token != leasetest.Canary {
+		token, err := t.token.get()
+		for _, u := range t.bases {
+			if u.Host == "" || t.socket == "" && u.Port() == "" || strings.Contains(u.String(), leasetest.Canary) || strings.Contains(raw, leasetest.Canary) && token != leasetest.Canary {
 				err = fmt.Errorf("parsed as %s", u)
 			}
 		}

@@ -1,6 +1,4 @@
-// Package remoteurl reads the URL of Holdfast servers, for the client of the locks and for the commands
-// that manage a cluster.
-package remoteurl
+package remotelock
 
 import (
 	"crypto/tls"
@@ -12,25 +10,24 @@ import (
 	"sync"
 	"time"
 
-	"github.com/holdfast-io/holdfast/backend"
 	"github.com/holdfast-io/holdfast/internal/connect"
 )
 
-// DefaultPort is the port of a server whose URL has none.
-const DefaultPort = "7420"
+// defaultPort is the port of a server whose URL has none.
+const defaultPort = "7420"
 
-// Target is what a URL names.
-type Target struct {
-	Bases  []*url.URL // of the servers: http or https, and a port
-	Socket string     // the path of a Unix socket; empty: none
-	Token  *Token
-	TLS    *tls.Config // nil: without TLS
+// target is what a URL names.
+type target struct {
+	bases  []*url.URL // of the servers: http or https, and a port
+	socket string     // the path of a Unix socket; empty: none
+	token  *token
+	tls    *tls.Config // nil: without TLS
 }
 
-// Parse parses and checks the URL: see docs/backends/holdfast.md.
+// parse parses and checks the URL: see docs/backends/holdfast.md.
 //
-// Errors: *backend.InvalidError, which never contains the token.
-func Parse(rawURL string) (*Target, error) {
+// Errors: *InvalidError, which never contains the token.
+func parse(rawURL string) (*target, error) {
 	// In a malformed URL the token can be anywhere.
 	const shown = "not shown, for there may be a token in it"
 	first, others := servers(rawURL)
@@ -38,14 +35,14 @@ func Parse(rawURL string) (*Target, error) {
 	if err != nil {
 		return nil, invalid("url", shown, "a URL like holdfast://host:7420")
 	}
-	t := &Target{Token: new(Token)}
+	t := &target{token: new(token)}
 	base := url.URL{Scheme: "http", Host: u.Host, Path: strings.TrimSuffix(u.Path, "/")}
 	switch u.Scheme {
 	case "holdfast":
 	case "holdfasts":
 		base.Scheme = "https"
 	case "holdfast+unix":
-		t.Socket, base.Host, base.Path = u.Path, "localhost", ""
+		t.socket, base.Host, base.Path = u.Path, "localhost", ""
 	default:
 		return nil, invalid("url", shown, "holdfast://, holdfasts:// or holdfast+unix://")
 	}
@@ -59,12 +56,12 @@ func Parse(rawURL string) (*Target, error) {
 	case len(others) >= maxServers:
 		return nil, invalid("url", shown, "with at most "+strconv.Itoa(maxServers)+" servers")
 	}
-	if t.Socket != "" {
-		t.Bases = []*url.URL{&base}
+	if t.socket != "" {
+		t.bases = []*url.URL{&base}
 	} else if err := t.add(base, append([]string{u.Host}, others...)); err != nil {
 		return nil, err
 	}
-	t.Token.value, _ = u.User.Password()
+	t.token.value, _ = u.User.Password()
 	return t, t.parameters(u.RawQuery)
 }
 
@@ -88,7 +85,7 @@ func servers(rawURL string) (string, []string) {
 }
 
 // add adds the servers, which differ from base in the host.
-func (t *Target) add(base url.URL, hosts []string) error {
+func (t *target) add(base url.URL, hosts []string) error {
 	const shown = "not shown, for there may be a token in it"
 	for _, host := range hosts {
 		u, err := url.Parse("http://" + host)
@@ -98,23 +95,23 @@ func (t *Target) add(base url.URL, hosts []string) error {
 		case u.Port() != "" && !isPort(u.Port()):
 			return invalid("url", shown, "with a port of 1 to 65535")
 		case u.Port() == "":
-			host = net.JoinHostPort(u.Hostname(), DefaultPort)
+			host = net.JoinHostPort(u.Hostname(), defaultPort)
 		}
 		at := base
 		at.Host = host
-		t.Bases = append(t.Bases, &at)
+		t.bases = append(t.bases, &at)
 	}
 	return nil
 }
 
 // parameters reads the parameters of a URL.
-func (t *Target) parameters(query string) error {
+func (t *target) parameters(query string) error {
 	params, err := connect.Params(query, append(connect.TLSParams(), tokenFileParam)...)
 	if err != nil {
 		return err
 	}
-	t.Token.file = params.Get(tokenFileParam)
-	t.TLS, err = connect.TLS(params, t.Bases[0].Scheme == "https", "holdfasts")
+	t.token.file = params.Get(tokenFileParam)
+	t.tls, err = connect.TLS(params, t.bases[0].Scheme == "https", "holdfasts")
 	return err
 }
 
@@ -135,14 +132,14 @@ func WithTokenFile(rawURL, file string) string {
 	return rawURL + separator + tokenFileParam + "=" + url.QueryEscape(file)
 }
 
-// MayCarry refuses a token that would be sent in the clear to another host.
+// mayCarry refuses a token that would be sent in the clear to another host.
 //
-// Errors: *backend.InvalidError.
-func (t *Target) MayCarry() error {
-	if t.Token.none() || t.Socket != "" {
+// Errors: *InvalidError.
+func (t *target) mayCarry() error {
+	if t.token.none() || t.socket != "" {
 		return nil
 	}
-	for _, base := range t.Bases {
+	for _, base := range t.bases {
 		if base.Scheme != "https" && !connect.Loopback(base.Hostname()) {
 			return invalid("url", strconv.Quote(base.Redacted()), "holdfasts://: a token is not sent over plain HTTP, except to this host")
 		}
@@ -155,9 +152,9 @@ func isPort(s string) bool {
 	return err == nil && n > 0
 }
 
-// Token is a bearer token. One in a file is read again when it is older than a second, so that it
+// token is a bearer token. One in a file is read again when it is older than a second, so that it
 // can be replaced while the program runs. Its methods are safe for concurrent use.
-type Token struct {
+type token struct {
 	file string // empty: none
 
 	mu    sync.Mutex
@@ -165,16 +162,16 @@ type Token struct {
 	read  time.Time
 }
 
-// NewToken returns the token, or the one in the file.
-func NewToken(value, file string) *Token { return &Token{value: value, file: file} }
+// newToken returns the token, or the one in the file.
+func newToken(value, file string) *token { return &token{value: value, file: file} }
 
-func (t *Token) none() bool { return t.file == "" && t.value == "" }
+func (t *token) none() bool { return t.file == "" && t.value == "" }
 
-// Get returns the token, or "" if there is none. When the file cannot be read any more, the token that
+// get returns the token, or "" if there is none. When the file cannot be read any more, the token that
 // it had stays.
 //
-// Errors: *backend.InvalidError if the file could never be read.
-func (t *Token) Get() (string, error) {
+// Errors: *InvalidError if the file could never be read.
+func (t *token) get() (string, error) {
 	const fresh = time.Second
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -191,8 +188,4 @@ func (t *Token) Get() (string, error) {
 	}
 	t.read = time.Now()
 	return t.value, nil
-}
-
-func invalid(field, value, bound string) error {
-	return &backend.InvalidError{Field: field, Value: value, Bound: bound}
 }
