@@ -137,11 +137,6 @@ PROFILE ?= torture
 soak: deps ## rounds of a minute on the same servers, which are also stopped and crashed, each with another seed; reports what grows: BACKEND=redis FOR=24h SEED=1 PROFILE=torture TTL=2s RATE=8000; it ends at the first violation
 	SOAK='$(if $(filter file,$(origin FOR)),24h,$(FOR))' SEED='$(SEED)' PROFILE='$(PROFILE)' BACKEND='$(or $(BACKEND),sqlite)' TTL='$(TTL)' RATE='$(RATE)' $(GO) test -count=1 -v -run '^TestSoak$$' -timeout 0 ./verify/runner
 
-.PHONY: selftest
-selftest: ## holdfast verify --self-test: locks that are broken on purpose, one fault in RARITY grants; each must be found within a minute of both processors
-	$(GO) run ./cmd/holdfast verify --self-test --rarity $(RARITY)
-RARITY ?= 10000
-
 .PHONY: crash
 crash: deps ## a store is killed KILLS times under load, on a slow disk: BACKEND=mysql, mysql+getlock, postgres, postgres+advisory, sqlite, redis, etcd, zookeeper, consul, kubernetes
 	HOLDFAST_KILLS='$(KILLS)' $(GO) test -count=1 -v -run '$(or $(crash-run-$(BACKEND)),$(or $(crash-test-$(BACKEND)),^TestConformance$$)/^restart$$/^C2$$/^killed-under-load$$)' -timeout 0 ./backend/$(or $(crash-folder-$(BACKEND)),$(BACKEND)lock)

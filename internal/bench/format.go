@@ -39,7 +39,7 @@ func Write(w io.Writer, r *Report) error {
 		}
 	}
 	_, err := out.WriteTo(w)
-	return err
+	return err //nolint:wrapcheck // w's own
 }
 
 // scale is what a value is multiplied with: benchmarks have times in nanoseconds.
@@ -116,14 +116,14 @@ func (r *Report) readRound(fields []string, units map[string]MetricInfo) error {
 	}
 	var err error
 	if r.Cores, err = strconv.Atoi(name[cores+1:]); err != nil {
-		return err
+		return err //nolint:wrapcheck // Read adds the line
 	}
 	f := make(Figures)
 	for _, field := range fields[2:] {
 		number, unit, _ := strings.Cut(field, " ")
 		v, err := strconv.ParseFloat(number, 64)
 		if err != nil {
-			return err
+			return err //nolint:wrapcheck // Read adds the line
 		}
 		if info, ok := units[unit]; ok {
 			f[info.Metric] = v / info.Unit.scale()

@@ -26,7 +26,7 @@ func Table(w io.Writer, r *Report) error {
 		}
 	}
 	_, err := out.WriteTo(w)
-	return err
+	return err //nolint:wrapcheck // w's own
 }
 
 // section writes one scenario on one engine.

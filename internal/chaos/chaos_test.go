@@ -244,7 +244,7 @@ func TestEverythingAtOnce(t *testing.T) {
 		func() { p.Delay(anyWay(), time.Millisecond, time.Millisecond) },
 		func() { p.Hold(anyWay()) }, func() { p.Release(anyWay()) }, func() { p.Cut(anyWay()) },
 		p.BlackHole, p.Refuse, p.Reset, p.DropClientHalf, p.DropServerHalf,
-		func() { p.CutAfter(anyWay(), rand.N[int64](100)) }, func() { p.ResetAfter(anyWay(), rand.N[int64](100)) },
+		func() { p.ResetAfter(anyWay(), rand.N[int64](100)) },
 		func() { p.LoseReply(nil) }, func() { p.CloseAfterRequest(nil) }, func() { p.Seed(1) },
 		p.Heal, p.Heal, p.Heal,
 	}

@@ -28,8 +28,8 @@ type conn struct {
 // pipe is one direction of a connection.
 type pipe struct {
 	queue []piece
-	kept  int // bytes in queue
-	limit *limit
+	kept  int           // bytes in queue
+	limit *int64        // bytes that may still pass
 	wake  chan struct{} // capacity 1: the queue or a fault has changed
 	room  chan struct{} // capacity 1: the queue has become shorter
 }
@@ -50,10 +50,10 @@ type verdict struct {
 	close *trap
 }
 
-func newPipe(l *limit) *pipe {
+func newPipe(limit *int64) *pipe {
 	n := &pipe{wake: make(chan struct{}, 1), room: make(chan struct{}, 1)}
-	if l != nil {
-		own := *l
+	if limit != nil {
+		own := *limit
 		n.limit = &own
 	}
 	return n
@@ -236,10 +236,10 @@ func (p *Proxy) judge(c *conn, i int, head piece) verdict {
 	}
 	v := verdict{pass: head.data}
 	if l.limit != nil {
-		n := min(int64(len(head.data)), l.limit.left)
-		l.limit.left -= n
+		n := min(int64(len(head.data)), *l.limit)
+		*l.limit -= n
 		if rest := len(head.data) - int(n); rest > 0 {
-			v.pass, v.kill = head.data[:n], l.limit.reset
+			v.pass, v.kill = head.data[:n], true
 			drop(rest)
 		}
 	}

@@ -39,13 +39,9 @@ func (p *Proxy) BlackHole() {
 	p.poke()
 }
 
-// CutAfter lets n more bytes of each connection pass, new ones included, and
-// drops what follows in silence. The cut may fall inside a message.
-func (p *Proxy) CutAfter(dir Direction, n int64) { p.limit(dir, limit{left: n}) }
-
 // ResetAfter lets n more bytes of each connection pass, new ones included, and
 // resets it when more follow. The cut may fall inside a message.
-func (p *Proxy) ResetAfter(dir Direction, n int64) { p.limit(dir, limit{left: n, reset: true}) }
+func (p *Proxy) ResetAfter(dir Direction, n int64) { p.limit(dir, n) }
 
 // Refuse makes the kernel refuse new connections until Heal. Open ones stay.
 func (p *Proxy) Refuse() {
@@ -123,13 +119,13 @@ func (p *Proxy) change(dir Direction, set func(*faults)) {
 	p.poke()
 }
 
-func (p *Proxy) limit(dir Direction, l limit) {
+func (p *Proxy) limit(dir Direction, left int64) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	dir.each(func(i int) {
-		p.faults[i].limit = &l
+		p.faults[i].limit = &left
 		for c := range p.conns {
-			own := l
+			own := left
 			c.pipes[i].limit = &own
 		}
 	})

@@ -86,28 +86,6 @@ func TestCutWinsOverHold(t *testing.T) {
 	wait(t, p, "the request is dropped", func(s chaos.Stats) bool { return s.Requests.Dropped == 4 && s.Requests.Kept == 0 })
 }
 
-func TestCutAfterAByte(t *testing.T) {
-	t.Parallel()
-	p, u := start(t)
-	client, server := pair(t, p, u)
-	p.CutAfter(chaos.Replies, 5)
-	send(t, server, "12")
-	send(t, server, "3456")
-	expect(t, client, "12345")
-	silent(t, client)
-	pass(t, client, server, "requests flow")
-	late := dial(t, p)
-	lateServer := u.accepted(t)
-	send(t, lateServer, "abcdefgh")
-	expect(t, late, "abcde")
-	silent(t, late)
-	wait(t, p, "the rest is dropped", func(s chaos.Stats) bool { return s.Replies.Dropped == 4 })
-	p.Heal()
-	ended(t, client, errReset)
-	client, server = pair(t, p, u)
-	pass(t, server, client, "more than five bytes")
-}
-
 func TestResetAfterAByte(t *testing.T) {
 	t.Parallel()
 	p, u := start(t)

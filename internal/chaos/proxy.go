@@ -57,13 +57,7 @@ type Proxy struct {
 type faults struct {
 	delay, jitter time.Duration
 	held, cut     bool
-	limit         *limit // for new connections
-}
-
-// limit is how many bytes of one connection may still pass one way.
-type limit struct {
-	left  int64
-	reset bool // reset the connection then; otherwise drop the rest
+	limit         *int64 // bytes that may pass on a new connection
 }
 
 // trap waits for one request.

@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"path/filepath"
 	"strings"
 	"time"
 
@@ -44,15 +43,12 @@ type verifyOptions struct {
 	seed    uint64
 	profile string
 	ttl     time.Duration
-	reports []string
-	cluster string
+	history string
 	rate    int
 }
 
 func (a *app) verifyCommand() *cobra.Command {
 	var o verifyOptions
-	var selfTest bool
-	var rarity int
 	cmd := &cobra.Command{
 		Use:   "verify [URL]",
 		Short: "Inject faults while workers use a backend, and check its guarantees",
@@ -66,29 +62,16 @@ The run does not disturb other users of the backend: all locks have a random pre
 rate is bounded (--rate), all faults are in the workers and in relays in front of them, and
 all locks are released. The report lists what was not tested.
 
-With --local-cluster, start servers with the programs of this machine, and stop and crash
-these as well; if there are several, also one after the other until none is left. On Linux with
-gcc, the disks of the servers are slow at times and lose unsynced writes in a crash, and
-the clocks of the servers jump as far as the backend promises to survive.
-
---report writes to a file, and the extension selects the format: .jsonl the history, which
-"verify check" judges again; .json the verdict; .xml the verdict as JUnit; .html the verdict
-with a timeline of the holders and the faults. It may be given several times.
+--history writes all that happened to a file, which "verify check" judges again.
 
 Exit status: 0 pass; 1 violation; 2 inconclusive; 3 could not run; 64 bad usage.`,
 		Example: `  holdfast verify redis://localhost:6379
-  holdfast verify etcd://localhost:2379 --for 5m --profile torture --report run.jsonl
+  holdfast verify etcd://localhost:2379 --for 5m --profile torture --history run.jsonl
   holdfast verify check run.jsonl`,
 		Args: cobra.MaximumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			if selfTest {
-				return a.verifySelfTest(cmd.Context(), o.seed, rarity)
-			}
 			if len(args) == 1 {
 				a.backend = args[0]
-			}
-			if o.cluster != "" && len(args) == 1 {
-				return usageError("local-cluster", "%s: starts its own servers, and takes no URL", o.cluster)
 			}
 			return a.verify(cmd.Context(), o)
 		},
@@ -99,55 +82,25 @@ Exit status: 0 pass; 1 violation; 2 inconclusive; 3 could not run; 64 bad usage.
 	f.StringVar(&o.profile, "profile", string(runner.Standard), "gentle, standard, torture, or jepsen: only an exclusive lock whose holders are stopped")
 	f.DurationVar(&o.ttl, "ttl", 0, "TTL of the leases (default: 2s, or the minimum of the backend)")
 	f.IntVar(&o.rate, "rate", 0, "maximum number of acquires per second (default: by the profile, 1000 to 12000)")
-	f.StringArrayVar(&o.reports, "report", nil, "write a report to this file; see above")
-	f.StringVar(&o.cluster, "local-cluster", "", "start servers for the run, and also stop, crash and slow them: "+strings.Join(runner.Clusters(), ", "))
-	f.BoolVar(&selfTest, "self-test", false, "test locks that are broken on purpose, each of which must be detected; takes a minute")
-	f.IntVar(&rarity, "rarity", often, "rarity of the faults of --self-test: one grant in this many; 10000 takes a quarter of an hour")
+	f.StringVar(&o.history, "history", "", "write the history to this file; see above")
 	f.SortFlags = false
 	cmd.AddCommand(a.verifyCheckCommand())
 	return cmd
 }
 
 func (a *app) verifyCheckCommand() *cobra.Command {
-	var reports []string
-	cmd := &cobra.Command{
+	return &cobra.Command{
 		Use:   "check FILE",
 		Short: "Judge a recorded history again",
 		Args:  cobra.ExactArgs(1),
-		RunE: func(cmd *cobra.Command, args []string) error {
-			for _, name := range reports {
-				if !knownReport(name) || filepath.Ext(name) == ".jsonl" {
-					return usageError("report", "%s: the extension must be .json, .xml or .html", filepath.Base(name))
-				}
-			}
-			return a.judgeFile(cmd.Context(), args[0], reports)
-		},
+		RunE:  func(cmd *cobra.Command, args []string) error { return a.judgeFile(cmd.Context(), args[0]) },
 	}
-	cmd.Flags().StringArrayVar(&reports, "report", nil, "write the verdict to this file; the extension selects the format")
-	return cmd
-}
-
-// knownReport reports whether there is a format for the file's extension.
-func knownReport(name string) bool {
-	switch filepath.Ext(name) {
-	case ".jsonl", ".json", ".xml", ".html":
-		return true
-	}
-	return false
 }
 
 func (a *app) verify(ctx context.Context, o verifyOptions) error {
-	for _, name := range o.reports {
-		if !knownReport(name) {
-			return usageError("report", "%s: the extension must be .jsonl, .json, .xml or .html", filepath.Base(name))
-		}
-	}
-	url := ""
-	if o.cluster == "" {
-		var err error
-		if url, err = a.url(); err != nil {
-			return err
-		}
+	url, err := a.url()
+	if err != nil {
+		return err
 	}
 	self, err := os.Executable()
 	if err != nil {
@@ -156,13 +109,13 @@ func (a *app) verify(ctx context.Context, o verifyOptions) error {
 	for o.seed == 0 {
 		o.seed = uint64(time.Now().UnixNano())
 	}
-	h, err := newHearing(ctx, o.reports)
+	h, err := newHearing(ctx, o.history)
 	if err != nil {
 		return &statusError{exitNoRun, err}
 	}
 	err = runner.Run(ctx, runner.Config{
-		URL: url, Cluster: o.cluster, For: o.long, Seed: o.seed, Profile: runner.Profile(o.profile), TTL: o.ttl,
-		Worker: []string{self, verifyWorkerCommand}, Programs: map[string][]string{"holdfast": {self}}, Replay: o.again(url),
+		URL: url, For: o.long, Seed: o.seed, Profile: runner.Profile(o.profile), TTL: o.ttl,
+		Worker: []string{self, verifyWorkerCommand}, Replay: o.again(url),
 		Rate: o.rate, Record: h.record,
 		Log: func(text string) { a.warn("%s", text) },
 	})
@@ -181,16 +134,12 @@ func (a *app) verify(ctx context.Context, o verifyOptions) error {
 		}
 		defer a.warn("the evidence is in %s; holdfast verify check judges it again", name)
 	}
-	return a.sayVerdict(report, h.referee.Evidence(), o.reports)
+	return a.sayVerdict(report)
 }
 
 // again returns the command that replays the run. It contains no password.
 func (o *verifyOptions) again(url string) string {
-	on := "--local-cluster " + o.cluster
-	if o.cluster == "" {
-		on = runner.Shown(url)
-	}
-	s := fmt.Sprintf("holdfast verify %s --for %s --seed %d --profile %s", on, o.long, o.seed, o.profile)
+	s := fmt.Sprintf("holdfast verify %s --for %s --seed %d --profile %s", runner.Shown(url), o.long, o.seed, o.profile)
 	if o.ttl > 0 {
 		s += " --ttl " + o.ttl.String()
 	}
@@ -208,21 +157,17 @@ type hearing struct {
 	lines   *history.Writer
 }
 
-func newHearing(ctx context.Context, reports []string) (*hearing, error) {
-	h := &hearing{referee: verify.NewReferee(ctx, verify.Options{}, nil)}
-	for _, name := range reports {
-		if filepath.Ext(name) != ".jsonl" {
-			continue
-		}
+func newHearing(ctx context.Context, name string) (*hearing, error) {
+	h := &hearing{}
+	if name != "" {
 		f, err := os.OpenFile(name, os.O_CREATE|os.O_TRUNC|os.O_WRONLY, 0o600) //nolint:gosec // the caller names it
 		if err != nil {
-			h.referee.Report() // it ends the referee
 			return nil, err
 		}
 		h.file, h.out = f, bufio.NewWriterSize(f, 1<<20)
 		h.lines = history.NewWriter(h.out)
-		break
 	}
+	h.referee = verify.NewReferee(ctx, verify.Options{}, nil)
 	return h, nil
 }
 
@@ -253,21 +198,16 @@ func keepEvidence(h *history.History) (string, error) {
 }
 
 // judgeFile judges a history that was recorded.
-func (a *app) judgeFile(ctx context.Context, name string, reports []string) error {
+func (a *app) judgeFile(ctx context.Context, name string) error {
 	h, err := readHistory(name)
 	if err != nil {
 		return &statusError{exitNoRun, err}
 	}
-	return a.sayVerdict(verify.Judge(ctx, h, verify.Options{}), h, reports)
+	return a.sayVerdict(verify.Judge(ctx, h, verify.Options{}))
 }
 
-// sayVerdict prints the verdict, writes the reports, and returns the exit status.
-func (a *app) sayVerdict(r *verify.Report, h *history.History, reports []string) error {
-	for _, name := range reports {
-		if err := writeReport(r, h, name); err != nil {
-			return &statusError{exitNoRun, err}
-		}
-	}
+// sayVerdict prints the verdict, and returns the exit status.
+func (a *app) sayVerdict(r *verify.Report) error {
 	if err := a.printVerdict(r); err != nil {
 		return err
 	}
@@ -311,22 +251,4 @@ func writeJSON(w io.Writer, v any) error {
 	enc.SetEscapeHTML(false)
 	enc.SetIndent("", "  ")
 	return enc.Encode(v)
-}
-
-// writeReport writes a report in the format of the file's extension. A history is skipped: it was
-// written during the run.
-func writeReport(r *verify.Report, h *history.History, name string) error {
-	write := map[string]func(io.Writer) error{
-		".json": func(w io.Writer) error { return writeJSON(w, r) },
-		".xml":  r.WriteJUnit,
-		".html": func(w io.Writer) error { return r.WriteHTML(w, h) },
-	}[filepath.Ext(name)]
-	if write == nil {
-		return nil
-	}
-	f, err := os.OpenFile(name, os.O_CREATE|os.O_TRUNC|os.O_WRONLY, 0o600) //nolint:gosec // the caller names it
-	if err != nil {
-		return err
-	}
-	return errors.Join(write(f), f.Close())
 }

@@ -1,6 +1,6 @@
 // Package launch starts the servers of stores as children of this process: each on a free loopback
 // port, with its data in a folder of its own. Its table of kinds is the one of the tests (by package
-// testserver), of "holdfast verify --local-cluster" and of "holdfast bench".
+// testserver) and of the program bench.
 //
 // A server can be killed, frozen and started again with its data, on a slow disk and with a clock
 // that jumps (package shim). It is ended by its process ID, never by its name, and dies with this
@@ -10,6 +10,6 @@
 // # Adding a kind
 //
 // Write the function that prepares the folder and returns the [Server], with its command line and
-// its readiness. Add the kind to the table in kinds.go here, and to that of package runner, which says
-// how its clock may jump.
+// its readiness. Add the kind to the table in kinds.go here, and to that of cluster_internal_test.go in
+// verify/runner, which says how its clock may jump.
 package launch

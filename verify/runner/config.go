@@ -2,11 +2,11 @@ package runner
 
 import (
 	"cmp"
+	"context"
 	"fmt"
 	"math/rand/v2"
 	"slices"
 	"strconv"
-	"strings"
 	"time"
 
 	"github.com/holdfast-io/holdfast/backend"
@@ -15,24 +15,8 @@ import (
 
 // Config configures a run.
 type Config struct {
-	// URL of the backend. Required, unless Cluster or Servers is set.
+	// URL of the backend. Required.
 	URL string
-	// Cluster starts servers for the run, which the run then stops and crashes: one of
-	// [Clusters]. Every change that they answered is on their disks, or on those of a majority:
-	// three of etcd, ZooKeeper or Consul, five for redlock, one of the others. The programs have
-	// to be on this machine.
-	//
-	// On Linux with gcc the servers get disks that are slow at times and that lose in a crash
-	// what was not synced. The wall clocks of servers in C and Java jump, as far as the
-	// backends promise that locks stay exclusive. Elsewhere the run leaves that out, and the
-	// history says so. Optional.
-	Cluster string
-	// Servers are started already: the run stops and crashes them like those of Cluster, and
-	// leaves them intact. Optional.
-	Servers *Servers
-	// Programs are the commands of servers for Cluster that are not in $PATH, by the usual name
-	// of the program: "consul", "holdfast". Optional.
-	Programs map[string][]string
 	// For is how long there are faults, 1 s to 10 minutes. The rest of the run, until
 	// everything is released, takes a few TTLs more. Default: 60 s. Optional.
 	For time.Duration
@@ -55,14 +39,12 @@ type Config struct {
 	Record func(history.Event) error
 	// Log receives progress messages for people. Optional.
 	Log func(text string)
-	// Break wraps a backend that lives in this process, for locks that are broken on purpose.
-	// Optional.
-	Break func(b backend.Backend, rarity int) backend.Backend
-	// Rarity is the argument of Break. Default: 1. Optional.
-	Rarity int
-	// Found ends the run when it is closed, without releasing anything: the fault that was
-	// searched for has been found. Optional.
-	Found <-chan struct{}
+
+	// Of tests: faults of servers, beside those of the workers, until its context ends; a wrapper of a backend that
+	// lives in this process; and what ends the run when it is closed, without releasing anything.
+	disturb func(context.Context, *run)
+	breaks  func(backend.Backend) backend.Backend
+	found   <-chan struct{}
 }
 
 // maxRate is more than two processors can do.
@@ -84,10 +66,6 @@ func (c *Config) check() error {
 		return &backend.InvalidError{Field: "profile", Value: fmt.Sprintf("%.20q", c.Profile), Bound: "gentle, standard, torture or jepsen"}
 	case c.Profile == Jepsen && inProcess(c.URL):
 		return &backend.InvalidError{Field: "profile", Value: "jepsen", Bound: "another one: the workers of this backend are one process, which cannot be stopped"}
-	case c.Cluster != "" && (c.URL != "" || !slices.Contains(Clusters(), c.Cluster)):
-		return &backend.InvalidError{Field: "local-cluster", Value: fmt.Sprintf("%.20q", c.Cluster), Bound: "one of " + strings.Join(Clusters(), ", ") + ", and no URL"}
-	case c.Servers != nil && (c.URL != "" || c.Cluster != ""):
-		return &backend.InvalidError{Field: "servers", Value: "set", Bound: "no URL and no local-cluster beside them"}
 	case c.TTL < 0 || c.TTL > time.Minute:
 		return &backend.InvalidError{Field: "ttl", Value: c.TTL.String(), Bound: "at most 1m"}
 	case c.Rate < 0 || c.Rate > maxRate:
@@ -96,16 +74,14 @@ func (c *Config) check() error {
 		return &backend.InvalidError{Field: "record", Value: "nil", Bound: "a function"}
 	case len(c.Worker) == 0 && !inProcess(c.URL):
 		return &backend.InvalidError{Field: "worker", Value: "[]", Bound: "the command of a worker"}
-	case c.Break != nil && !inProcess(c.URL):
-		return &backend.InvalidError{Field: "break", Value: "set", Bound: "a backend that lives in this process"}
 	}
 	return nil
 }
 
-// found reports whether Found has ended the run.
-func (c *Config) found() bool {
+// isFound reports whether the run was ended because a fault was found.
+func (c *Config) isFound() bool {
 	select {
-	case <-c.Found:
+	case <-c.found:
 		return true
 	default:
 		return false

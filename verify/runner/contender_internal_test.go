@@ -32,7 +32,7 @@ func TestRivalsMeetARace(t *testing.T) {
 func raced(t *testing.T, lasts time.Duration) (int64, int64) {
 	t.Helper()
 	var free, met atomic.Int64
-	slow := func(b backend.Backend, _ int) backend.Backend {
+	slow := func(b backend.Backend) backend.Backend {
 		return &twisted{Backend: b, acquire: func(ctx context.Context, r backend.AcquireRequest) (backend.Grant, error) {
 			if exclusive(r) && rand.IntN(20) == 0 { // few, so that they do not meet each other
 				if info, err := b.Inspect(ctx, r.Name); err == nil && len(info.Holders) == 0 {
@@ -47,7 +47,7 @@ func raced(t *testing.T, lasts time.Duration) (int64, int64) {
 		}}
 	}
 	err := Run(t.Context(), Config{
-		URL: "memory://", For: lasts, Seed: 1, Profile: Torture, TTL: time.Second, Break: slow, Rate: 1500,
+		URL: "memory://", For: lasts, Seed: 1, Profile: Torture, TTL: time.Second, breaks: slow, Rate: 1500,
 		Record: func(history.Event) error { return nil },
 	})
 	if err != nil {

@@ -32,12 +32,4 @@
 // All locks have names under one random prefix that no other client has. The number of calls
 // per second is bounded. At the end everything is released, and the run checks what is left
 // under the prefix. No fault touches the backend: at most a worker's relay breaks.
-//
-// # Servers of the run
-//
-// [Config.Cluster] starts servers, to which the run may do more: they stop and crash. If the
-// machine supports it (package internal/shim), their disks are slow at times and lose in a
-// crash what was not synced, and their wall clocks jump. A clock that measures leases is only
-// stepped back, by a second in all: no backend promises that locks stay exclusive when it is
-// set forward. A fault of the servers is an excuse for every worker.
 package runner

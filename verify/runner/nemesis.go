@@ -4,10 +4,7 @@ package runner
 
 import (
 	"context"
-	"errors"
 	"fmt"
-	"math/rand/v2"
-	"slices"
 	"sync"
 	"syscall"
 	"time"
@@ -17,30 +14,21 @@ import (
 	"github.com/holdfast-io/holdfast/verify/history"
 )
 
-// runNemesis executes the plan, with the faults of the workers beside those of the servers. When it
-// returns, all faults are healed.
+// runNemesis executes the plan. When it returns, all faults are healed.
 func (r *run) runNemesis(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, r.cfg.For)
 	defer cancel()
-	var servers, workers []planned
-	for _, f := range plan(r.cfg.Seed, r.cfg.Profile, r.able, r.ttl, r.cfg.For) {
-		if f.fault.ofServers() {
-			f.worker = r.measure.workers // the index of the servers
-			servers = append(servers, f)
-		} else {
-			workers = append(workers, f)
-		}
-	}
-	begun := time.Now()
 	var under sync.WaitGroup
 	defer under.Wait()
-	under.Go(func() { r.injectPlan(ctx, begun, servers, &under) })
-	r.injectPlan(ctx, begun, workers, &under)
+	if r.cfg.disturb != nil {
+		under.Go(func() { r.cfg.disturb(ctx, r) })
+	}
+	r.injectPlan(ctx, time.Now(), plan(r.cfg.Seed, r.cfg.Profile, r.able, r.ttl, r.cfg.For), &under)
 	<-ctx.Done()
 }
 
-// injectPlan begins faults when their times come, or when there is a target without a fault: each
-// target has one fault at a time.
+// injectPlan begins faults when their times come, or when there is a worker without a fault: each has
+// one fault at a time.
 func (r *run) injectPlan(ctx context.Context, begun time.Time, faults []planned, under *sync.WaitGroup) {
 	const pollInterval = 10 * time.Millisecond
 	for _, f := range faults {
@@ -60,27 +48,16 @@ func (r *run) injectPlan(ctx context.Context, begun time.Time, faults []planned,
 		f.worker = whom
 		under.Go(func() {
 			defer r.releaseTarget(f.worker)
-			if p == nil {
-				r.injectOnServers(ctx, f)
-				return
-			}
 			r.injectOnWorker(ctx, p, f)
 		})
 	}
 }
 
-// reserveTarget reserves a worker for a fault, or another worker if that one has a fault already, or
-// the servers, for which there is no worker. It returns the target, and reports false when none
-// is free.
+// reserveTarget reserves a worker for a fault, or another worker if that one has a fault already. It
+// reports false when none is free.
 func (r *run) reserveTarget(n int) (*workerHandle, int, bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	all := len(r.workers)
-	if n == all {
-		free := !r.busy[n]
-		r.busy[n] = true
-		return nil, n, free
-	}
 	if r.countFaulty() >= r.measure.maxFaulty {
 		return nil, n, false
 	}
@@ -97,7 +74,7 @@ func (r *run) reserveTarget(n int) (*workerHandle, int, bool) {
 // countFaulty returns how many workers have a fault. r.mu is locked.
 func (r *run) countFaulty() int {
 	n := 0
-	for _, busy := range r.busy[:len(r.workers)] {
+	for _, busy := range r.busy {
 		if busy {
 			n++
 		}
@@ -212,67 +189,4 @@ func injectOnLink(ctx context.Context, l *link, f planned) {
 		l.lose()
 	}
 	l.heal()
-}
-
-// injectOnServers stops or crashes one server, or all in turn, slows disks, or sets a clock. The
-// event is for all workers. It ends when the servers serve again, which can take an election.
-func (r *run) injectOnServers(ctx context.Context, f planned) {
-	targets := r.servers.victims(f)
-	if len(targets) == 0 {
-		return
-	}
-	text := string(f.fault)
-	if len(targets) == 1 {
-		text = fmt.Sprintf("%s, %d", f.fault, slices.Index(r.servers.members, targets[0])+1)
-	}
-	r.tell(history.Event{Kind: history.KindFault, Text: text})
-	var err error
-	switch f.fault { //nolint:exhaustive // the others are not of servers
-	case faultServerStop:
-		err = targets[0].Process().Stop()
-		retry.Pause(ctx, f.lasts)
-		err = errors.Join(err, targets[0].Process().Cont())
-	case faultServerCrash:
-		err = targets[0].powerFailure(ctx)
-		retry.Pause(ctx, r.ttl/4)
-		if err == nil {
-			err = targets[0].revive(context.WithoutCancel(ctx))
-		}
-	case faultServersTurn:
-		err = stopInTurn(ctx, targets, f)
-	case faultSlowDisk:
-		slowDisks(ctx, targets, f)
-	case faultClock:
-		err = r.jump(ctx, targets[0], f)
-	}
-	err = errors.Join(err, r.servers.shims.failure())
-	for _, m := range targets {
-		if err == nil {
-			err = m.ready(context.WithoutCancel(ctx))
-		}
-	}
-	if err != nil {
-		r.fail(err)
-	}
-	if f.fault == faultServerCrash {
-		retry.Pause(context.WithoutCancel(ctx), targets[0].trace)
-	}
-	r.tell(history.Event{Kind: history.KindHeal, Text: text})
-}
-
-// stopInTurn stops one server after the other, and continues them in another order: for a while
-// clients reach only a minority, then no server.
-func stopInTurn(ctx context.Context, members []*member, f planned) error {
-	var err error
-	chance := rand.New(rand.NewPCG(uint64(f.at), uint64(f.lasts))) //nolint:gosec // both are above 0; and it is a plan
-	step := f.lasts / time.Duration(len(members))
-	for _, i := range chance.Perm(len(members)) {
-		err = errors.Join(err, members[i].Process().Stop())
-		retry.Pause(ctx, step)
-	}
-	for _, i := range chance.Perm(len(members)) {
-		err = errors.Join(err, members[i].Process().Cont())
-		retry.Pause(ctx, step)
-	}
-	return err
 }

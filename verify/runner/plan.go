@@ -1,7 +1,6 @@
 package runner
 
 import (
-	"cmp"
 	"math/rand/v2"
 	"slices"
 	"time"
@@ -85,28 +84,12 @@ const (
 	faultHalfServer  fault = "half-open, server" // the server sees a closed connection, the client does not
 	faultHalfClient  fault = "half-open, client"
 	faultLoseReply   fault = "lose a reply"
-	faultServerStop  fault = "server stopped" // of a cluster that the run started
-	faultServerCrash fault = "server crashed"
-	// One server after the other is stopped, until none is left, and they continue in another
-	// order.
-	faultServersTurn fault = "servers stopped in turn"
-	faultSlowDisk    fault = "slow disk"               // of one server, or of all
-	faultClock       fault = "clock of a server jumps" // as far as the backend promises to survive it
 )
 
 // harmful reports whether a fault lasts longer than a lease, so that a holder loses its lock.
 func (f fault) harmful() bool {
 	switch f { //nolint:exhaustive // the others are short
-	case faultFreeze, faultKill, faultHold, faultHoldReplies, faultCut, faultCutReplies, faultServerStop, faultServerCrash, faultServersTurn:
-		return true
-	}
-	return false
-}
-
-// ofServers reports whether a fault is one of the servers that the run started.
-func (f fault) ofServers() bool {
-	switch f { //nolint:exhaustive // the others are of workers
-	case faultServerStop, faultServerCrash, faultServersTurn, faultSlowDisk, faultClock:
+	case faultFreeze, faultKill, faultHold, faultHoldReplies, faultCut, faultCutReplies:
 		return true
 	}
 	return false
@@ -118,9 +101,6 @@ type abilities struct {
 	relay     bool
 	link      bool // a wrapper around a backend in this process
 	tied      bool // leases end when a connection breaks: none is broken before its lease has ended
-	servers   int  // number of servers that the run started
-	disks     bool // their disks can be slow
-	clocks    bool // their clocks can be set
 }
 
 // breaks reports whether a fault ends the leases of a holder, unless it is healed only after
@@ -149,24 +129,9 @@ func (a abilities) faults(p Profile) []fault {
 	} else if a.relay {
 		all = append(all, faultCutReplies, faultReset, faultRefuse, faultHalfServer, faultHalfClient, faultLoseReply)
 	}
-	if a.servers > 0 {
-		all = append(all, faultServerStop)
-	}
-	if a.servers > 0 && !a.tied {
-		all = append(all, faultServerCrash)
-	}
-	if a.servers > 2 {
-		all = append(all, faultServersTurn)
-	}
-	if a.disks {
-		all = append(all, faultSlowDisk)
-	}
-	if a.clocks {
-		all = append(all, faultClock)
-	}
 	if p == Gentle {
 		all = slices.DeleteFunc(all, func(f fault) bool {
-			return f == faultKill || f == faultFreeze || f.ofServers() && f != faultServerStop && f != faultSlowDisk || a.breaks(f)
+			return f == faultKill || f == faultFreeze || a.breaks(f)
 		})
 	}
 	return all
@@ -181,45 +146,29 @@ type planned struct {
 	keep   bool // the worker keeps its locks, so that the fault hits a holder
 }
 
-// coin chooses one of two cases, always the same one for the same plan.
-func (f planned) coin() bool { return f.at/time.Millisecond/16%2 == 0 } //nolint:mnd // some bit of the time
-
-// plan returns the faults of a run, which are the same for the same arguments. Those of workers
-// are dealt like cards, so that a short run has something of everything. Those of the servers
-// come one after the other.
+// plan returns the faults of a run, which are the same for the same arguments. They are dealt like
+// cards, so that a short run has something of everything.
 func plan(seed uint64, p Profile, a abilities, ttl, long time.Duration) []planned {
+	kinds := a.faults(p)
+	if len(kinds) == 0 {
+		return nil
+	}
 	r := rand.New(rand.NewPCG(seed, 0xfa017))
 	m := p.measure()
-	kinds := a.faults(p)
-	ofServers := slices.DeleteFunc(slices.Clone(kinds), func(f fault) bool { return !f.ofServers() })
-	ofWorkers := slices.DeleteFunc(kinds, fault.ofServers)
+	deal := deck(r, kinds)
 	var out []planned
-	if len(ofWorkers) > 0 {
-		deal := deck(r, ofWorkers)
-		for at := m.every / 2; ; {
-			at += m.every/2 + time.Duration(r.Int64N(int64(m.every)))
-			if at >= long {
-				break
-			}
-			for range max(1, m.victims) {
-				f := planned{at: at, fault: deal(), worker: r.IntN(m.exposed())}
-				f.lasts = f.length(r, p, ttl)
-				f.keep = r.IntN(2) == 0 && (p == Standard || p == Torture)
-				out = append(out, f)
-			}
+	for at := m.every / 2; ; {
+		at += m.every/2 + time.Duration(r.Int64N(int64(m.every)))
+		if at >= long {
+			return out
 		}
-	}
-	if len(ofServers) > 0 {
-		deal := deck(r, ofServers)
-		for at := m.every + time.Duration(r.Int64N(int64(ttl))); at < long; {
-			f := planned{at: at, fault: deal()}
+		for range max(1, m.victims) {
+			f := planned{at: at, fault: deal(), worker: r.IntN(m.exposed())}
 			f.lasts = f.length(r, p, ttl)
+			f.keep = r.IntN(2) == 0 && (p == Standard || p == Torture)
 			out = append(out, f)
-			at += f.lasts + m.every + time.Duration(r.Int64N(int64(ttl)))
 		}
 	}
-	slices.SortStableFunc(out, func(x, y planned) int { return cmp.Compare(x.at, y.at) })
-	return out
 }
 
 // deck deals the faults in random order, all of them before any of them again.

@@ -33,7 +33,6 @@ const settleTime = 8 * time.Second
 // run is a run in progress.
 type run struct {
 	cfg       Config
-	servers   *cluster // nil: the servers are not the run's own
 	warnings  *warningCollector
 	caps      backend.Capabilities
 	ttl       time.Duration
@@ -52,7 +51,7 @@ type run struct {
 	mu      sync.Mutex
 	workers []*workerHandle
 	lives   []int
-	busy    []bool // a target has a fault; the last one is for the servers
+	busy    []bool // a worker has a fault
 	gens    []int
 	counts  map[string]int   // calls of each name, without those of the load
 	used    map[string]int64 // when each name of the load was used last
@@ -73,49 +72,32 @@ func Run(ctx context.Context, cfg Config) error {
 	if _, err := readClock(); err != nil {
 		return err
 	}
-	if cfg.Cluster != "" {
-		servers, err := StartServers(ctx, cfg.Cluster, cfg.Programs)
-		if err != nil {
-			return err
-		}
-		cfg.Servers = servers
-		return errors.Join(runOn(ctx, cfg), servers.End())
-	}
-	return runOn(ctx, cfg)
-}
-
-// runOn is Run on a backend that exists.
-func runOn(ctx context.Context, cfg Config) error {
-	var servers *cluster
-	if cfg.Servers != nil {
-		servers, cfg.URL = cfg.Servers.cluster, cfg.Servers.URL()
-	}
 	seen := &warningCollector{}
 	b, err := openAgain(ctx, cfg.URL, open.Options{Logger: slog.New(seen)})
 	if err != nil {
 		return err
 	}
-	if cfg.Break != nil {
-		b = cfg.Break(b, max(1, cfg.Rarity))
+	if cfg.breaks != nil {
+		b = cfg.breaks(b)
 	}
 	r := &run{
-		cfg: cfg, servers: servers, warnings: seen, caps: b.Capabilities(), direct: b, resource: newRegisters(),
+		cfg: cfg, warnings: seen, caps: b.Capabilities(), direct: b, resource: newRegisters(),
 		measure: cfg.Profile.measure(), counts: make(map[string]int), used: make(map[string]int64), gens: make([]int, len(slots())),
 		prefix: "holdfast-verify/" + strings.ToLower(rand.Text()),
 	}
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	if cfg.Found != nil {
+	if cfg.found != nil {
 		go func() {
 			select {
-			case <-cfg.Found:
+			case <-cfg.found:
 				cancel()
 			case <-ctx.Done():
 			}
 		}()
 	}
 	err = r.execute(ctx)
-	if cfg.found() {
+	if cfg.isFound() {
 		err = nil // whatever failed because the run was ended
 	}
 	for _, relays := range r.relays {
@@ -154,7 +136,7 @@ func (r *run) execute(ctx context.Context) (err error) {
 		return err
 	}
 	n := r.measure.workers
-	r.workers, r.lives, r.busy = make([]*workerHandle, n), make([]int, n), make([]bool, n+1)
+	r.workers, r.lives, r.busy = make([]*workerHandle, n), make([]int, n), make([]bool, n)
 	if err := r.head(); err != nil {
 		return err
 	}
@@ -171,12 +153,12 @@ func (r *run) execute(ctx context.Context) (err error) {
 	}
 	r.cfg.Log(fmt.Sprintf("%d workers on %s, TTL %s, seed %d: faults for %s", n, r.caps.Name, r.ttl, r.cfg.Seed, r.cfg.For))
 	r.runNemesis(ctx)
-	if r.cfg.found() {
+	if r.cfg.isFound() {
 		return r.failed()
 	}
 	r.tell(history.Event{Kind: history.KindQuiet})
 	retry.Pause(ctx, r.slack()+settleTime)
-	if r.cfg.found() {
+	if r.cfg.isFound() {
 		return r.failed()
 	}
 	r.cfg.Log("all is healed; the workers end")
@@ -226,11 +208,6 @@ func (r *run) relay(ctx context.Context) error {
 	r.able.link = !r.able.processes
 	r.able.tied = r.caps.Tied
 	_, r.able.relay = parseEndpoints(r.cfg.URL)
-	if r.servers != nil {
-		r.able.servers = len(r.servers.members)
-		r.servers.checkShims()
-		r.able.disks, r.able.clocks = r.servers.shims.noDisk == nil, r.servers.shims.noClock == nil
-	}
 	r.notTested = r.untested()
 	for range r.measure.workers {
 		e, ok := parseEndpoints(r.cfg.URL)
@@ -257,12 +234,10 @@ func (r *run) relay(ctx context.Context) error {
 
 // untested returns what a run on this backend leaves out.
 func (r *run) untested() []string {
-	servers := "restarts, lost data, fail-over, slow and full disks of the backend's servers: they are not ours to hurt"
-	if r.able.servers > 0 {
-		servers = "lost data and full disks of the servers"
+	out := []string{
+		"restarts, lost data, fail-over, slow and full disks of the backend's servers: they are not ours to hurt", "clocks that jump",
+		"workers on several machines", "the order of the queue: how fair it was is measured, not judged",
 	}
-	out := append([]string{servers}, r.untestedShims()...)
-	out = append(out, "workers on several machines", "the order of the queue: how fair it was is measured, not judged")
 	if !r.able.relay {
 		scheme, _, _ := strings.Cut(r.cfg.URL, ":")
 		switch {
@@ -278,7 +253,7 @@ func (r *run) untested() []string {
 		out = append(out, "the settings of the store behind the server: they cannot be seen from here")
 	}
 	if r.caps.Tied && r.able.relay {
-		out = append(out, "connections that break, and servers that crash: the leases of this backend end with them, before their time")
+		out = append(out, "connections that break: the leases of this backend end with them, before their time")
 	}
 	switch r.cfg.Profile {
 	case Gentle:

@@ -268,6 +268,9 @@ func describeLeft(l backend.LockInfo) string {
 	return strings.Join(text, "; ")
 }
 
+// placeTTL is server.Config.PlaceTTL: how long a place in the queue may outlive its request.
+const placeTTL = 15 * time.Second
+
 // places returns how long the backend may keep a place in the queue that it could not delete when
 // its request ended.
 func (r *run) places() time.Duration {

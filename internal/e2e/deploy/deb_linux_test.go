@@ -82,24 +82,6 @@ func TestDeb(t *testing.T) {
 		t.Errorf("version: %s", got)
 	}
 	serve(t, binary)
-	outsideClone(t, binary)
-}
-
-// outsideClone runs what starts servers and injects faults, far from the sources, whose paths the binary does
-// not know either.
-func outsideClone(t *testing.T, binary string) {
-	t.Helper()
-	const pass, inconclusive = 0, 2 // the latter on a machine that stands still
-	cmd := exec.CommandContext(t.Context(), binary, "verify", "--local-cluster", "redis", "--for", "2s", "--report", "run.jsonl")
-	cmd.Dir = t.TempDir()
-	out, err := cmd.CombinedOutput()
-	if code := cmd.ProcessState.ExitCode(); code != pass && code != inconclusive {
-		t.Errorf("verify outside of a clone: %v\n%s", err, out)
-	}
-	history, err := os.Stat(filepath.Join(cmd.Dir, "run.jsonl"))
-	if err != nil || history.Size() == 0 {
-		t.Errorf("verify outside of a clone has no history: %v\n%s", err, out)
-	}
 }
 
 // The package is installed, updated, removed and purged under a folder. The user of the service is

@@ -15,43 +15,41 @@ import (
 	"github.com/holdfast-io/holdfast/internal/retry"
 )
 
-// Broken is a lock that breaks one promise, for the referee to catch: a green result means
+// broken is a lock that breaks one promise, for the referee to catch: a green result means
 // something only if a red one is possible.
-type Broken struct {
-	Name string
-	// Caught are the checks of the referee, one of which has to find the fault.
-	Caught []string
-	// Break breaks a backend: for each rarity grants there is one fault, at the next
+type broken struct {
+	name string
+	// caught are the checks of the referee, one of which has to find the fault.
+	caught []string
+	// make breaks a backend: for each rarity grants there is one fault, at the next
 	// opportunity. It may have no visible effect: a lease that ends too early may be one that
 	// was released before.
-	Break func(b backend.Backend, rarity int) backend.Backend
-	// Fixed is the rarity of a fault that Break cannot choose; 0 means that it can.
-	Fixed int
+	make func(b backend.Backend, rarity int) backend.Backend
 }
 
-// clockDivisor is the rarity of the fault of [unluckyClock].
+// clockDivisor is the rarity of the fault of unluckyClock.
 const clockDivisor = 211
 
-// Faults lists the broken locks. Each value of Break is for one run.
-func Faults() []Broken {
-	return []Broken{
-		{"it grants beside a holder", []string{"overlap"}, grantsTwice, 0},
-		{"it grants beside a holder when its clock is divisible by 211 µs", []string{"overlap"}, unluckyClock, clockDivisor},
-		{"it reads that the lock is free, and takes it 2 ms later", []string{"overlap"}, looksFirst, 0},
-		{"a lease ends after 60 % of its TTL", []string{"overlap", "model"}, endsEarly, 0},
-		{"the renewals of a lease are lost, and reported as done", []string{"overlap", "model"}, losesRenewals, 0},
-		{"it reports twice the time that is left", []string{"overlap", "model"}, tellsMore, 0},
-		{"a client releases another client's lock", []string{"overlap", "model"}, releasesAny, 0},
-		{"a renewal revives what is lost", []string{"model"}, revives, 0},
-		{"a reader is let in to a writer", []string{"overlap"}, readersPass, 0},
-		{"the limit of a semaphore is not enforced", []string{"overlap"}, noLimit, 0},
-		{"a name is taken for one that differs in case", []string{"overlap", "model", "liveness"}, foldsNames, 0},
-		{"the token goes back", []string{"tokens"}, tokenBack, 0},
-		{"the same token for two grants", []string{"tokens"}, tokenTwice, 0},
-		{"a release does nothing", []string{"model", "liveness"}, forgetsRelease, 0},
-		{"a wake-up is lost", []string{"liveness"}, losesWakeUp, 0},
-		{"a waiter that gave up is granted the lock all the same", []string{"liveness"}, ghostWaiter, 0},
-		{"a lease of the dead lives on", []string{"liveness", "rest"}, renewsDead, 0},
+// brokenLocks has the locks that are broken on purpose.
+func brokenLocks() []broken {
+	return []broken{
+		{"it grants beside a holder", []string{"overlap"}, grantsTwice},
+		{"it grants beside a holder when its clock is divisible by 211 µs", []string{"overlap"}, unluckyClock},
+		{"it reads that the lock is free, and takes it 2 ms later", []string{"overlap"}, looksFirst},
+		{"a lease ends after 60 % of its TTL", []string{"overlap", "model"}, endsEarly},
+		{"the renewals of a lease are lost, and reported as done", []string{"overlap", "model"}, losesRenewals},
+		{"it reports twice the time that is left", []string{"overlap", "model"}, tellsMore},
+		{"a client releases another client's lock", []string{"overlap", "model"}, releasesAny},
+		{"a renewal revives what is lost", []string{"model"}, revives},
+		{"a reader is let in to a writer", []string{"overlap"}, readersPass},
+		{"the limit of a semaphore is not enforced", []string{"overlap"}, noLimit},
+		{"a name is taken for one that differs in case", []string{"overlap", "model", "liveness"}, foldsNames},
+		{"the token goes back", []string{"tokens"}, tokenBack},
+		{"the same token for two grants", []string{"tokens"}, tokenTwice},
+		{"a release does nothing", []string{"model", "liveness"}, forgetsRelease},
+		{"a wake-up is lost", []string{"liveness"}, losesWakeUp},
+		{"a waiter that gave up is granted the lock all the same", []string{"liveness"}, ghostWaiter},
+		{"a lease of the dead lives on", []string{"liveness", "rest"}, renewsDead},
 	}
 }
 

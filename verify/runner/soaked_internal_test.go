@@ -1,4 +1,4 @@
-package runner_test
+package runner
 
 import (
 	"encoding/json"
@@ -38,7 +38,7 @@ type soaked struct {
 }
 
 // add counts a round.
-func (s *soaked) add(r outcome) {
+func (s *soaked) add(r runResult) {
 	s.Rounds++
 	n := r.Counts
 	for _, e := range r.faults {

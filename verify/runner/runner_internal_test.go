@@ -1,4 +1,4 @@
-package runner_test
+package runner
 
 import (
 	"bufio"
@@ -21,7 +21,6 @@ import (
 	"github.com/holdfast-io/holdfast/internal/testserver"
 	"github.com/holdfast-io/holdfast/verify"
 	"github.com/holdfast-io/holdfast/verify/history"
-	"github.com/holdfast-io/holdfast/verify/runner"
 )
 
 // The workers are this test binary.
@@ -29,7 +28,7 @@ const workerEnv = "HOLDFAST_VERIFY_TEST_WORKER"
 
 func TestMain(m *testing.M) {
 	if os.Getenv(workerEnv) != "" {
-		if err := runner.Worker(context.Background(), os.Stdin, os.Stdout); err != nil {
+		if err := Worker(context.Background(), os.Stdin, os.Stdout); err != nil {
 			fmt.Fprintln(os.Stderr, err)
 			os.Exit(1)
 		}
@@ -44,16 +43,16 @@ func workers() []string { return []string{"/usr/bin/env", workerEnv + "=1", os.A
 // beside it.
 const testRate = 400
 
-// outcome is the result of a run.
-type outcome struct {
+// runResult is the result of a run.
+type runResult struct {
 	*verify.Report
 	faults []history.Event // the faults that began
 }
 
 // runAndJudge runs and requires a pass.
-func runAndJudge(t *testing.T, cfg runner.Config) outcome {
+func runAndJudge(t *testing.T, cfg Config) runResult {
 	t.Helper()
-	var out outcome
+	var out runResult
 	rate, err := strconv.Atoi(cmp.Or(os.Getenv("RATE"), strconv.Itoa(testRate)))
 	if err != nil {
 		t.Fatal(err)
@@ -75,7 +74,7 @@ func runAndJudge(t *testing.T, cfg runner.Config) outcome {
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), 8*time.Minute+cfg.For)
 	defer cancel()
-	err = runner.Run(ctx, cfg)
+	err = Run(ctx, cfg)
 	out.Report = referee.Report()
 	for _, c := range out.Checks {
 		t.Logf("%-9s %s: %s", c.Verdict, c.ID, c.Summary)
@@ -96,7 +95,7 @@ func runAndJudge(t *testing.T, cfg runner.Config) outcome {
 
 // untilInjected is runAndJudge until faults of the kinds were injected: on a busy machine the start of the workers may
 // take most of a run, and it is then repeated for longer.
-func untilInjected(t *testing.T, cfg runner.Config, kinds func(verify.Counts) []int) outcome {
+func untilInjected(t *testing.T, cfg Config, kinds func(verify.Counts) []int) runResult {
 	t.Helper()
 	for longest := 4 * cfg.For; ; cfg.For *= 2 {
 		r := runAndJudge(t, cfg)
@@ -145,24 +144,24 @@ func keep(t *testing.T, h *history.History) {
 
 func TestSQLite(t *testing.T) {
 	t.Parallel()
-	untilInjected(t, runner.Config{
+	untilInjected(t, Config{
 		URL: "sqlite://" + filepath.Join(testserver.Dir(t), "locks.db"), Worker: workers(),
-		For: 6 * time.Second, Seed: 1, Profile: runner.Torture, TTL: time.Second,
+		For: 6 * time.Second, Seed: 1, Profile: Torture, TTL: time.Second,
 	}, func(n verify.Counts) []int { return []int{n.Kills, n.Freezes, n.Losses} })
 }
 
 func TestMemory(t *testing.T) {
 	t.Parallel()
-	untilInjected(t, runner.Config{URL: "memory://", For: 6 * time.Second, Seed: 1, Profile: runner.Torture, TTL: time.Second},
+	untilInjected(t, Config{URL: "memory://", For: 6 * time.Second, Seed: 1, Profile: Torture, TTL: time.Second},
 		func(n verify.Counts) []int { return []int{n.Kills, n.Network, n.Losses} })
 }
 
 func TestRedis(t *testing.T) {
 	t.Parallel()
 	server := testserver.Redis(t, "--maxmemory-policy", "allkeys-lru", "--appendfsync", "everysec")
-	r := untilInjected(t, runner.Config{
+	r := untilInjected(t, Config{
 		URL: "redis://" + server.Addr() + "?quarantine=off", Worker: workers(),
-		For: 8 * time.Second, Seed: 1, Profile: runner.Torture, TTL: time.Second,
+		For: 8 * time.Second, Seed: 1, Profile: Torture, TTL: time.Second,
 	}, func(n verify.Counts) []int { return []int{n.Kills, n.Freezes, n.Network, n.Losses} })
 	for _, want := range []string{"evict", "restarts"} {
 		if !strings.Contains(strings.Join(r.Header.Warnings, "\n"), want) {
@@ -190,7 +189,7 @@ func TestWorkerBeginsWithoutABackend(t *testing.T) {
 	in, orders := io.Pipe()
 	said, out := io.Pipe()
 	ended := make(chan error, 1)
-	go func() { ended <- errors.Join(runner.Worker(ctx, in, out), out.Close()) }()
+	go func() { ended <- errors.Join(Worker(ctx, in, out), out.Close()) }()
 	go func() {
 		job, _ := json.Marshal(map[string]any{
 			"Worker": "1.1", "URL": "redis://" + relay.Addr() + "?quarantine=off", "Prefix": "p", "TTL": time.Second, "Tasks": 1,

@@ -1,4 +1,4 @@
-package runner_test
+package runner
 
 import (
 	"context"
@@ -6,12 +6,10 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"maps"
 	"net"
 	"net/http"
 	neturl "net/url"
 	"regexp"
-	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -22,10 +20,7 @@ import (
 	_ "github.com/jackc/pgx/v5/stdlib"
 	clientv3 "go.etcd.io/etcd/client/v3"
 
-	"github.com/holdfast-io/holdfast"
 	"github.com/holdfast-io/holdfast/internal/retry"
-	"github.com/holdfast-io/holdfast/open"
-	"github.com/holdfast-io/holdfast/verify/runner"
 )
 
 // looks returns the functions that read the sizes of the stores of clusters, by the URL of the
@@ -48,44 +43,6 @@ func look(t *testing.T, kind, url string, s sizes) {
 	defer cancel()
 	if err := f(ctx, url, s); err != nil {
 		t.Fatalf("look at %s: %v", kind, err)
-	}
-}
-
-// A soak can look at each store: a look that only a soak calls would fail after its first minute.
-func TestLooks(t *testing.T) { //nolint:tparallel // one store after the other: one cluster uses all of a small machine
-	t.Parallel()
-	for _, kind := range slices.Sorted(maps.Keys(looks())) { //nolint:paralleltest // above
-		t.Run(kind, func(t *testing.T) {
-			servers, err := runner.StartServers(t.Context(), kind, programs(t, kind))
-			if err != nil {
-				t.Fatal(err)
-			}
-			defer func() {
-				if err := servers.End(); err != nil {
-					t.Error(err)
-				}
-			}()
-			b, err := open.URL(t.Context(), servers.URL(), open.Options{})
-			if err != nil {
-				t.Fatal(err)
-			}
-			defer b.Close()
-			if caps := b.Capabilities(); caps.Sessions { // its tables, keys or nodes appear with the first use
-				locks, err := holdfast.New(b, holdfast.Config{TTL: max(caps.MinTTL, min(caps.MaxTTL, 10*time.Second)), Timeout: time.Minute})
-				if err != nil {
-					t.Fatal(err)
-				}
-				defer locks.Close(t.Context())
-				if _, err := locks.TryAcquire(t.Context(), "n"); err != nil && !errors.Is(err, holdfast.ErrQuarantine) {
-					t.Fatal(err)
-				}
-			}
-			s := make(sizes)
-			look(t, kind, servers.URL(), s)
-			if len(s) == 0 {
-				t.Error("it sees nothing")
-			}
-		})
 	}
 }
 

@@ -1,4 +1,4 @@
-package runner_test
+package runner
 
 import (
 	"cmp"
@@ -14,36 +14,15 @@ import (
 	"time"
 
 	"github.com/holdfast-io/holdfast/internal/testserver"
-	"github.com/holdfast-io/holdfast/verify/history"
-	"github.com/holdfast-io/holdfast/verify/runner"
 )
-
-// programs returns the commands of the servers that a cluster of the kind needs and that are
-// not in $PATH, or not in the version that we use.
-func programs(t *testing.T, kind string) map[string][]string {
-	t.Helper()
-	out := make(map[string][]string)
-	switch kind {
-	case "etcd":
-		out["etcd"] = []string{testserver.EtcdBinary(t)}
-	case "kubernetes":
-		out["etcd"] = []string{testserver.EtcdBinary(t)}
-		out["kube-apiserver"] = []string{testserver.Tool(t, "kube-apiserver")}
-	case "consul":
-		out["consul"] = []string{testserver.Tool(t, "consul")}
-	case "holdfast":
-		out["holdfast"] = []string{testserver.Holdfast(t)}
-	}
-	return out
-}
 
 // tortured returns the stores that TestTorture runs on: every store that there is, with servers
 // of its own if it has any.
-func tortured() []string { return append(runner.Clusters(), "memory", "sqlite") }
+func tortured() []string { return append(clusters(), "memory", "sqlite") }
 
 // torture derives the run on a store from a seed: the seed decides which faults there are,
 // when, for whom and for how long.
-func torture(t *testing.T, name string, cfg runner.Config) runner.Config {
+func torture(t *testing.T, name string, cfg Config) Config {
 	t.Helper()
 	cfg.Worker = workers()
 	switch name {
@@ -52,7 +31,8 @@ func torture(t *testing.T, name string, cfg runner.Config) runner.Config {
 	case "sqlite":
 		cfg.URL = "sqlite://" + filepath.Join(testserver.Dir(t), "locks.db")
 	default:
-		cfg.Cluster, cfg.Programs = name, programs(t, name)
+		c := startCluster(t, name)
+		cfg.URL, cfg.disturb = c.url, c.disturb
 	}
 	return cfg
 }
@@ -74,7 +54,7 @@ func TestTorture(t *testing.T) { //nolint:tparallel // one store after the other
 	if err != nil {
 		t.Fatal(err)
 	}
-	cfg := runner.Config{For: long, Seed: seed, Profile: runner.Profile(cmp.Or(os.Getenv("PROFILE"), string(runner.Torture)))}
+	cfg := Config{For: long, Seed: seed, Profile: Profile(cmp.Or(os.Getenv("PROFILE"), string(Torture)))}
 	all := tortured()
 	rand.New(rand.NewPCG(seed, 0x0de4)).Shuffle(len(all), func(i, j int) { all[i], all[j] = all[j], all[i] })
 	atOnce := 2 // one cluster uses all of a small machine
@@ -91,7 +71,7 @@ func TestTorture(t *testing.T) { //nolint:tparallel // one store after the other
 	}
 	gate := make(chan struct{}, atOnce)
 	for _, name := range all {
-		if cfg.Profile == runner.Jepsen && name == "memory" {
+		if cfg.Profile == Jepsen && name == "memory" {
 			continue // one process, which nothing can stop
 		}
 		t.Run(name, func(t *testing.T) {
@@ -112,7 +92,7 @@ func TestTorture(t *testing.T) { //nolint:tparallel // one store after the other
 
 // injectsEnough requires a pass with enough faults: on a busy machine many of the targets are not
 // up when their turn comes, and the run is then repeated for longer.
-func injectsEnough(t *testing.T, name string, cfg runner.Config) {
+func injectsEnough(t *testing.T, name string, cfg Config) {
 	t.Helper()
 	for longest := 4 * cfg.For; ; cfg.For *= 2 {
 		little := injectedTooFew(t, name, cfg)
@@ -127,10 +107,10 @@ func injectsEnough(t *testing.T, name string, cfg runner.Config) {
 }
 
 // injectedTooFew makes one run, and returns which faults were too few.
-func injectedTooFew(t *testing.T, name string, cfg runner.Config) string {
+func injectedTooFew(t *testing.T, name string, cfg Config) string {
 	t.Helper()
 	r := runAndJudge(t, cfg)
-	if cfg.Profile != runner.Torture {
+	if cfg.Profile != Torture {
 		return ""
 	}
 	kinds := make(map[string]bool)
@@ -145,29 +125,12 @@ func injectedTooFew(t *testing.T, name string, cfg runner.Config) string {
 			t.Logf("the servers had: %s", kind)
 		}
 	}
-	withShims(t, cfg, r.Header)
 	// No relay can carry what a kubeconfig names: it has TLS. A file has no network, and
 	// nothing can stop a worker that is a goroutine.
-	inside := name == "memory"
 	switch {
-	case r.Counts.Grants == 0, r.Counts.Kills == 0, r.Counts.Freezes == 0 && !inside,
-		len(kinds) == servers && name != "kubernetes" && name != "sqlite", cfg.Cluster != "" && servers == 0:
+	case r.Counts.Grants == 0, r.Counts.Kills == 0, r.Counts.Freezes == 0 && name != "memory",
+		len(kinds) == servers && name != "kubernetes" && name != "sqlite", cfg.disturb != nil && servers == 0:
 		return fmt.Sprintf("in %s too few faults were injected: %+v, %v", cfg.For, r.Counts, slices.Sorted(maps.Keys(kinds)))
 	}
 	return ""
-}
-
-// withShims requires that every server had its logs on the disk of the run, and followed its
-// clock unless it is written in Go. Our server reads back what it has not synced, which that disk cannot hold back.
-func withShims(t *testing.T, cfg runner.Config, h history.Header) {
-	t.Helper()
-	if cfg.Cluster == "" || cfg.Cluster == "holdfast" {
-		return
-	}
-	inGo := slices.Contains([]string{"etcd", "consul", "kubernetes"}, cfg.Cluster)
-	for _, text := range h.NotTested {
-		if strings.HasPrefix(text, "slow disks") || strings.HasPrefix(text, "clocks that jump: ") != inGo && strings.HasPrefix(text, "clocks") {
-			t.Errorf("not tested: %s", text)
-		}
-	}
 }

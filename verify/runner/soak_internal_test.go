@@ -1,7 +1,8 @@
-package runner_test
+package runner
 
 import (
 	"cmp"
+	"context"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -11,13 +12,12 @@ import (
 	"time"
 
 	"github.com/holdfast-io/holdfast/internal/testserver"
-	"github.com/holdfast-io/holdfast/verify/runner"
 )
 
 // store is what a soak runs on, with a function that reads its sizes.
 type store struct {
-	url     string          // of a store without faults
-	servers *runner.Servers // servers that have faults
+	url     string
+	disturb func(context.Context, *run) // of servers that have faults
 	look    func(t *testing.T, s sizes)
 }
 
@@ -32,24 +32,16 @@ func start(t *testing.T, name string) store {
 	case "memory":
 		return store{url: "memory://", look: nothing}
 	}
-	if !slices.Contains(runner.Clusters(), name) {
+	if !slices.Contains(clusters(), name) {
 		t.Fatalf("BACKEND is %q", name)
 	}
-	servers, err := runner.StartServers(t.Context(), name, programs(t, name))
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := servers.End(); err != nil {
-			t.Error(err)
-		}
-	})
-	return store{servers: servers, look: func(t *testing.T, s sizes) {
+	c := startCluster(t, name)
+	return store{url: c.url, disturb: c.disturb, look: func(t *testing.T, s sizes) {
 		t.Helper()
-		for _, pid := range servers.Pids() {
+		for _, pid := range c.pids() {
 			s.process("server", pid)
 		}
-		look(t, name, servers.URL(), s)
+		look(t, name, c.url, s)
 	}}
 }
 
@@ -84,7 +76,7 @@ func TestSoak(t *testing.T) { //nolint:tparallel // one minute after the other
 	}
 	name := cmp.Or(os.Getenv("BACKEND"), "memory")
 	where := start(t, name)
-	profile := runner.Profile(cmp.Or(os.Getenv("PROFILE"), "gentle"))
+	profile := Profile(cmp.Or(os.Getenv("PROFILE"), "gentle"))
 	piece, err := time.ParseDuration(cmp.Or(os.Getenv("ROUND"), "1m"))
 	if err != nil {
 		t.Fatal(err)
@@ -93,14 +85,14 @@ func TestSoak(t *testing.T) { //nolint:tparallel // one minute after the other
 	if err != nil {
 		t.Fatal(err)
 	}
-	if profile == runner.Jepsen {
+	if profile == Jepsen {
 		piece = 2 * time.Minute // as Jepsen's
 	}
 	sum := soaked{Backend: name, Profile: string(profile), Seed: seed, Begun: time.Now()}
 	for end := time.Now().Add(long); time.Now().Before(end) && !t.Failed(); seed++ {
 		t.Run(fmt.Sprintf("seed-%d", seed), func(t *testing.T) {
-			r := runAndJudge(t, runner.Config{
-				URL: where.url, Servers: where.servers, Worker: workers(), Seed: seed, Profile: profile,
+			r := runAndJudge(t, Config{
+				URL: where.url, disturb: where.disturb, Worker: workers(), Seed: seed, Profile: profile,
 				For: min(piece, max(2*time.Second, time.Until(end))), TTL: ttl,
 			})
 			sum.add(r)
