@@ -133,7 +133,7 @@ func (a *app) renewCommand() *cobra.Command {
 TTL that it has. Without arguments, HOLDFAST_LOCK and HOLDFAST_LEASE name the lease. Exit status
 70 means that the lease was lost.`,
 		Example: `  holdfast renew deploy 5LKRLBM5GCIZUJ3XQHEUVTTZVE --ttl 10m`,
-		Args:    none2("NAME LEASE"),
+		Args:    twoOrNone("NAME LEASE"),
 		RunE: a.withLease(func(ctx context.Context, b backend.Backend, ref holdfast.Lease) error {
 			asked := time.Now()
 			res, err := b.Renew(ctx, backend.RenewRequest{Leases: []backend.TimedRenewal{{Name: ref.Name, Lease: ref.ID, TTL: ttl}}})
@@ -163,7 +163,7 @@ func (a *app) releaseCommand() *cobra.Command {
 		Long: `Release a lease. Without arguments, HOLDFAST_LOCK and HOLDFAST_LEASE name it. Exit
 status 70 means that the lease was lost before; nothing was changed.`,
 		Example: `  holdfast release deploy 5LKRLBM5GCIZUJ3XQHEUVTTZVE`,
-		Args:    none2("NAME LEASE"),
+		Args:    twoOrNone("NAME LEASE"),
 		RunE: a.withLease(func(ctx context.Context, b backend.Backend, ref holdfast.Lease) error {
 			if err := b.Release(ctx, backend.ReleaseRequest{Name: ref.Name, Lease: ref.ID}); err != nil {
 				return fmt.Errorf("release %q on %s: %w", ref.Name, b.Capabilities().Name, err)
@@ -214,7 +214,7 @@ func oneName(_ *cobra.Command, args []string) error {
 	return nil
 }
 
-func none2(want string) cobra.PositionalArgs {
+func twoOrNone(want string) cobra.PositionalArgs {
 	return func(_ *cobra.Command, args []string) error {
 		if len(args) != 0 && len(args) != 2 {
 			return usageError("arguments", "want %s or nothing, got %d", want, len(args))

@@ -2,19 +2,13 @@ package cli
 
 import (
 	"bufio"
-	"cmp"
 	"context"
 	"fmt"
-	"regexp"
-	"runtime"
-	"runtime/debug"
-	"strconv"
 	"strings"
 
 	"github.com/spf13/cobra"
 
 	"github.com/holdfast-io/holdfast"
-	"github.com/holdfast-io/holdfast/backend"
 )
 
 func (a *app) breakCommand() *cobra.Command {
@@ -102,55 +96,6 @@ func (a *app) breakLock(ctx context.Context, c *holdfast.Client, name string, le
 	return a.line(a.stdout, "%s: %d lost it; tokens are above %d now", name, len(res.Broken), res.Token-1)
 }
 
-func (a *app) watchCommand() *cobra.Command {
-	return &cobra.Command{
-		Use:   "watch [PREFIX]",
-		Short: "Print what happens to locks, as it happens",
-		Long: `Print the events of the locks whose names begin with PREFIX, one line each, until
-interrupted. With --json each line is a JSON object.`,
-		Example: `  holdfast watch order/`,
-		Args:    cobra.MaximumNArgs(1),
-		RunE: func(cmd *cobra.Command, args []string) error {
-			c, done, err := a.client(cmd.Context(), holdfast.Config{})
-			if err != nil {
-				return err
-			}
-			defer done()
-			err = c.Watch(cmd.Context(), strings.Join(args, ""), a.printEvent)
-			if cmd.Context().Err() != nil {
-				return nil
-			}
-			return err
-		},
-	}
-}
-
-func (a *app) printEvent(e holdfast.Event) {
-	if a.json {
-		out := map[string]any{"event": e.Kind, "at": stamp(e.At)}
-		if e.Kind != backend.EventWatching {
-			out["name"], out["lease"], out["owner"], out["shared"] = e.Name, e.Lease, e.Owner, e.Mode == backend.Shared
-		}
-		if e.Token > 0 {
-			out["token"] = uint64(e.Token)
-		}
-		if e.Reason != "" {
-			out["reason"] = e.Reason
-		}
-		_ = a.printJSONLine(out)
-		return
-	}
-	if e.Kind == backend.EventWatching {
-		a.warn("watching")
-		return
-	}
-	token := "-"
-	if e.Token > 0 {
-		token = strconv.FormatUint(uint64(e.Token), 10)
-	}
-	_ = a.line(a.stdout, "%s  %-9s %-9s %-16s token %s  %s %s", e.At.Local().Format("15:04:05.000"), e.Kind, e.Mode, e.Owner, token, e.Name, e.Reason)
-}
-
 func (a *app) initStoreCommand() *cobra.Command {
 	return &cobra.Command{
 		Use:   "init-store",
@@ -188,62 +133,4 @@ sequence. The role that created the tables grants these privileges.`,
 			return a.line(a.stdout, "%s is ready", name)
 		},
 	}
-}
-
-func (a *app) versionCommand() *cobra.Command {
-	return &cobra.Command{
-		Use:   "version",
-		Short: "Print the version",
-		Args:  cobra.NoArgs,
-		RunE: func(*cobra.Command, []string) error {
-			if a.json {
-				return a.printJSON(map[string]string{"version": version(), "revision": revision(), "go": runtime.Version(), "os": runtime.GOOS, "arch": runtime.GOARCH})
-			}
-			_, err := fmt.Fprintln(a.stdout, versionText())
-			return err
-		},
-	}
-}
-
-// versionText returns the version, the commit and the platform in a line.
-func versionText() string {
-	return fmt.Sprintf("holdfast %s (%s, %s %s/%s)", version(), revision(), runtime.Version(), runtime.GOOS, runtime.GOARCH)
-}
-
-// version returns the version of the command.
-func version() string {
-	info, _ := debug.ReadBuildInfo()
-	return versionOf(info)
-}
-
-// versionOf returns the version of the release that the go command built, from a module proxy or at a tag of the
-// repository. A build of any other commit, or with changes, is a development version. info may be nil.
-func versionOf(info *debug.BuildInfo) string {
-	const next = "0.1.0-dev"
-	if info == nil {
-		return next
-	}
-	release := regexp.MustCompile(`^v(\d+\.\d+\.\d+(?:-[0-9A-Za-z.-]+)?)$`).FindStringSubmatch(info.Main.Version)
-	if release == nil || regexp.MustCompile(`\d{14}-[0-9a-f]{12}$`).MatchString(release[1]) { // the latter is a pseudo-version
-		return next
-	}
-	return release[1]
-}
-
-// commit is the commit from which the command was built, for builds without the repository, such as that of
-// deploy/docker/Dockerfile. Only the linker sets it.
-//
-//nolint:gochecknoglobals // the linker sets it
-var commit string
-
-// revision returns the commit from which the command was built, if the go command or the linker was told.
-func revision() string {
-	if info, ok := debug.ReadBuildInfo(); ok {
-		for _, s := range info.Settings {
-			if s.Key == "vcs.revision" {
-				return s.Value
-			}
-		}
-	}
-	return cmp.Or(commit, "unknown")
 }

@@ -111,7 +111,8 @@ func sqliteURL(t *testing.T) string {
 	return "sqlite://" + filepath.Join(t.TempDir(), "locks.db")
 }
 
-// backends are the real backends on which the command is tested.
+// backends are those on which the command is tested: with sessions, with notifications by the store, and with timed
+// leases only. That the stores keep the contract is proved by their own tests.
 func backends() map[string]func(t *testing.T) string {
 	return map[string]func(t *testing.T) string{
 		"sqlite": sqliteURL,
@@ -119,40 +120,11 @@ func backends() map[string]func(t *testing.T) string {
 			t.Helper()
 			return "redis://" + testserver.Redis(t).Addr() + "?quarantine=off"
 		},
-		"etcd": func(t *testing.T) string {
-			t.Helper()
-			return "etcd://" + testserver.StartEtcd(t, testserver.EtcdOptions{})[0].Addr()
-		},
 		"holdfast": func(t *testing.T) string {
 			t.Helper()
 			return "holdfast://" + startServer(t, testserver.Dir(t), testserver.FreePort(t)).addr
 		},
 	}
-}
-
-// crowds are the backends, plus those that need more time when a holder dies.
-func crowds() map[string]func(t *testing.T) string {
-	all := backends()
-	all["zookeeper"] = func(t *testing.T) string {
-		t.Helper()
-		s := testserver.StartZooKeeper(t, 1)[0]
-		return "zookeeper://" + s.Addr() + "?tick=" + testserver.ZooKeeperTick.String() + "&max_session=" + testserver.ZooKeeperMaxSession.String()
-	}
-	all["redlock"] = func(t *testing.T) string {
-		t.Helper()
-		const nodes = 3
-		return "redlock://" + testserver.RedisAddrs(testserver.RedisNodes(t, nodes)) + "?quarantine=off&timeout=30s&max_ttl=5m"
-	}
-	all["consul"] = func(t *testing.T) string {
-		t.Helper()
-		return "consul://" + testserver.StartConsul(t, 1)[0].Addr() + "?min_ttl=" + testserver.ConsulMinTTL.String()
-	}
-	all["kubernetes"] = func(t *testing.T) string {
-		t.Helper()
-		s := testserver.Kubernetes(t)
-		return "kubernetes://default?kubeconfig=" + s.Kubeconfig(s.Addr())
-	}
-	return all
 }
 
 // server is a separate "holdfast serve".

@@ -46,7 +46,7 @@ func await(t *testing.T, within time.Duration, what string, cond func() bool) {
 // readers among them never see a partial write.
 func TestFiftyProcesses(t *testing.T) { //nolint:tparallel // one crowd at a time
 	t.Parallel()
-	for name, start := range crowds() { //nolint:paralleltest // as above
+	for name, start := range backends() { //nolint:paralleltest // as above
 		t.Run(name, func(t *testing.T) {
 			url := start(t)
 			dir := t.TempDir()
@@ -80,7 +80,7 @@ func TestFiftyProcesses(t *testing.T) { //nolint:tparallel // one crowd at a tim
 // --limit 3 never sees 4.
 func TestLimit(t *testing.T) { //nolint:tparallel // one crowd at a time
 	t.Parallel()
-	for name, start := range crowds() { //nolint:paralleltest // as above
+	for name, start := range backends() { //nolint:paralleltest // as above
 		t.Run(name, func(t *testing.T) {
 			url := start(t)
 			dir := t.TempDir()
@@ -204,7 +204,7 @@ func TestHolderKilled(t *testing.T) {
 // it exits with 70 when it continues.
 func TestHolderStopped(t *testing.T) {
 	t.Parallel()
-	for name, start := range crowds() {
+	for name, start := range backends() {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			url := start(t)
