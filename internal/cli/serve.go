@@ -125,11 +125,12 @@ func (a *app) serve(ctx context.Context, o serveOptions) error {
 	}
 	a.tellServing(b.Capabilities().Name, folder, shownAddress(ln.Addr(), cfg.TLS != nil))
 	a.notify(daemon.SdNotifyReady) // from here on connections wait in the listener
-	var examining sync.WaitGroup
-	examining.Go(func() { a.examine(ctx, b) })
-	err = a.serveUntil(ctx, srv, ln)
+	var beside sync.WaitGroup
+	beside.Go(func() { a.examine(ctx, b) })
+	beside.Go(func() { <-ctx.Done(); a.notify(daemon.SdNotifyStopping) })
+	err = srv.Serve(ctx, ln)
 	stop()
-	examining.Wait()
+	beside.Wait()
 	if err == nil {
 		a.warn("stopped")
 	}
@@ -164,20 +165,6 @@ func (a *app) tellServing(store, folder, address string) {
 	if !strings.HasPrefix(address, unixPrefix) {
 		a.warn("the page is %s/", address)
 	}
-}
-
-// serveUntil serves until ctx ends.
-func (a *app) serveUntil(ctx context.Context, srv *server.Server, ln net.Listener) error {
-	serving, end := context.WithCancel(ctx)
-	var watch sync.WaitGroup
-	watch.Go(func() {
-		<-serving.Done()
-		a.notify(daemon.SdNotifyStopping)
-	})
-	err := srv.Serve(serving, ln)
-	end()
-	watch.Wait()
-	return err
 }
 
 // check refuses an address on which the server cannot, or must not, listen.

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"strconv"
 	"strings"
-	"text/tabwriter"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -209,19 +208,6 @@ func (a *app) printLock(info holdfast.LockInfo) error {
 		rows = append(rows, []string{"waits, " + strconv.Itoa(i+1), w.Mode.String(), w.Owner, "-", ago(w.Since), "-", string(w.Lease), w.Note})
 	}
 	return a.table([]string{"", "MODE", "OWNER", "TOKEN", "SINCE", "LEFT", "LEASE", "NOTE"}, rows)
-}
-
-func (a *app) table(head []string, rows [][]string) error {
-	w := tabwriter.NewWriter(a.stdout, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(w, strings.Join(head, "\t"))
-	for _, r := range rows {
-		cells := make([]string, len(r))
-		for i, cell := range r {
-			cells[i] = oneLine(cell)
-		}
-		fmt.Fprintln(w, strings.Join(cells, "\t"))
-	}
-	return w.Flush()
 }
 
 // completeNames offers the names of the existing locks.

@@ -95,3 +95,36 @@ func (s *signals) stop() {
 	signal.Stop(s.pass)
 	signal.Stop(s.children)
 }
+
+// ownSignals is the annotation of a command that handles signals itself.
+const ownSignals = "signals"
+
+// interruptible cancels the context at a signal that would end the process, so that a waiter
+// leaves the queue and everything that was opened is closed. The exit status is that of a
+// process that the signal ended.
+func interruptible(ctx context.Context) (context.Context, func()) {
+	ctx, cancel := context.WithCancelCause(ctx)
+	signals := make(chan os.Signal, 1)
+	signal.Notify(signals, minded(syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP)...)
+	go func() {
+		select {
+		case s := <-signals:
+			signal.Stop(signals) // a second signal ends the process
+			if n, ok := s.(syscall.Signal); ok {
+				cancel(exitError(128 + int(n)))
+			}
+		case <-ctx.Done():
+		}
+	}()
+	return ctx, func() { signal.Stop(signals); cancel(nil) }
+}
+
+// minded returns those of the signals that were not ignored when this process was started, as
+// nohup, or the & of a script, ignores them. Handling an ignored signal would act on one that
+// is not meant for this process.
+func minded(signals ...os.Signal) []os.Signal { return slices.DeleteFunc(signals, signal.Ignored) }
+
+// surviveUnread keeps this process alive, from here to its end, when it writes and its standard
+// output or error has no reader any more: the lock that it holds is worth more. The commands
+// that it starts are still ended by SIGPIPE.
+func surviveUnread() { signal.Notify(make(chan os.Signal, 1), syscall.SIGPIPE) }
