@@ -15,7 +15,6 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/holdfast-io/holdfast/internal/connect"
-	"github.com/holdfast-io/holdfast/internal/speaks"
 )
 
 // A request of etcd's client waits for as long as there is no connection, and does not say why there is none. So
@@ -26,14 +25,12 @@ type handshakes struct {
 	connect.Endpoints
 
 	endpoints int // how many there are
-	secure    bool
 }
 
 // options returns what a client is dialled with. They replace the credentials that the client would use.
 func (h *handshakes) options(conf *tls.Config) []grpc.DialOption {
-	h.secure = conf != nil
 	inner := insecure.NewCredentials()
-	if h.secure {
+	if conf != nil {
 		inner = credentials.NewTLS(conf)
 	}
 	return []grpc.DialOption{grpc.WithTransportCredentials(&watchedCredentials{inner, h}), grpc.WithChainUnaryInterceptor(h.request)}
@@ -48,18 +45,13 @@ type watchedCredentials struct {
 
 // ClientHandshake makes the handshake of a connection. authority is the endpoint.
 func (c *watchedCredentials) ClientHandshake(ctx context.Context, authority string, raw net.Conn) (net.Conn, credentials.AuthInfo, error) {
-	again := speaks.To(raw.RemoteAddr().Network(), raw.RemoteAddr().String())
 	conn, info, err := c.TransportCredentials.ClientHandshake(ctx, authority, raw)
 	if err != nil {
-		err = speaks.Plain(ctx, err, question(), again)
 		c.by.Tried(authority, err)
 		return nil, nil, err
 	}
 	// With TLS 1.3 the server reports in its first answer that it does not accept the client's certificate.
-	return speaks.Watch(conn, func(err error) error {
-		if !c.by.secure {
-			err = speaks.TLS(ctx, err, question(), again)
-		}
+	return connect.FirstRead(conn, func(err error) error {
 		c.by.Tried(authority, err)
 		return err
 	}), info, nil
@@ -68,15 +60,6 @@ func (c *watchedCredentials) ClientHandshake(ctx context.Context, authority stri
 // Clone returns a copy that remembers in the same place.
 func (c *watchedCredentials) Clone() credentials.TransportCredentials {
 	return &watchedCredentials{c.TransportCredentials.Clone(), c.by}
-}
-
-// question is the beginning of HTTP/2, whose first answer is a frame of settings.
-func question() speaks.Question {
-	const frame, typeAt, settings = 9, 3, 4
-	return speaks.Question{
-		Ask:   "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + "\x00\x00\x00\x04\x00\x00\x00\x00\x00",
-		Known: func(answer []byte) bool { return len(answer) >= frame && answer[0] == 0 && answer[typeAt] == settings },
-	}
 }
 
 // request sends a request. It ends with the reason if every endpoint refuses this client. The client of etcd does

@@ -21,12 +21,12 @@ func TestOneServerOfAGroupRefuses(t *testing.T) {
 	}
 	broken, another := secured(), secured()
 	absent := "127.0.0.1:" + strconv.Itoa(testserver.FreePort(t))
+	other := "?ca=" + testserver.NewCertificates(t).CA
 	for url, refused := range map[string]bool{
-		"redis+cluster://" + broken + "," + another:                                              true,
-		"redis+cluster://" + broken + "," + absent:                                               false,
-		"redis+sentinel://" + broken + "," + another + "/main":                                   true,
-		"redis+sentinel://" + broken + "," + absent + "/main":                                    false,
-		"rediss+cluster://" + broken + "," + another + "?ca=" + testserver.NewCertificates(t).CA: true,
+		"rediss+cluster://" + broken + "," + another + other:            true,
+		"rediss+cluster://" + broken + "," + absent + other:             false,
+		"rediss+sentinel://" + broken + "," + another + "/main" + other: true,
+		"rediss+sentinel://" + broken + "," + absent + "/main" + other:  false,
 	} {
 		b, err := redislock.Open(t.Context(), url, redislock.Config{})
 		if !errors.Is(err, backend.ErrUnavailable) || errors.Is(err, backend.ErrRefused) != refused {

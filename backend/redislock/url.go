@@ -212,7 +212,7 @@ func newClient(ctx context.Context, option rueidis.ClientOption) (rueidis.Client
 	}
 	done := make(chan dialled, 1)
 	go func() {
-		client, err := program.NewClient(ctx, option)
+		client, err := program.NewClient(option)
 		done <- dialled{client, err}
 	}()
 	select {

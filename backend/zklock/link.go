@@ -17,7 +17,6 @@ import (
 	"github.com/holdfast-io/holdfast/backend"
 	"github.com/holdfast-io/holdfast/internal/connect"
 	"github.com/holdfast-io/holdfast/internal/retry"
-	"github.com/holdfast-io/holdfast/internal/speaks"
 )
 
 // link is a connection to the ensemble with one ZooKeeper session. The client library reconnects
@@ -176,10 +175,7 @@ func (l *link) dial(cfg *Config, timeout time.Duration) zk.Dialer {
 			l.refusals.Tried(address, err)
 			return nil, err
 		}
-		conn = speaks.Watch(conn, func(err error) error {
-			if cfg.TLS == nil && cfg.Dial == nil {
-				err = l.speaksTLS(err, address)
-			}
+		conn = connect.FirstRead(conn, func(err error) error {
 			l.refusals.Tried(address, err)
 			return err
 		})
@@ -204,20 +200,6 @@ func (l *link) dial(cfg *Config, timeout time.Duration) zk.Dialer {
 func (l *link) hasEnded(asked time.Duration) bool {
 	away := l.away.Load()
 	return !l.single && away != nil && between(*away, time.Now()) > max(asked, time.Duration(l.given.Load()))
-}
-
-// speaksTLS explains the error of a connection that the server has answered nothing on.
-func (l *link) speaksTLS(err error, address string) error {
-	ctx, cancel := context.WithCancel(context.Background())
-	defer cancel()
-	go func() {
-		select {
-		case <-l.over:
-			cancel()
-		case <-ctx.Done():
-		}
-	}()
-	return speaks.TLS(ctx, err, question(), speaks.To("tcp", address))
 }
 
 // wire is a connection that reads its first answer along: that has the session time-out, which the

@@ -1,7 +1,6 @@
 package zklock
 
 import (
-	"bytes"
 	"context"
 	"crypto/tls"
 	"log/slog"
@@ -15,7 +14,6 @@ import (
 
 	"github.com/holdfast-io/holdfast/backend"
 	"github.com/holdfast-io/holdfast/internal/sessions"
-	"github.com/holdfast-io/holdfast/internal/speaks"
 )
 
 const name = "zookeeper"
@@ -86,23 +84,11 @@ func (c *Config) dial(network, address, server string, timeout time.Duration) (n
 		return nil, err //nolint:wrapcheck // the library reports it
 	}
 	secure := tls.Client(conn, conf)
-	if err := speaks.Handshake(ctx, secure, question(), speaks.To(network, address)); err != nil {
-		return nil, err
+	if err := secure.HandshakeContext(ctx); err != nil {
+		_ = conn.Close()
+		return nil, err //nolint:wrapcheck // as above
 	}
 	return secure, nil
-}
-
-// question is a command of four letters. A server that does not allow it says so. The end of the line makes it as
-// long as the header of a record of TLS, so that a server with TLS does not wait for the rest.
-func question() speaks.Question {
-	return speaks.Question{Ask: "srvr\r\n", Known: func(answer []byte) bool {
-		for _, known := range []string{"Zookeeper version", "This ZooKeeper", "srvr is not executed"} {
-			if bytes.HasPrefix(answer, []byte(known)) {
-				return true
-			}
-		}
-		return false
-	}}
 }
 
 func (c *Config) acl() []zk.ACL {

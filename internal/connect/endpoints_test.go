@@ -9,16 +9,16 @@ import (
 
 	"github.com/holdfast-io/holdfast/backend"
 	"github.com/holdfast-io/holdfast/internal/connect"
-	"github.com/holdfast-io/holdfast/internal/speaks"
 )
+
+var errWrong = errors.New("tls: failed to verify certificate: x509: certificate signed by unknown authority")
 
 // All endpoints have to refuse, by their last attempts. The end of a connection is no refusal.
 func TestEndpoints(t *testing.T) {
 	t.Parallel()
 	var e connect.Endpoints
-	wrong := errors.New("tls: failed to verify certificate: x509: certificate signed by unknown authority")
 	changed, _ := e.Refusal(2)
-	e.Tried("a", wrong)
+	e.Tried("a", errWrong)
 	select {
 	case <-changed:
 	default:
@@ -29,11 +29,11 @@ func TestEndpoints(t *testing.T) {
 		err      error
 		refused  bool
 	}{
-		{"a", wrong, false},
+		{"a", errWrong, false},
 		{"b", io.EOF, false},
-		{"b", speaks.ErrPlain, true},
+		{"b", errWrong, true},
 		{"a", io.EOF, false}, // it restarts
-		{"a", wrong, true},
+		{"a", errWrong, true},
 		{"b", nil, false},
 	} {
 		e.Tried(step.endpoint, step.err)
@@ -53,7 +53,7 @@ func TestOldRefusal(t *testing.T) {
 			if _, err := e.Refusal(1); err != nil {
 				t.Errorf("refused long ago: %v", err)
 			}
-			e.Tried("a", speaks.ErrPlain)
+			e.Tried("a", errWrong)
 			if _, err := e.Refusal(1); err == nil {
 				t.Error("refused just now")
 			}
@@ -72,9 +72,8 @@ func TestRefusedTLS(t *testing.T) {
 		"x509: certificate has expired or is not yet valid: current time 2026-11-25 is before 2026-11-26": "",
 		"EOF":                      "",
 		"connection reset by peer": "",
-		speaks.ErrPlain.Error():    "use etcd:// for a server without TLS, or the port with it",
-		speaks.ErrTLS.Error():      "use etcds:// for a server with TLS, or the port without it",
-		"Client sent an HTTP request to an HTTPS server.": "use etcds:// for a server with TLS, or the port without it",
+		"tls: first record does not look like a TLS handshake": "use etcd:// for a server without TLS, or the port with it",
+		"Client sent an HTTP request to an HTTPS server.":      "use etcds:// for a server with TLS, or the port without it",
 	} {
 		err := connect.Refused("etcd", errors.New(text), "")
 		refused, ok := errors.AsType[*backend.RefusedError](err)

@@ -8,7 +8,6 @@ import (
 	"strings"
 
 	"github.com/holdfast-io/holdfast/backend"
-	"github.com/holdfast-io/holdfast/internal/speaks"
 )
 
 // IsKind reports whether err is one of the errors of package backend already.
@@ -55,14 +54,18 @@ func ErrorOf(ctx, life context.Context, err error) (bool, error) {
 	return false, Cause(ctx, err)
 }
 
+// Check is what to check when a connection ends without an answer, or none was made. Client libraries report no more than
+// that when only one side uses TLS.
+const Check = "check the address, and that the URL says whether the server uses TLS"
+
 // UnconnectedError is the error of a request that had no connection when its context ended. It was not sent.
 type UnconnectedError struct {
 	Why string // the error of the last attempt to connect to one of the endpoints
 	Err error  // the cause of the context
 }
 
-// Error returns why there was no connection, and the cause of the context.
-func (e *UnconnectedError) Error() string { return e.Why + " (" + e.Err.Error() + ")" }
+// Error returns why there was no connection, what to check, and the cause of the context.
+func (e *UnconnectedError) Error() string { return e.Why + ": " + Check + " (" + e.Err.Error() + ")" }
 
 // Unwrap returns the cause of the context.
 func (e *UnconnectedError) Unwrap() error { return e.Err }
@@ -131,10 +134,8 @@ func ofTLS(name string, err error) string {
 		{client, "tls: unknown certificate authority"},
 		{plain, "tls: first record does not look like a TLS handshake"},
 		{plain, "server gave HTTP response to HTTPS client"},
-		{plain, speaks.ErrPlain.Error()},
 		{secure, HTTPToTLS},
 		{secure, "error reading server preface: http2: frame too large"},
-		{secure, speaks.ErrTLS.Error()},
 	} {
 		if strings.Contains(err.Error(), c.with) {
 			return c.remedy

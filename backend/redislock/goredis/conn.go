@@ -5,9 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"net"
-	"reflect"
-	"runtime"
-	"strings"
 	"time"
 
 	"github.com/redis/go-redis/v9"
@@ -15,7 +12,6 @@ import (
 
 	"github.com/holdfast-io/holdfast/backend/redislock/internal/program"
 	"github.com/holdfast-io/holdfast/internal/connect"
-	"github.com/holdfast-io/holdfast/internal/speaks"
 )
 
 // conn is the connection to one server, or to the master that a fail-over client finds. It is a
@@ -59,38 +55,19 @@ func ownOptions(from *redis.Options, timeout time.Duration, open *connect.Set) *
 	}
 }
 
-// dialer returns how to connect. That one side speaks TLS and the other does not is found out, except for TLS
-// to a server without it through a dialer of the program, which makes the handshake, and may know another way
-// to the server than its address.
+// dialer returns how to connect. With TLS the dialer of the program makes the handshake.
 func dialer(from *redis.Options, open *connect.Set) connect.Dialer {
 	dial := open.Watch(from.Dialer)
-	if from.TLSConfig != nil && !isDefault(from.Dialer) {
-		return dial
-	}
-	if from.TLSConfig != nil {
-		plain := open.Watch(nil)
-		return func(ctx context.Context, network, addr string) (net.Conn, error) {
-			return speaks.Dialed(ctx, func(ctx context.Context) (net.Conn, error) { return dial(ctx, network, addr) },
-				program.Question(), func(ctx context.Context) (net.Conn, error) { return plain(ctx, network, addr) })
-		}
-	}
 	return func(ctx context.Context, network, addr string) (net.Conn, error) {
 		conn, err := dial(ctx, network, addr)
-		if err != nil {
-			return nil, err
+		switch {
+		case err != nil && from.TLSConfig != nil && !connect.IsDial(err):
+			return nil, fmt.Errorf("%w: %s", err, connect.Check)
+		case err != nil || from.TLSConfig != nil:
+			return conn, err
 		}
-		again := func(ctx context.Context) (net.Conn, error) { return dial(ctx, network, addr) } // ends with HangUp
-		return speaks.Watch(program.LastWords(conn), func(err error) error {
-			return speaks.TLS(context.Background(), err, program.Question(), again)
-		}), nil
+		return program.LastWords(conn), nil
 	}
-}
-
-// isDefault reports whether the dialer is the one that go-redis makes for a client without one: that connects to
-// the address. Only its name says so. A dialer that is not recognized costs nothing but a better error.
-func isDefault(dial connect.Dialer) bool {
-	f := runtime.FuncForPC(reflect.ValueOf(dial).Pointer())
-	return f != nil && strings.HasPrefix(f.Name(), "github.com/redis/go-redis/v9.") && strings.Contains(f.Name(), "NewDialer.func")
 }
 
 // Do sends a command: see program.Conn.

@@ -27,9 +27,8 @@
 // locks. A subscription is never continued in silence after its connection broke: the backend asks
 // for the state of every waiter, as redislock does.
 //
-// A server that refuses the client is backend.ErrRefused, as with redislock. Redis does not answer a handshake:
-// that a server has no TLS is found out with a PING in plain text, to the address of the client. With a Dialer of
-// its own, or of a Cluster or NewFailoverClient, that is a time-out.
+// A server that refuses the client is backend.ErrRefused, as with redislock. TLS to a server without it is a time-out: Redis
+// does not answer a handshake.
 //
 // # Sentinel
 //

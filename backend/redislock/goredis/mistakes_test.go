@@ -16,8 +16,7 @@ import (
 	"github.com/holdfast-io/holdfast/internal/testserver"
 )
 
-// What no retry mends is ErrRefused, within a second. For TLS to a server without it that takes the dialer of go-redis
-// itself.
+// What no retry mends is ErrRefused, within a second.
 func TestMistakes(t *testing.T) {
 	t.Parallel()
 	certs, others := testserver.NewCertificates(t), testserver.NewCertificates(t)
@@ -37,12 +36,10 @@ func TestMistakes(t *testing.T) {
 		return err
 	}
 	for mistake, options := range map[string]redis.Options{
-		"password":     {Addr: s.Addr(), Password: "wrong"},
-		"database":     {Addr: s.Addr(), Password: "right", DB: 999},
-		"scheme":       {Addr: s.Addr(), Password: "right", TLSConfig: right},
-		"scheme plain": {Addr: secured, Password: "right"},
-		"ca":           {Addr: secured, Password: "right", TLSConfig: others.Client(t)},
-		"name":         {Addr: secured, Password: "right", TLSConfig: &tls.Config{MinVersion: tls.VersionTLS12, RootCAs: right.RootCAs, ServerName: "db.example.org"}},
+		"password": {Addr: s.Addr(), Password: "wrong"},
+		"database": {Addr: s.Addr(), Password: "right", DB: 999},
+		"ca":       {Addr: secured, Password: "right", TLSConfig: others.Client(t)},
+		"name":     {Addr: secured, Password: "right", TLSConfig: &tls.Config{MinVersion: tls.VersionTLS12, RootCAs: right.RootCAs, ServerName: "db.example.org"}},
 	} {
 		t.Run(mistake, func(t *testing.T) {
 			t.Parallel()

@@ -122,7 +122,7 @@ func (l *rueidisLink) connected() (rueidis.Client, error) {
 	if l.closed {
 		return nil, &unsentError{errors.New("the link is closed")}
 	}
-	client, err := program.NewClient(context.Background(), l.option)
+	client, err := program.NewClient(l.option)
 	if err != nil {
 		return nil, &unsentError{fromRueidis(err)}
 	}

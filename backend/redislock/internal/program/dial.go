@@ -5,6 +5,7 @@ import (
 	"context"
 	"crypto/tls"
 	"errors"
+	"fmt"
 	"io"
 	"net"
 	"sync/atomic"
@@ -13,31 +14,20 @@ import (
 
 	"github.com/redis/rueidis"
 
-	"github.com/holdfast-io/holdfast/internal/speaks"
+	"github.com/holdfast-io/holdfast/internal/connect"
 )
 
-// Secure makes the handshake of TLS on a connection, within timeout. Redis without TLS never answers one, and
-// has the error speaks.ErrPlain. After an error the connection is closed.
+// Secure makes the handshake of TLS on a connection, within timeout. Redis without TLS never answers one. After
+// an error the connection is closed.
 func Secure(ctx context.Context, conn net.Conn, conf *tls.Config, timeout time.Duration) (net.Conn, error) {
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
 	secure := tls.Client(conn, conf)
-	if err := speaks.Handshake(ctx, secure, Question(), speaks.To("tcp", conn.RemoteAddr().String())); err != nil {
-		return nil, err
+	if err := secure.HandshakeContext(ctx); err != nil {
+		_ = conn.Close()
+		return nil, fmt.Errorf("%w: %s", err, connect.Check)
 	}
 	return secure, nil
-}
-
-// Question is a ping, which Redis answers before login too.
-func Question() speaks.Question {
-	return speaks.Question{Ask: "PING\r\n", Known: func(answer []byte) bool {
-		for _, known := range []string{"+PONG", "-NOAUTH", "-DENIED"} {
-			if bytes.HasPrefix(answer, []byte(known)) {
-				return true
-			}
-		}
-		return false
-	}}
 }
 
 // LastWords returns a connection without TLS to a server that may refuse it with an error, and close it. Client
@@ -91,10 +81,15 @@ func (r *refusable) Write(p []byte) (int, error) {
 	return n, r.reason(err)
 }
 
-// reason returns what the server has said instead of the end of the connection.
+// reason returns what the server has said instead of the end of the connection, or what to check.
 func (r *refusable) reason(err error) error {
-	if said := r.said.Load(); said != nil && hasEnded(err) {
+	switch said := r.said.Load(); {
+	case !hasEnded(err):
+		return err
+	case said != nil:
 		return *said
+	case !r.read.Load():
+		return fmt.Errorf("%w: %s", err, connect.Check)
 	}
 	return err
 }
@@ -103,9 +98,9 @@ func hasEnded(err error) bool {
 	return errors.Is(err, io.EOF) || errors.Is(err, syscall.ECONNRESET) || errors.Is(err, syscall.EPIPE)
 }
 
-// NewClient creates a client of one server, which it connects to. If the server speaks TLS only and the option
-// has none, the error is speaks.ErrTLS. For connections that a DialCtxFn makes, without TLS, see LastWords.
-func NewClient(ctx context.Context, option rueidis.ClientOption) (rueidis.Client, error) {
+// NewClient creates a client of one server, which it connects to. For connections that a DialCtxFn makes, without TLS,
+// see LastWords.
+func NewClient(option rueidis.ClientOption) (rueidis.Client, error) {
 	if dial := option.DialCtxFn; dial != nil && option.TLSConfig == nil {
 		option.DialCtxFn = func(ctx context.Context, addr string, d *net.Dialer, secure *tls.Config) (net.Conn, error) {
 			conn, err := dial(ctx, addr, d, secure)
@@ -121,9 +116,6 @@ func NewClient(ctx context.Context, option rueidis.ClientOption) (rueidis.Client
 	}
 	if client != nil {
 		client.Close()
-	}
-	if option.TLSConfig == nil {
-		err = speaks.TLS(ctx, err, Question(), speaks.To("tcp", option.InitAddress[0]))
 	}
 	return nil, err
 }
