@@ -1,5 +1,5 @@
-// Package certs makes certificates for tests, for measurements and for a first cluster: an
-// authority, and certificates of servers, clients and nodes that it signs.
+// Package certs makes certificates for tests, for measurements and for a first server: an authority,
+// and certificates of servers and clients that it signs.
 package certs
 
 import (
@@ -12,14 +12,10 @@ import (
 	"encoding/pem"
 	"errors"
 	"fmt"
-	"io/fs"
 	"math/big"
 	"net"
-	"os"
 	"path/filepath"
 	"time"
-
-	"github.com/holdfast-io/holdfast/internal/ownfile"
 )
 
 const pemCert, pemKey = "CERTIFICATE", "PRIVATE KEY"
@@ -44,8 +40,7 @@ const (
 )
 
 // New creates an authority with a new key. Its certificate, and those that it signs, are valid from
-// one hour ago, so that hosts with different clocks can use them, until life from now. A life of 0
-// means that they are valid at every time: only the key is checked.
+// one hour ago, so that hosts with different clocks can use them, until life from now.
 //
 // Errors: those of the system's source of random numbers.
 func New(name string, life time.Duration) (*Authority, error) {
@@ -96,49 +91,6 @@ func isKeyOf(key crypto.Signer, cert *x509.Certificate) bool {
 	return ok && public.Equal(cert.PublicKey)
 }
 
-// Shared reads the authority in a file that only this user can use, and creates the file if it does
-// not exist. Processes that call it in the same moment agree on one authority. Its certificates are
-// valid at every time.
-//
-// Errors: the file belongs to another user or can be read by others; those of Parse, and of the
-// file system.
-func Shared(path, name string) (*Authority, error) {
-	if _, err := os.Lstat(path); errors.Is(err, fs.ErrNotExist) {
-		if err := createShared(path, name); err != nil {
-			return nil, err
-		}
-	}
-	text, err := ownfile.ReadPrivate(path)
-	if err != nil {
-		return nil, err
-	}
-	a, err := Parse(text, 0)
-	if err != nil {
-		return nil, fmt.Errorf("%s: %w", path, err)
-	}
-	return a, nil
-}
-
-// createShared writes a new authority, unless another process has written one first.
-func createShared(path, name string) error {
-	const dirMode = 0o700
-	if err := os.MkdirAll(filepath.Dir(path), dirMode); err != nil {
-		return err //nolint:wrapcheck // it names the folder
-	}
-	a, err := New(name, 0)
-	if err != nil {
-		return err
-	}
-	key, err := a.keyPEM()
-	if err != nil {
-		return err
-	}
-	if err := ownfile.Create(path, append(a.PEM(), key...)); err != nil && !errors.Is(err, fs.ErrExist) {
-		return err
-	}
-	return nil
-}
-
 // PEM returns the certificate of the authority.
 func (a *Authority) PEM() []byte { return encode(pemCert, a.cert.Raw) }
 
@@ -186,9 +138,6 @@ func (a *Authority) sign(template *x509.Certificate) (crypto.Signer, *x509.Certi
 	}
 	now := time.Now()
 	template.NotBefore, template.NotAfter = now.Add(-time.Hour), now.Add(a.life)
-	if a.life == 0 {
-		template.NotBefore, template.NotAfter = time.Date(2000, 1, 1, 0, 0, 0, 0, time.UTC), time.Date(9999, 12, 31, 23, 59, 59, 0, time.UTC)
-	}
 	template.Subject.Organization = []string{"Holdfast"}
 	parent, signer := a.cert, a.key
 	if parent == nil {

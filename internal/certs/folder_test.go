@@ -1,12 +1,10 @@
 package certs_test
 
 import (
-	"bytes"
 	"errors"
 	"io/fs"
 	"os"
 	"path/filepath"
-	"sync"
 	"testing"
 
 	"github.com/holdfast-io/holdfast/internal/certs"
@@ -69,74 +67,21 @@ func TestFolder(t *testing.T) {
 	}
 }
 
-// Processes that need the shared authority in the same moment agree on one, and a file that others
-// can read, or that has no key of the certificate, is refused.
-func TestShared(t *testing.T) {
-	t.Parallel()
-	path := filepath.Join(t.TempDir(), "state", "peers.pem")
-	found := make([]string, 8)
-	var all sync.WaitGroup
-	for i := range found {
-		all.Go(func() {
-			a, err := certs.Shared(path, "nodes")
-			if err != nil {
-				t.Error(err)
-				return
-			}
-			found[i] = string(a.PEM())
-		})
-	}
-	all.Wait()
-	for _, f := range found {
-		if f != found[0] {
-			t.Fatal("two authorities")
-		}
-	}
-	text, err := os.ReadFile(path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	other := filepath.Join(t.TempDir(), "other.pem")
-	if _, err := certs.Shared(other, "nodes"); err != nil {
-		t.Fatal(err)
-	}
-	wrong, err := os.ReadFile(other)
-	if err != nil {
-		t.Fatal(err)
-	}
-	for what, text := range map[string]string{
-		"nothing": "", "no key": found[0], "the key of another": found[0] + string(wrong[bytes.Index(wrong, []byte("-----BEGIN PRIVATE")):]), "no PEM": "x" + string(text[5:]),
-	} {
-		path := filepath.Join(t.TempDir(), "peers.pem")
-		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
-			t.Fatal(err)
-		}
-		if _, err := certs.Shared(path, "nodes"); err == nil {
-			t.Errorf("%s is accepted", what)
-		}
-	}
-	if err := os.Chmod(path, 0o640); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := certs.Shared(path, "nodes"); err == nil {
-		t.Error("a key that others can read is accepted")
-	}
-}
-
 // No text makes Parse panic, and an authority that it accepts signs.
 func FuzzParse(f *testing.F) {
-	path := filepath.Join(f.TempDir(), "peers.pem")
-	if _, err := certs.Shared(path, "nodes"); err != nil {
+	dir := certs.Folder(f.TempDir())
+	if err := dir.Create("test", nil); err != nil {
 		f.Fatal(err)
 	}
-	text, err := os.ReadFile(path)
-	if err != nil {
+	cert, err := os.ReadFile(dir.CA())
+	key, err2 := os.ReadFile(dir.Key("ca"))
+	if err := errors.Join(err, err2); err != nil {
 		f.Fatal(err)
 	}
-	f.Add(text)
+	f.Add(append(cert, key...))
 	f.Add([]byte("-----BEGIN CERTIFICATE-----\n-----END CERTIFICATE-----\n"))
 	f.Fuzz(func(t *testing.T, text []byte) {
-		a, err := certs.Parse(text, 0)
+		a, err := certs.Parse(text, certs.Life)
 		if err != nil {
 			return
 		}

@@ -10,8 +10,6 @@ import (
 	"path/filepath"
 )
 
-const fileMode = 0o600
-
 // Check refuses a symbolic link, because anyone who can write its folder can point it elsewhere. It
 // refuses a file or folder of another user, who could change it while this process uses it.
 //
@@ -57,32 +55,13 @@ func Create(path string, data []byte) error {
 	if err := os.Link(f.Name(), path); err != nil {
 		return &fs.PathError{Op: "create", Path: path, Err: errors.Unwrap(err)}
 	}
-	return SyncDir(filepath.Dir(path))
+	return syncDir(filepath.Dir(path))
 }
 
-// Replace writes a file as a whole, and syncs it and its folder.
+// syncDir makes the names of the files in a folder survive a crash.
 //
 // Errors: those of the file system.
-func Replace(path string, data []byte) error {
-	tmp := path + ".tmp"
-	f, err := os.OpenFile(tmp, os.O_CREATE|os.O_WRONLY|os.O_TRUNC, fileMode) //nolint:gosec // the operator names the folder
-	if err != nil {
-		return err //nolint:wrapcheck // it names the file
-	}
-	_, err = f.Write(data)
-	if err := errors.Join(err, f.Sync(), f.Close()); err != nil {
-		return fmt.Errorf("write %s: %w", tmp, err)
-	}
-	if err := os.Rename(tmp, path); err != nil {
-		return err //nolint:wrapcheck // it names the file
-	}
-	return SyncDir(filepath.Dir(path))
-}
-
-// SyncDir makes the names of the files in a folder survive a crash.
-//
-// Errors: those of the file system.
-func SyncDir(dir string) error {
+func syncDir(dir string) error {
 	d, err := os.Open(dir) //nolint:gosec // the operator names the folder
 	if err != nil {
 		return err //nolint:wrapcheck // it names the folder
