@@ -144,7 +144,7 @@ func (a *app) examine(ctx context.Context, b backend.Backend) {
 		return
 	}
 	if found, err := e.Examine(ctx); err == nil && len(found) > 0 {
-		a.logger().WarnContext(ctx, "the store weakens what a lock promises; \"holdfast doctor\" with its URL examines it", "found", found)
+		a.logger().WarnContext(ctx, "the store weakens what a lock promises; \"holdfast doctor\" with its URL examines it", slog.Any("found", found))
 	}
 }
 

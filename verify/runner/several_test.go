@@ -196,9 +196,10 @@ func (f *fleet) compete(ctx context.Context, stop <-chan struct{}) {
 			}
 			e := history.Event{Lock: fmt.Sprint(*f.names.Load(), i%names), Acq: fmt.Sprint(i, "-", n), Verb: history.VerbAcquire}
 			var lock *holdfast.Lock
-			err := f.call(i, e, func() (_ *holdfast.Lock, err error) {
-				lock, err = f.locks[i].Acquire(ctx, e.Lock)
-				return lock, err
+			err := f.call(i, e, func() (*holdfast.Lock, error) {
+				l, err := f.locks[i].Acquire(ctx, e.Lock)
+				lock = l
+				return l, err
 			})
 			if lock != nil {
 				time.Sleep(50 * time.Millisecond) // the work: the machine has few processors for five servers

@@ -255,7 +255,7 @@ func TestCompose(t *testing.T) {
 		shared = append(shared, name+":2379", clients[name], name+":2380", peers[name])
 	}
 	shared = append(shared, "etcd-a,etcd-b,etcd-c", clients["etcd-a"]+","+clients["etcd-b"]+","+clients["etcd-c"])
-	run := func(name string, pairs []string, words ...string) *testserver.Process {
+	run := func(pairs []string, words ...string) *testserver.Process {
 		r := strings.NewReplacer(append(pairs, shared...)...)
 		for i := range words {
 			words[i] = r.Replace(words[i])
@@ -269,7 +269,7 @@ func TestCompose(t *testing.T) {
 		if _, ok := c.Volumes[volume]; !ok || s.Restart != "unless-stopped" || len(s.Ports) != 0 {
 			t.Errorf("%s: %+v", name, s)
 		}
-		processes[name] = run(name, []string{
+		processes[name] = run([]string{
 			"/usr/local/bin/etcd", testserver.EtcdBinary(t), "0.0.0.0:2379", clients[name], "0.0.0.0:2380", peers[name], "/var/lib/etcd", testserver.Dir(t),
 		}, slices.Concat(s.Entrypoint, s.Command)...)
 	}
@@ -282,7 +282,7 @@ func TestCompose(t *testing.T) {
 			t.Errorf("%s: the image is built with %v, the names are %v", name, s.Build.Args, s.Networks)
 		}
 		clients[name] = port()
-		processes[name] = run(name, []string{"0.0.0.0:7420", clients[name]}, slices.Concat([]string{binary}, s.Command)...)
+		processes[name] = run([]string{"0.0.0.0:7420", clients[name]}, slices.Concat([]string{binary}, s.Command)...)
 		health := slices.Clone(s.Health.Test[1:])
 		health[0], health[len(health)-1] = binary, "holdfast://"+clients[name]
 		processes[name].Await(2*time.Minute, runs(health))
