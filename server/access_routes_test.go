@@ -16,7 +16,7 @@ func rights() map[server.Verb]string {
 	return map[server.Verb]string{
 		server.Acquire: "acquire", server.Renew: "acquire", server.Release: "acquire", server.RenewMany: "acquire", server.Batch: "acquire",
 		server.Read: "read", server.List: "read", server.Watch: "read", server.Break: "break",
-		server.Session: "", server.Status: "",
+		server.SignIn: "", server.Status: "",
 	}
 }
 
@@ -57,7 +57,7 @@ grants:
 				t.Errorf("%s %s with %q: %d %s", r.Method, r.Pattern, headers, got.status, got.body)
 			}
 		}
-		if got := a.call(r.Method, somePath(r.Pattern), "", as("idle")...); (got.status == 403) == (isOpen || r.Pattern == "/metrics" || r.Verb == server.Session) {
+		if got := a.call(r.Method, somePath(r.Pattern), "", as("idle")...); (got.status == 403) == (isOpen || r.Pattern == "/metrics" || r.Verb == server.SignIn) {
 			t.Errorf("%s %s without a grant: %d %s", r.Method, r.Pattern, got.status, got.body)
 		}
 		needs, ok := rights()[r.Verb]

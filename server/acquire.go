@@ -21,9 +21,9 @@ import (
 
 // ask is the checked content of an acquire request.
 type ask struct {
-	name  string
-	lease backend.LeaseID // in the store
-	mark  string          // of the leases of the principal
+	name   string
+	stored backend.LeaseID // the ID of the lease in the store; Lease is what the client calls it
+	mark   string          // of the leases of the principal
 	// theirs: the client made the lease ID; see the package documentation.
 	theirs bool
 	keep   time.Duration // how long to keep the place in the queue after the request
@@ -37,14 +37,14 @@ func (s *Server) acquire(w http.ResponseWriter, r *request) {
 		s.fail(w, r, err)
 		return
 	}
-	end, err := s.countAcquire(r, leaseKey{a.name, a.lease})
+	end, err := s.countAcquire(r, leaseKey{a.name, a.stored})
 	if err != nil {
 		s.fail(w, r, err)
 		return
 	}
 	defer r.answer.before(end)()
 	if a.Wait > 0 {
-		leave, ok := s.queue.join(a.name, a.lease, s.cfg.Limits.WaitersPerLock)
+		leave, ok := s.queue.join(a.name, a.stored, s.cfg.Limits.WaitersPerLock)
 		if !ok {
 			s.metrics.QuotaRejected(observe.QuotaWaitersPerLock)
 			s.fail(w, r, &overloadError{
@@ -79,17 +79,16 @@ func (s *Server) parseAcquire(r *request) (ask, error) {
 	if err := s.checkAsk(&a); err != nil || !a.theirs {
 		return a, err
 	}
-	err := s.authorize(r, Action{Verb: Acquire, Name: a.name, Lease: a.lease})
+	err := s.authorize(r, Action{Verb: Acquire, Name: a.name, Lease: backend.LeaseID(a.Lease)})
 	if err != nil {
 		return a, err
 	}
-	a.lease = r.stored(a.lease)
+	a.stored = r.stored(backend.LeaseID(a.Lease))
 	a.keep, err = s.keepPlace(r.Header.Get(wire.HeaderKeepPlace))
 	return a, err
 }
 
-// checkAsk checks everything but the name. It sets theirs and lease if the client made a lease
-// ID.
+// checkAsk checks everything but the name. It sets theirs if the client made a lease ID.
 func (s *Server) checkAsk(a *ask) error {
 	limits := s.cfg.Limits
 	switch {
@@ -112,8 +111,8 @@ func (s *Server) checkAsk(a *ask) error {
 	if a.Lease == "" {
 		return nil
 	}
-	a.theirs, a.lease = true, backend.LeaseID(a.Lease)
-	return backend.ValidateLeaseID(a.lease)
+	a.theirs = true
+	return backend.ValidateLeaseID(backend.LeaseID(a.Lease))
 }
 
 func (s *Server) checkTTL(ttl time.Duration) error {
@@ -146,7 +145,7 @@ func (s *Server) acquireOwn(ctx context.Context, w http.ResponseWriter, r *reque
 		s.fail(w, r, s.neverHad(err))
 		return
 	}
-	a.lease = c.live.ID
+	a.stored = c.live.ID
 	if err := s.stillMay(r, a, c); err != nil {
 		s.fail(w, r, err)
 		return
@@ -184,8 +183,8 @@ func (s *Server) stillMay(r *request, a ask, c *claim) error {
 // giveBack releases a lease whose grant was not sent to the client. No client knows its ID, so this
 // server has to release it as soon as the backend is available again.
 func (s *Server) giveBack(a ask, c *claim) {
-	s.registry.ended(leaseKey{a.name, a.lease})
-	req := backend.ReleaseRequest{Name: a.name, Lease: a.lease, Abandon: true}
+	s.registry.ended(leaseKey{a.name, a.stored})
+	req := backend.ReleaseRequest{Name: a.name, Lease: a.stored, Abandon: true}
 	if c.live.Session != nil {
 		req.Session = c.live.Session.ID
 	}
@@ -307,7 +306,7 @@ func (s *Server) lookAgain(ctx context.Context, a ask, held *backend.HeldError) 
 		}
 	}
 	all := held.Count <= len(held.Holders) // one of many holders may not be named
-	if all && !slices.ContainsFunc(held.Holders, func(h backend.Holder) bool { return h.Lease == a.lease }) {
+	if all && !slices.ContainsFunc(held.Holders, func(h backend.Holder) bool { return h.Lease == a.stored }) {
 		return nil, held
 	}
 	c, err := s.try(ctx, a)
@@ -320,7 +319,7 @@ func (s *Server) lookAgain(ctx context.Context, a ask, held *backend.HeldError) 
 // endPlace ends, in the background, the session of a request that waited, and with it the place in the
 // queue. A place that is to be kept ends a little later. Until then it counts.
 func (s *Server) endPlace(a ask, session *acquire.Session) {
-	leave := s.queue.keep(a.name, a.lease)
+	leave := s.queue.keep(a.name, a.stored)
 	s.later(func(ctx context.Context) {
 		defer leave()
 		if a.keep > 0 && session.Open() && !retry.Until(a.keep, s.stopping.Done(), nil) {
@@ -360,10 +359,10 @@ func (s *Server) enterGrant(r *request, a ask, c *claim) wire.Grant {
 	left := c.ends.Sub(now)
 	known := a.Lease
 	if !a.theirs {
-		known = strings.TrimSuffix(string(a.lease), a.mark)
+		known = strings.TrimSuffix(string(a.stored), a.mark)
 	}
-	s.registry.granted(leaseKey{a.name, a.lease}, known, c.shared, left)
-	s.losses.held(leaseKey{a.name, a.lease})
+	s.registry.granted(leaseKey{a.name, a.stored}, known, c.shared, left)
+	s.losses.held(leaseKey{a.name, a.stored})
 	// The client counts from before it sent the request, which was before it arrived.
 	ttl := min(time.Duration(a.TTL), c.ends.Sub(r.arrived))
 	return wire.Grant{

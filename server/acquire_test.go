@@ -274,7 +274,7 @@ func TestBadInput(t *testing.T) {
 		`{"lease":"short"}`: "lease", `{"lease":"0123456789abcde!"}`: "lease",
 		`{"owner":"a\u0000b"}`: "owner", `{"note":"\n"}`: "note",
 		`{"what":1}`: "body",
-		`{} {}`: "body", `[]`: "body", `{`: "body", `nonsense`: "body", `{"owner":{"a":1}}`: "owner",
+		`{} {}`:      "body", `[]`: "body", `{`: "body", `nonsense`: "body", `{"owner":{"a":1}}`: "owner",
 	} {
 		got := a.call("POST", lockPath("x"), body)
 		p := decode[wire.Problem](t, got)

@@ -93,8 +93,8 @@ func (b *batch) parseItem(item wire.BatchAcquire) (ask, error) {
 	if err := b.s.checkAsk(&a); err != nil {
 		return a, err
 	}
-	err := b.s.authorize(b.r, Action{Verb: Acquire, Name: a.name, Lease: a.lease})
-	a.lease = b.r.stored(a.lease)
+	err := b.s.authorize(b.r, Action{Verb: Acquire, Name: a.name, Lease: backend.LeaseID(a.Lease)})
+	a.stored = b.r.stored(backend.LeaseID(a.Lease))
 	return a, err
 }
 
@@ -103,7 +103,7 @@ func (b *batch) enter(a ask) (func(), error) {
 	if err := b.s.checkRate(b.r); err != nil {
 		return nil, err
 	}
-	return b.s.countAcquire(b.r, leaseKey{a.name, a.lease})
+	return b.s.countAcquire(b.r, leaseKey{a.name, a.stored})
 }
 
 // acquire takes one lock if it is free, without waiting. It calls leave before the result is sent: see
@@ -129,11 +129,6 @@ func (b *batch) parseRelease(item wire.BatchRelease) error {
 	return b.s.authorize(b.r, Action{Verb: Release, Name: item.Name, Lease: lease})
 }
 
-// stored returns the ID of the lease in the store.
-func (b *batch) stored(item wire.BatchRelease) backend.LeaseID {
-	return b.r.stored(backend.LeaseID(item.Lease))
-}
-
 // releases releases the leases. It returns, by lock, what an acquire of that lock has to wait for.
 func (b *batch) releases(work *sync.WaitGroup, items []wire.BatchRelease) map[string]*sync.WaitGroup {
 	before := make(map[string]*sync.WaitGroup)
@@ -142,21 +137,24 @@ func (b *batch) releases(work *sync.WaitGroup, items []wire.BatchRelease) map[st
 			b.failed(wire.OpRelease, i, item.Name, item.Lease, err)
 			continue
 		}
-		if before[item.Name] == nil {
-			before[item.Name] = new(sync.WaitGroup)
+		released := before[item.Name]
+		if released == nil {
+			released = new(sync.WaitGroup)
+			before[item.Name] = released
 		}
-		known := b.s.knows(b.r, leaseKey{item.Name, b.stored(item)})
-		before[item.Name].Add(1)
+		k := leaseKey{item.Name, b.r.stored(backend.LeaseID(item.Lease))}
+		known := b.s.knows(b.r, k)
+		released.Add(1)
 		work.Go(func() {
-			defer before[item.Name].Done()
-			b.release(i, item, known)
+			defer released.Done()
+			b.release(i, item, k, known)
 		})
 	}
 	return before
 }
 
-func (b *batch) release(i int, item wire.BatchRelease, known bool) {
-	if err := b.s.releaseLease(b.r, known, item.Name, b.stored(item)); err != nil {
+func (b *batch) release(i int, item wire.BatchRelease, k leaseKey, known bool) {
+	if err := b.s.releaseLease(b.r, known, k); err != nil {
 		b.s.misused(b.r, Action{Verb: Release, Name: item.Name, Lease: backend.LeaseID(item.Lease)}, err)
 		b.failed(wire.OpRelease, i, item.Name, item.Lease, err)
 		return

@@ -314,3 +314,17 @@ func TestBatchBackendAway(t *testing.T) {
 		}
 	}
 }
+
+// A batch of as many items as may be in one is served as a whole.
+func TestBatchOfMany(t *testing.T) {
+	t.Parallel()
+	a := start(t, server.Config{})
+	for _, op := range []string{"acquire", "release"} {
+		items, want := make([]string, 256), make(map[string]int)
+		for i := range items {
+			items[i] = fmt.Sprintf(`{"name":"many/%d","lease":"my-own-lease-%04d"}`, i, i)
+			want[fmt.Sprint(op, " ", i)] = 200
+		}
+		told(t, a.batch(`{"`+op+`":[`+strings.Join(items, ",")+`]}`), want)
+	}
+}

@@ -91,7 +91,7 @@ func (s *Server) take(ctx context.Context, a ask, session *acquire.Session) (*cl
 	var got acquire.Candidate
 	if err == nil {
 		got, err = s.agent.Acquire(ctx, &acquire.Request{
-			AcquireRequest: req, Patience: time.Duration(a.Wait), Session: session, Fixed: a.lease, Mark: a.mark, Candidates: claims{s, shared},
+			AcquireRequest: req, Patience: time.Duration(a.Wait), Session: session, Fixed: a.stored, Mark: a.mark, Candidates: claims{s, shared},
 		})
 	}
 	if err != nil {

@@ -76,11 +76,11 @@
 // waits for it: for all others they are empty in refusals, lists and events. With Config.Identify, too, a
 // lease belongs to its principal, and every caller sees its own.
 //
-// # Sessions of the page
+// # The sign-in of the page
 //
 // With Config.Authorize, POST /v1/session exchanges the token in the Authorization header for a cookie. The
 // server adds that header to each request that has only the cookie, and then authorises the request as every other:
-// a token that is refused ends its sessions. A session may read, and may break locks if it was opened for that;
+// a token that is refused ends its sign-ins. A sign-in may read, and may break locks if it was made for that;
 // everything else is refused before Authorize is called. A request that changes something also needs the header
-// Holdfast-Page and an Origin that is this server. Sessions are kept in memory.
+// Holdfast-Page and an Origin that is this server. Sign-ins are kept in memory.
 package server

@@ -96,19 +96,19 @@ func Refusals(log *slog.Logger) func() {
 	return func() { a.refuse(&request{Request: new(http.Request)}, Action{}, ErrUnauthenticated) }
 }
 
-// Sessions are sessions without a server.
-type Sessions struct{ all sessions }
+// SignIns are sign-ins without a server.
+type SignIns struct{ all signIns }
 
-// Open opens a session and returns its cookie.
-func (s *Sessions) Open(principal string, life time.Duration) string {
-	return s.all.open(session{principal: principal, ends: time.Now().Add(life)})
+// Open opens a sign-in and returns its cookie.
+func (s *SignIns) Open(principal string, life time.Duration) string {
+	return s.all.open(signIn{principal: principal, ends: time.Now().Add(life)})
 }
 
 // Has reports whether the cookie identifies a client.
-func (s *Sessions) Has(cookie string) bool {
+func (s *SignIns) Has(cookie string) bool {
 	_, ok := s.all.find(sha256.Sum256([]byte(cookie)))
 	return ok
 }
 
-// Len returns the number of sessions.
-func (s *Sessions) Len() int { return len(s.all.all) }
+// Len returns the number of sign-ins.
+func (s *SignIns) Len() int { return len(s.all.all) }

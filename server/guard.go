@@ -91,7 +91,7 @@ func (s *Server) serve(w http.ResponseWriter, r *request) {
 		s.fail(w, r, err)
 		return
 	}
-	r.lease = r.stored(r.named)
+	r.inStore = r.stored(r.named)
 	if s.stopping.Err() != nil && rt.verb != Status {
 		s.fail(w, r, errStopping)
 		return
@@ -169,14 +169,14 @@ func (s *Server) authorize(r *request, a Action) error {
 	return s.refused(r, a, status, err)
 }
 
-// decide calls Config.Authorize for what the session of the request, if it has one, may ask for. A stream may
-// outlive its session.
+// decide calls Config.Authorize for what the sign-in of the request, if it has one, may ask for. A stream may
+// outlive its sign-in.
 func (s *Server) decide(r *request, a Action) error {
-	if r.session != nil {
-		if _, open := s.browsers.find(r.session.key); !open {
+	if r.signIn != nil {
+		if _, open := s.signIns.find(r.signIn.key); !open {
 			return ErrUnauthenticated
 		}
-		if !r.session.allows(a) {
+		if !r.signIn.allows(a) {
 			return errReadsOnly
 		}
 	}

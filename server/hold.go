@@ -27,8 +27,8 @@ func (s *Server) renew(w http.ResponseWriter, r *request) {
 		s.fail(w, r, err)
 		return
 	}
-	lease := backend.TimedRenewal{Name: r.name, Lease: r.lease, TTL: time.Duration(req.TTL)}
-	got := s.renewerOf(s.knows(r, leaseKey{r.name, r.lease})).renew(r.Context(), []backend.TimedRenewal{lease})
+	lease := backend.TimedRenewal{Name: r.name, Lease: r.inStore, TTL: time.Duration(req.TTL)}
+	got := s.renewerOf(s.knows(r, leaseKey{r.name, r.inStore})).renew(r.Context(), []backend.TimedRenewal{lease})
 	if err := got[0].Err; err != nil {
 		s.fail(w, r, s.notRenewed(r, r.named, lease, err))
 		return
@@ -155,7 +155,8 @@ func (s *Server) notRenewed(r *request, named backend.LeaseID, lease backend.Tim
 // well as a place in the queue. A lease that is neither is answered with 410 and made unusable:
 // an acquire of it that is still on its way can no longer be granted.
 func (s *Server) release(w http.ResponseWriter, r *request) {
-	if err := s.releaseLease(r, s.knows(r, leaseKey{r.name, r.lease}), r.name, r.lease); err != nil {
+	k := leaseKey{r.name, r.inStore}
+	if err := s.releaseLease(r, s.knows(r, k), k); err != nil {
 		s.misused(r, r.action(), err)
 		s.fail(w, r, err)
 		return
@@ -168,7 +169,7 @@ func (s *Server) release(w http.ResponseWriter, r *request) {
 
 // releaseLease releases one lease; see release. One that is not known here may be refused because of an overload: it may
 // never have existed.
-func (s *Server) releaseLease(r *request, known bool, name string, lease backend.LeaseID) error {
+func (s *Server) releaseLease(r *request, known bool, k leaseKey) error {
 	if !known {
 		leave, err := s.admit(r.Context(), s.admission.others)
 		if err != nil {
@@ -178,8 +179,8 @@ func (s *Server) releaseLease(r *request, known bool, name string, lease backend
 	}
 	ctx, cancel := context.WithTimeout(r.Context(), s.cfg.Timeout) // for both calls
 	defer cancel()
-	req := backend.ReleaseRequest{Name: name, Lease: lease}
-	s.queue.release(name) // noted first: the next holder may have its grant before this call returns
+	req := backend.ReleaseRequest{Name: k.name, Lease: k.lease}
+	s.queue.release(k.name) // noted first: the next holder may have its grant before this call returns
 	unknown := false
 	err := s.agent.Patiently(ctx, func(ctx context.Context) error {
 		err := s.b.Release(ctx, req)
@@ -200,7 +201,7 @@ func (s *Server) releaseLease(r *request, known bool, name string, lease backend
 		}
 	}
 	if err == nil {
-		s.registry.ended(leaseKey{name, lease})
+		s.registry.ended(k)
 	}
 	return err
 }

@@ -168,8 +168,8 @@ func (s *Server) breakLock(w http.ResponseWriter, r *request) {
 		actor = claimed + " via " + actor
 	}
 	req := backend.BreakRequest{Name: r.name, Lease: backend.LeaseID(r.params.Get("lease")), Reason: r.params.Get("reason"), Actor: actor}
-	if r.session != nil && strings.TrimSpace(req.Reason) == "" {
-		s.fail(w, r, invalid("reason", "empty", "given in a session of the page"))
+	if r.signIn != nil && strings.TrimSpace(req.Reason) == "" {
+		s.fail(w, r, invalid("reason", "empty", "given when signed in on the page"))
 		return
 	}
 	if err := req.Validate(); err != nil {

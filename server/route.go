@@ -28,7 +28,7 @@ const (
 	Watch     Verb = "watch"
 	RenewMany Verb = "renew_many"
 	Batch     Verb = "batch"
-	Session   Verb = "session" // who the client is; a session of the page at / for its token
+	SignIn    Verb = "sign_in" // who the client is; a cookie of the page at / for its token
 	Status    Verb = "status"  // health, readiness, metrics, the document, the page
 )
 
@@ -36,7 +36,7 @@ const (
 type Action struct {
 	Verb Verb
 	// Name of the lock: decoded once, valid, and exactly what the backend will receive. Empty
-	// for List, Watch, RenewMany, Batch, Session and Status.
+	// for List, Watch, RenewMany, Batch, SignIn and Status.
 	Name string
 	// Prefix of the names of a List or a Watch.
 	Prefix string
@@ -80,9 +80,9 @@ func routes() []route {
 		{"DELETE", "/v1/locks/{name}", Break, []string{"lease", "reason"}, (*Server).breakLock},
 		{"GET", "/v1/events", Watch, []string{"prefix"}, (*Server).events},
 		{"GET", "/v1/losses", List, nil, (*Server).recentLosses},
-		{"GET", "/v1/session", Session, nil, (*Server).whoAmI},
-		{"POST", "/v1/session", Session, nil, (*Server).openSession},
-		{"DELETE", "/v1/session", Session, nil, (*Server).endSession},
+		{"GET", "/v1/session", SignIn, nil, (*Server).whoAmI},
+		{"POST", "/v1/session", SignIn, nil, (*Server).openSignIn},
+		{"DELETE", "/v1/session", SignIn, nil, (*Server).endSignIn},
 		{"GET", "/healthz", Status, nil, (*Server).healthz},
 		{"GET", "/readyz", Status, nil, (*Server).readyz},
 		{"GET", metricsPath, Status, nil, (*Server).metricsPage},
@@ -99,10 +99,10 @@ type request struct {
 	route     *route
 	name      string
 	named     backend.LeaseID // the lease in the path
-	lease     backend.LeaseID // in the store
+	inStore   backend.LeaseID // what the store calls it
 	principal string          // who sent the request
 	unknown   error           // why Config.Identify did not find that out
-	session   *session        // whose cookie identified the sender; nil: none
+	signIn    *signIn         // whose cookie identified the sender; nil: none
 	mark      string          // of the leases of the principal; none unless they belong to it
 	params    url.Values
 	body      []byte

@@ -27,7 +27,7 @@ type Server struct {
 	table       []route
 	mux         *http.ServeMux
 	admission   *admission
-	browsers    sessions
+	signIns     signIns
 	audit       *auditor
 	crossOrigin *http.CrossOriginProtection
 	metrics     *observe.Metrics

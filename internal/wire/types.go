@@ -257,19 +257,19 @@ type Health struct {
 	Capabilities *Capabilities `json:"capabilities,omitempty"`
 }
 
-// SessionRequest is the body of POST /v1/session.
-type SessionRequest struct {
-	// Break: the session may break locks, if the token may. Default: it only reads.
+// SignInRequest is the body of POST /v1/session.
+type SignInRequest struct {
+	// Break: the sign-in may break locks, if the token may. Default: it only reads.
 	Break bool `json:"break,omitempty"`
 }
 
-// Session is the answer to GET and POST /v1/session: who the client is, on which server.
-type Session struct {
+// Caller is the answer to GET and POST /v1/session: who the client is, on which server.
+type Caller struct {
 	// Principal is empty if the server does not identify clients.
 	Principal string `json:"principal"`
-	// Policy: the server decides who may do what. Otherwise there are no sessions.
+	// Policy: the server decides who may do what. Otherwise there are no sign-ins.
 	Policy bool `json:"policy"`
-	// Cookie: a session's cookie identified the client, until EndsAt. Break: the session may break locks.
+	// Cookie: the cookie of a sign-in identified the client, until EndsAt. Break: the sign-in may break locks.
 	Cookie bool `json:"cookie"`
 	Break  bool `json:"break"`
 	EndsAt Time `json:"ends_at,omitzero"`

@@ -160,7 +160,7 @@ func verbOf(a server.Action) (Verb, bool) {
 		return Break, false
 	case server.Status:
 		return "", a.Path != "/metrics"
-	case server.Session:
+	case server.SignIn:
 		return "", false
 	}
 	return unknown, false

@@ -21,7 +21,7 @@ import (
 
 // fake is a server whose locks the test makes up, with times in the past.
 type fake struct {
-	session wire.Session
+	session wire.Caller
 	locked  bool  // asks for a token
 	unready error // what /readyz reports, if anything
 	cases   []byte
@@ -38,7 +38,7 @@ type fake struct {
 func serveFake(t *testing.T, locks []wire.Lock) (*fake, string) {
 	t.Helper()
 	f := &fake{
-		session: wire.Session{Principal: "oncall", Policy: true, Backend: "etcd", Version: "0.1.0"},
+		session: wire.Caller{Principal: "oncall", Policy: true, Backend: "etcd", Version: "0.1.0"},
 		locks:   locks, at: make(map[string]int, len(locks)), born: time.Now(), more: make(chan struct{}),
 	}
 	for i, l := range locks {

@@ -46,13 +46,13 @@ func TestSessionCookie(t *testing.T) {
 	over := &api{t: t, base: front.URL, http: front.Client()}
 	if c := over.signIn(t, "op", ""); c.Name != "__Host-holdfast" || !c.Secure || !c.HttpOnly || c.SameSite != http.SameSiteStrictMode || c.Path != "/" || c.Domain != "" {
 		t.Errorf("over TLS: %s", c)
-	} else if who := want[wire.Session](over, 200, "GET", sessionPath, "", over.with(c)...); !who.Cookie {
+	} else if who := want[wire.Caller](over, 200, "GET", sessionPath, "", over.with(c)...); !who.Cookie {
 		t.Errorf("over TLS: %+v", who)
 	}
 	if strings.Contains(plain.Value, "op") {
 		t.Error("the cookie has the token")
 	}
-	who := want[wire.Session](a, 200, "GET", sessionPath, "", a.with(plain)...)
+	who := want[wire.Caller](a, 200, "GET", sessionPath, "", a.with(plain)...)
 	if who.Principal != "op" || !who.Cookie || who.Break || !who.Policy || time.Until(who.EndsAt.Time) < time.Hour {
 		t.Errorf("%+v", who)
 	}
@@ -71,13 +71,13 @@ func TestSessionRights(t *testing.T) {
 	a := start(t, server.Config{Authorize: operatorsBreak, Identify: caller})
 	reads, breaks, bob := a.signIn(t, "op", ""), a.signIn(t, "op", `{"break":true}`), a.signIn(t, "bob", `{"break":true}`)
 	for _, r := range server.Routes() {
-		if r.Method == http.MethodDelete && r.Verb == server.Session {
+		if r.Method == http.MethodDelete && r.Verb == server.SignIn {
 			continue // ends the session
 		}
 		path := somePath(r.Pattern)
 		for name, c := range map[string]*http.Cookie{"reads": reads, "breaks": breaks, "bob": bob} {
 			allowed := r.Verb == server.Read || r.Verb == server.List || r.Verb == server.Watch || r.Verb == server.Status ||
-				r.Verb == server.Session && r.Method == http.MethodGet || r.Verb == server.Break && name == "breaks"
+				r.Verb == server.SignIn && r.Method == http.MethodGet || r.Verb == server.Break && name == "breaks"
 			if r.Verb == server.Break {
 				path = lockPath("x") + "?reason=r"
 			}
@@ -143,7 +143,7 @@ func TestSessionEndsWithItsToken(t *testing.T) {
 	revoked.Store(true)
 	want[wire.Problem](a, 401, "GET", "/v1/locks", "", a.with(c)...)
 	// A header comes before the cookie, also one that is refused.
-	want[wire.Session](a, 200, "GET", sessionPath, "", append(a.with(c), "Authorization", "bob")...)
+	want[wire.Caller](a, 200, "GET", sessionPath, "", append(a.with(c), "Authorization", "bob")...)
 	before := refused.Load()
 	a.call("POST", lockPath("x"), `{}`, "Authorization", "bob")
 	leasetest.Eventually(t, "the stream is not told of x", func() bool { return refused.Load() > before })
@@ -173,7 +173,7 @@ func TestSessionEndsWithItsToken(t *testing.T) {
 func TestSessionsAreBounded(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		var s server.Sessions
+		var s server.SignIns
 		first := s.Open("p", time.Hour)
 		for range 15 {
 			s.Open("p", 2*time.Hour)

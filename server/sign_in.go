@@ -15,19 +15,19 @@ import (
 	"github.com/holdfast-io/holdfast/internal/wire"
 )
 
-// A session is a token that a browser does not keep: POST /v1/session exchanges it for a cookie that scripts
+// A sign-in of the page is a token that a browser does not keep: POST /v1/session exchanges it for a cookie that scripts
 // cannot read. A request with the cookie is served as if it carried the token, so a token that was revoked
-// ends its sessions. A session can do less than its token: it reads, and breaks locks if that was requested
-// for the session. It lives on this server only.
+// ends its sign-ins. A sign-in can do less than its token: it reads, and breaks locks if that was requested
+// for the sign-in. It lives on this server only.
 
 const (
-	// sessionLife is the life of a session that only reads, and breakLife that of one that may break locks.
-	sessionLife = 8 * time.Hour
-	breakLife   = time.Hour
-	// maxSessions bounds the sessions of all clients, and maxOwnSessions those of one principal. Beyond
-	// that, the session that ends first gives way.
-	maxSessions    = 4096
-	maxOwnSessions = 16
+	// signInLife is the life of a sign-in that only reads, and breakLife that of one that may break locks.
+	signInLife = 8 * time.Hour
+	breakLife  = time.Hour
+	// maxSignIns bounds the sign-ins of all clients, and maxOwnSignIns those of one principal. Beyond
+	// that, the sign-in that ends first gives way.
+	maxSignIns    = 4096
+	maxOwnSignIns = 16
 	// cookiePlain is for plain HTTP on the loopback. A browser accepts the prefix of the other name only
 	// with Secure, Path=/ and no Domain, so that no other host can have set the cookie.
 	cookiePlain  = "holdfast"
@@ -35,15 +35,15 @@ const (
 )
 
 var (
-	errNoToken   = errors.New("a session is opened with a token in the Authorization header")
-	errForged    = errors.New("a session changes something only with the header " + wire.HeaderPage + " and an Origin that is this server")
-	errReadsOnly = errors.New("a session of the page may only read, unless it was opened to break locks")
+	errNoToken   = errors.New("a sign-in needs a token in the Authorization header")
+	errForged    = errors.New("a sign-in of the page changes something only with the header " + wire.HeaderPage + " and an Origin that is this server")
+	errReadsOnly = errors.New("a sign-in of the page may only read, unless it was opened to break locks")
 )
 
 // cookieHash is the SHA-256 of a cookie.
 type cookieHash [sha256.Size]byte
 
-type session struct {
+type signIn struct {
 	key           cookieHash
 	authorization string // the header that the cookie stands for
 	principal     string
@@ -53,9 +53,9 @@ type session struct {
 
 // allows reports whether a request with the cookie may ask for the action. Whether the token may is decided
 // by Config.Authorize, as for every request.
-func (o *session) allows(a Action) bool {
+func (o *signIn) allows(a Action) bool {
 	switch a.Verb { //nolint:exhaustive // the others are not for the page
-	case Read, List, Watch, Status, Session:
+	case Read, List, Watch, Status, SignIn:
 		return true
 	case Break:
 		return o.breaks
@@ -63,41 +63,41 @@ func (o *session) allows(a Action) bool {
 	return false
 }
 
-// sessions are found by the hash of the cookie, so the time of a search says nothing about a cookie.
-type sessions struct {
+// sign-ins are found by the hash of the cookie, so the time of a search says nothing about a cookie.
+type signIns struct {
 	mu  sync.Mutex
-	all map[cookieHash]session
+	all map[cookieHash]signIn
 }
 
-func (a *sessions) find(key cookieHash) (session, bool) {
+func (a *signIns) find(key cookieHash) (signIn, bool) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	o, ok := a.all[key]
 	return o, ok && time.Now().Before(o.ends)
 }
 
-func (a *sessions) end(key cookieHash) {
+func (a *signIns) end(key cookieHash) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	delete(a.all, key)
 }
 
-// open adds a session and returns its cookie.
-func (a *sessions) open(o session) string {
+// open adds a sign-in and returns its cookie.
+func (a *signIns) open(o signIn) string {
 	cookie := rand.Text()
 	o.key = sha256.Sum256([]byte(cookie))
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.makeRoomLocked(o.principal)
 	if a.all == nil {
-		a.all = make(map[cookieHash]session)
+		a.all = make(map[cookieHash]signIn)
 	}
 	a.all[o.key] = o
 	return cookie
 }
 
-// makeRoomLocked removes the sessions that have ended, and one more if there are too many.
-func (a *sessions) makeRoomLocked(principal string) {
+// makeRoomLocked removes the sign-ins that have ended, and one more if there are too many.
+func (a *signIns) makeRoomLocked(principal string) {
 	now, own := time.Now(), 0
 	var first, firstOwn cookieHash
 	for key, o := range a.all {
@@ -117,9 +117,9 @@ func (a *sessions) makeRoomLocked(principal string) {
 		}
 	}
 	switch {
-	case own >= maxOwnSessions:
+	case own >= maxOwnSignIns:
 		delete(a.all, firstOwn)
-	case len(a.all) >= maxSessions:
+	case len(a.all) >= maxSignIns:
 		delete(a.all, first)
 	}
 }
@@ -140,21 +140,21 @@ func cookieOf(r *http.Request) string {
 	return c.Value
 }
 
-// resume makes the request of a session one with the session's token. A cookie that is unknown or has ended is
+// resume makes the request of a sign-in one with the sign-in's token. A cookie that is unknown or has ended is
 // ignored: it gives no rights, and takes none that the client has without it. A cookie alone changes
 // nothing, because browsers add it to requests that other sites make them send.
 func (s *Server) resume(r *request) error {
 	if _, ok := r.Header["Authorization"]; ok || s.cfg.Authorize == nil {
 		return nil
 	}
-	o, ok := s.browsers.find(sha256.Sum256([]byte(cookieOf(r.Request))))
+	o, ok := s.signIns.find(sha256.Sum256([]byte(cookieOf(r.Request))))
 	if !ok {
 		return nil
 	}
 	req := r.WithContext(r.Context())
 	req.Header = r.Header.Clone()
 	req.Header.Set("Authorization", o.authorization)
-	r.Request, r.session = req, &o
+	r.Request, r.signIn = req, &o
 	if safe := r.Method == http.MethodGet || r.Method == http.MethodHead; !safe && !fromPage(r.Request) {
 		return errForged
 	}
@@ -173,20 +173,20 @@ func (s *Server) whoAmI(w http.ResponseWriter, r *request) {
 	s.write(w, r, http.StatusOK, s.describe(r))
 }
 
-func (s *Server) describe(r *request) wire.Session {
-	out := wire.Session{Policy: s.cfg.Authorize != nil, Backend: s.caps.Name, Version: s.cfg.Version}
+func (s *Server) describe(r *request) wire.Caller {
+	out := wire.Caller{Policy: s.cfg.Authorize != nil, Backend: s.caps.Name, Version: s.cfg.Version}
 	if s.cfg.Identify != nil {
 		out.Principal = r.principal
 	}
-	if r.session != nil {
-		out.Cookie, out.Break, out.EndsAt = true, r.session.breaks, wire.Time{Time: r.session.ends}
+	if r.signIn != nil {
+		out.Cookie, out.Break, out.EndsAt = true, r.signIn.breaks, wire.Time{Time: r.signIn.ends}
 	}
 	return out
 }
 
-// openSession serves POST /v1/session. The guard has identified the owner of the token.
-func (s *Server) openSession(w http.ResponseWriter, r *request) {
-	var req wire.SessionRequest
+// openSignIn serves POST /v1/session. The guard has identified the owner of the token.
+func (s *Server) openSignIn(w http.ResponseWriter, r *request) {
+	var req wire.SignInRequest
 	if err := wire.Decode(r.body, &req); err != nil {
 		s.fail(w, r, err)
 		return
@@ -196,25 +196,25 @@ func (s *Server) openSession(w http.ResponseWriter, r *request) {
 	case s.cfg.Authorize == nil:
 		s.fail(w, r, backend.ErrUnsupported)
 		return
-	case header == "" || r.session != nil:
+	case header == "" || r.signIn != nil:
 		s.fail(w, r, s.refused(r, r.action(), http.StatusForbidden, errNoToken))
 		return
 	}
-	life := sessionLife
+	life := signInLife
 	if req.Break {
 		life = breakLife
 	}
-	o := session{authorization: header, principal: r.principal, ends: time.Now().Add(life), breaks: req.Break}
-	s.setCookie(w, r, s.browsers.open(o), int(life/time.Second))
+	o := signIn{authorization: header, principal: r.principal, ends: time.Now().Add(life), breaks: req.Break}
+	s.setCookie(w, r, s.signIns.open(o), int(life/time.Second))
 	s.audit.act(r, "session", slog.String("action", "open"), slog.Bool("break", o.breaks))
-	r.session = &o
+	r.signIn = &o
 	s.write(w, r, http.StatusOK, s.describe(r))
 }
 
-// endSession serves DELETE /v1/session.
-func (s *Server) endSession(w http.ResponseWriter, r *request) {
-	if r.session != nil {
-		s.browsers.end(r.session.key)
+// endSignIn serves DELETE /v1/session.
+func (s *Server) endSignIn(w http.ResponseWriter, r *request) {
+	if r.signIn != nil {
+		s.signIns.end(r.signIn.key)
 		s.audit.act(r, "session", slog.String("action", "end"))
 	}
 	s.setCookie(w, r, "", -1)
