@@ -32,7 +32,7 @@ func TestTokenFileOfEachCommand(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	policy := fmt.Sprintf("principals: {job: {tokens: [%x]}}\ngrants: [{to: [job], locks: ['*'], verbs: [acquire, read, break, admin]}]", sha256.Sum256([]byte(token)))
+	policy := fmt.Sprintf("principals: {job: {tokens: [%x]}}\ngrants: [{to: [job], locks: ['*'], verbs: [acquire, read, break]}]", sha256.Sum256([]byte(token)))
 	for name, text := range map[string]string{
 		"server.pem": string(pair.Cert), "server.key": string(pair.Key), "ca.pem": string(authority.PEM()), "policy.yaml": policy, "token": token + "\n",
 	} {
@@ -43,21 +43,17 @@ func TestTokenFileOfEachCommand(t *testing.T) {
 	env := func(url string) []string {
 		return []string{"HOLDFAST_BACKEND=" + url, "HOLDFAST_TOKEN_FILE=" + at("token")}
 	}
-	serve := func(store ...string) string {
-		addr := fmt.Sprintf("127.0.0.1:%d", testserver.FreePort(t))
-		server := testserver.Start(t, testserver.Command{Path: binary, Args: append([]string{
-			"serve", "--listen", addr, "--policy", at("policy.yaml"), "--tls-cert", at("server.pem"), "--tls-key", at("server.key"),
-		}, store...)})
-		url := "holdfasts://" + addr + "?ca=" + at("ca.pem")
-		server.Await(2*time.Minute, func(ctx context.Context) error {
-			cmd := exec.CommandContext(ctx, binary, "ls")
-			cmd.Env = append(os.Environ(), env(url)...)
-			return cmd.Run()
-		})
-		return url
-	}
-	url := serve("--backend", sqliteURL(t))
-	with := func(url string, args ...string) result {
+	addr := fmt.Sprintf("127.0.0.1:%d", testserver.FreePort(t))
+	url := "holdfasts://" + addr + "?ca=" + at("ca.pem")
+	server := testserver.Start(t, testserver.Command{Path: binary, Args: []string{
+		"serve", "--listen", addr, "--policy", at("policy.yaml"), "--tls-cert", at("server.pem"), "--tls-key", at("server.key"), "--data-dir", at("data"),
+	}})
+	server.Await(2*time.Minute, func(ctx context.Context) error {
+		cmd := exec.CommandContext(ctx, binary, "ls")
+		cmd.Env = append(os.Environ(), env(url)...)
+		return cmd.Run()
+	})
+	as := func(args ...string) result {
 		t.Helper()
 		return steadily(func() result {
 			cmd := command(t, url, args...)
@@ -65,7 +61,6 @@ func TestTokenFileOfEachCommand(t *testing.T) {
 			return run(t, cmd)
 		})
 	}
-	as := func(args ...string) result { t.Helper(); return with(url, args...) }
 	if r := steadily(func() result { return run(t, command(t, url, "ls")) }); r.status != 74 || !strings.Contains(r.stderr, "credentials") {
 		t.Fatalf("without the token: %+v", r)
 	}
