@@ -35,14 +35,21 @@ func (r *Report) section(w *bytes.Buffer, engine, scenario string) {
 	fmt.Fprintf(w, "\n%s, %s: %s\n", engine, scenario, results[0].Title)
 	columns := columnsOf(results)
 	tw := tabwriter.NewWriter(w, 0, 0, 2, ' ', tabwriter.AlignRight)
-	fmt.Fprint(tw, "\tours/it\t")
+	alone := len(results) == 1
+	fmt.Fprint(tw, "\t")
+	if !alone {
+		fmt.Fprint(tw, "ours/it\t")
+	}
 	for _, c := range columns {
 		fmt.Fprint(tw, c.Label, "\t")
 	}
 	fmt.Fprintln(tw)
 	for i := range results {
 		x := &results[i]
-		fmt.Fprintf(tw, "%s\t%s\t", x.Contender, r.against(x))
+		fmt.Fprintf(tw, "%s\t", x.Contender)
+		if !alone {
+			fmt.Fprintf(tw, "%s\t", r.against(x))
+		}
 		for _, c := range columns {
 			text := "-"
 			if v, ok := x.Figures[c.Metric]; ok {

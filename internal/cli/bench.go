@@ -50,6 +50,9 @@ func scenarioNames() string {
 }
 
 func (a *app) bench(ctx context.Context, o bench.Options, benchfmt bool) error {
+	if a.json {
+		return usageError("json", "bench prints a table, or with --benchfmt what benchstat reads")
+	}
 	url, err := a.url()
 	if err != nil {
 		return err
@@ -70,6 +73,7 @@ func (a *app) bench(ctx context.Context, o bench.Options, benchfmt bool) error {
 	if report == nil {
 		return err
 	}
+	report.Commit = revision()
 	write := bench.Table
 	if benchfmt {
 		write = bench.Write

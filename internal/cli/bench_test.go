@@ -42,6 +42,7 @@ func TestBenchUsage(t *testing.T) {
 		"rounds":      {[]string{"--rounds", "-1"}, 64, "rounds"},
 		"pattern":     {[]string{"--only", "["}, 64, "pattern"},
 		"nothing":     {[]string{"--only", "nothing"}, 1, "nothing was measured"},
+		"json":        {[]string{"--json"}, 64, "benchfmt"},
 		"no argument": {[]string{"redis"}, 64, "redis"},
 	} {
 		t.Run(name, func(t *testing.T) {
