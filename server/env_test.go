@@ -6,6 +6,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"flag"
 	"io"
 	"net"
 	"net/http"
@@ -23,7 +24,14 @@ import (
 	"github.com/holdfast-io/holdfast/server"
 )
 
-func TestMain(m *testing.M) { leaktest.Main(m) }
+func TestMain(m *testing.M) {
+	flag.Parse()
+	const parallel = "8" // most tests wait for a time-out, and need no processor
+	if err := flag.Set("test.parallel", parallel); err != nil {
+		panic(err)
+	}
+	leaktest.Main(m)
+}
 
 // patience bounds events that have to happen soon, on a busy machine.
 const patience = time.Minute

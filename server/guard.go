@@ -71,38 +71,7 @@ func (s *Server) guard(w http.ResponseWriter, r *request) {
 
 // serve is the guard of a request that has a route.
 func (s *Server) serve(w http.ResponseWriter, r *request) {
-	rt := r.route
-	if err := r.checkPath(); err != nil {
-		s.fail(w, r, err)
-		return
-	}
-	if err := r.decodeQuery(); err != nil {
-		s.fail(w, r, err)
-		return
-	}
-	if rt.verb != Status || rt.pattern == metricsPath {
-		s.identify(r)
-	}
-	if err := s.authorize(r, r.action()); err != nil {
-		s.fail(w, r, err)
-		return
-	}
-	if err := s.checkStore(r.Request); err != nil {
-		s.fail(w, r, err)
-		return
-	}
-	r.inStore = r.stored(r.named)
-	if s.stopping.Err() != nil && rt.verb != Status {
-		s.fail(w, r, errStopping)
-		return
-	}
-	if rt.isNew() {
-		if err := s.checkRate(r); err != nil {
-			s.fail(w, r, err)
-			return
-		}
-	}
-	if err := s.readBody(r); err != nil {
+	if err := s.check(r); err != nil {
 		s.fail(w, r, err)
 		return
 	}
@@ -114,7 +83,7 @@ func (s *Server) serve(w http.ResponseWriter, r *request) {
 			return // the connection is gone
 		}
 	}
-	if rt.verb == Read || rt.verb == Break {
+	if r.route.verb == Read || r.route.verb == Break {
 		leave, err := s.admit(r.Context(), s.admission.others)
 		if err != nil {
 			s.fail(w, r, err)
@@ -122,7 +91,39 @@ func (s *Server) serve(w http.ResponseWriter, r *request) {
 		}
 		defer leave()
 	}
-	rt.handle(s, w, r)
+	r.route.handle(s, w, r)
+}
+
+// check finds out who sent the request, and whether it is to be served, and reads its body.
+func (s *Server) check(r *request) error {
+	verb := r.route.verb
+	if err := r.checkPath(); err != nil {
+		return err
+	}
+	if err := r.decodeQuery(); err != nil {
+		return err
+	}
+	if verb != Status || r.route.pattern == metricsPath {
+		s.identify(r)
+	}
+	if err := s.authorize(r, r.action()); err != nil {
+		return err
+	}
+	if err := s.checkStore(r.Request); err != nil {
+		return err
+	}
+	if s.stopping.Err() != nil && verb != Status {
+		return errStopping
+	}
+	switch verb { //nolint:exhaustive // the others are requests for something new
+	case Renew, Release, RenewMany, Batch, Status: // each acquire of a batch is counted on its own
+	default:
+		if err := s.checkRate(r); err != nil {
+			return err
+		}
+	}
+	r.inStore = r.stored(r.named)
+	return s.readBody(r)
 }
 
 // identify finds out who sent the request, and with that the mark of its leases.

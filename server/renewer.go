@@ -44,7 +44,7 @@ func newRenewer(b backend.Backend, calls int, timeout time.Duration) *renewer {
 
 // pending is a renewal in the queue.
 type pending struct {
-	ctx   context.Context // of the request; once it has ended, no client waits for the result
+	ctx   context.Context //nolint:containedctx // of the request; once it has ended, no client waits for the result
 	lease backend.TimedRenewal
 	done  chan<- renewal // capacity 1; gets one value
 }

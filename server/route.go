@@ -55,16 +55,6 @@ type route struct {
 	handle  func(*Server, http.ResponseWriter, *request)
 }
 
-// isNew reports whether the requests are for something new, and not for leases that clients hold. Each acquire of a
-// batch is counted on its own.
-func (rt *route) isNew() bool {
-	switch rt.verb { //nolint:exhaustive // the others are
-	case Renew, Release, RenewMany, Batch, Status:
-		return false
-	}
-	return true
-}
-
 const metricsPath = "/metrics"
 
 // routes returns the whole API. The guard serves nothing else.
