@@ -52,7 +52,7 @@ const (
 func newMessage(kind byte, n int64) message {
 	m := message{kind}
 	for i := range 8 {
-		m[i+1] = byte(n >> (56 - 8*i))
+		m[i+1] = byte(n >> (56 - 8*i)) //nolint:gosec // one byte of eight
 	}
 	return m
 }
