@@ -29,7 +29,7 @@ func TestCertificatesRotated(t *testing.T) {
 	dir := filepath.Join(testserver.Dir(t), "certs")
 	certsJSON(t, "init", dir)
 	at := func(name string) string { return filepath.Join(dir, name) }
-	policy := "principals: {client: {certificates: [client]}}\ngrants: [{to: [client], locks: ['*'], verbs: [acquire, read]}]\nlimits: [{to: [client], connections: 5000}]\n"
+	policy := "principals: {client: {certificates: [client]}}\ngrants: [{to: [client], locks: ['*'], verbs: [acquire, read]}]\n"
 	if err := os.WriteFile(at("policy.yaml"), []byte(policy), 0o600); err != nil {
 		t.Fatal(err)
 	}
