@@ -117,7 +117,6 @@ its command.`,
 		SilenceErrors: true,
 	}
 	root.Version = versionText()
-	root.SetVersionTemplate("{{.Version}}\n")
 	root.PersistentFlags().StringVar(&a.backend, "backend", "", "URL of the backend (default: HOLDFAST_BACKEND, else a file of this user on this host)")
 	root.PersistentFlags().BoolVar(&a.json, "json", false, "print JSON")
 	root.PersistentFlags().BoolVarP(&a.quiet, "quiet", "q", false, "print only errors")

@@ -19,7 +19,7 @@ func (a *app) versionCommand() *cobra.Command {
 			if a.json {
 				return a.printJSON(map[string]string{"version": version(), "revision": revision(), "go": runtime.Version(), "os": runtime.GOOS, "arch": runtime.GOARCH})
 			}
-			_, err := fmt.Fprintln(a.stdout, versionText())
+			_, err := fmt.Fprintln(a.stdout, "holdfast version "+versionText())
 			return err
 		},
 	}
@@ -27,7 +27,7 @@ func (a *app) versionCommand() *cobra.Command {
 
 // versionText returns the version, the commit and the platform in a line.
 func versionText() string {
-	return fmt.Sprintf("holdfast %s (%s, %s %s/%s)", version(), revision(), runtime.Version(), runtime.GOOS, runtime.GOARCH)
+	return fmt.Sprintf("%s (%s, %s %s/%s)", version(), revision(), runtime.Version(), runtime.GOOS, runtime.GOARCH)
 }
 
 // version returns the version of the command.

@@ -20,7 +20,7 @@ import (
 func static(t *testing.T) string {
 	t.Helper()
 	binary := filepath.Join(t.TempDir(), "holdfast")
-	build := exec.CommandContext(t.Context(), "go", "build", "-trimpath", "-ldflags", "-s -w", "-o", binary, ".")
+	build := exec.CommandContext(t.Context(), "go", "build", "-trimpath", "-tags", "grpcnotrace", "-ldflags", "-s -w", "-o", binary, ".")
 	build.Dir, build.Env = file(t, "cmd", "holdfast"), append(os.Environ(), "CGO_ENABLED=0")
 	if out, err := build.CombinedOutput(); err != nil {
 		t.Fatalf("build: %v\n%s", err, out)
