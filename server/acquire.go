@@ -102,7 +102,7 @@ func (s *Server) checkAsk(a *ask) error {
 	if err := s.checkTTL(time.Duration(a.TTL)); err != nil {
 		return err
 	}
-	if err := backend.ValidateText("note", a.Note, limits.Metadata); err != nil {
+	if err := backend.ValidateText("note", a.Note, backend.MaxNoteLen); err != nil {
 		return err
 	}
 	if err := backend.ValidateText("owner", a.Owner, backend.MaxOwnerLen); err != nil {

@@ -389,7 +389,7 @@ func TestBadConfig(t *testing.T) {
 	defer b.Close()
 	for _, cfg := range []server.Config{
 		{DefaultTTL: time.Hour * 48},
-		{Limits: server.Limits{Body: -1}},
+		{Limits: server.Limits{Waiters: -1}},
 		{Limits: server.Limits{Wait: -1}},
 		{Limits: server.Limits{MinTTL: time.Hour, MaxTTL: time.Minute}},
 		{PlaceTTL: -time.Second},

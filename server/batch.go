@@ -38,8 +38,8 @@ func (s *Server) batch(w http.ResponseWriter, r *request) {
 		return
 	}
 	n := len(req.Acquire) + len(req.Release)
-	if n == 0 || n > s.cfg.Limits.Batch {
-		s.fail(w, r, invalid("acquire and release", strconv.Itoa(n)+" items", fmt.Sprintf("1 to %d", s.cfg.Limits.Batch)))
+	if n == 0 || n > maxBatch {
+		s.fail(w, r, invalid("acquire and release", strconv.Itoa(n)+" items", fmt.Sprintf("1 to %d", maxBatch)))
 		return
 	}
 	acquiring, cancel := context.WithCancelCause(r.Context())

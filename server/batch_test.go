@@ -166,10 +166,10 @@ func TestBatchOfOneLock(t *testing.T) {
 
 func TestBatchIsBounded(t *testing.T) {
 	t.Parallel()
-	a := start(t, server.Config{Limits: server.Limits{Batch: 3}})
+	a := start(t, server.Config{})
 	item := func(i int) string { return fmt.Sprintf(`{"name":"x%d","lease":"my-own-lease-000%d"}`, i, i) }
 	for _, bad := range []string{
-		`{}`, `{"acquire":[],"release":[]}`, `[]`, `{"acquire":[` + item(0) + `,` + item(1) + `],"release":[` + item(2) + `,` + item(3) + `]}`,
+		`{}`, `{"acquire":[],"release":[]}`, `[]`, `{"acquire":[` + strings.Repeat(item(0)+`,`, 200) + item(1) + `],"release":[` + strings.Repeat(item(2)+`,`, 55) + item(3) + `]}`,
 		`{"acquire":[{"name":"x0","lease":"my-own-lease-0000","wait":"1s"}]}`, `{"acquire":[{"name":"x0","lease":"my-own-lease-0000"},1]}`,
 		`{"release":[{"name":"x0","lease":"my-own-lease-0000","ttl":"1s"}]}`, `{"renew":[]}`, `{"acquire":null}`, `{"acquire":[` + item(0) + `]`,
 	} {

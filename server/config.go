@@ -83,30 +83,26 @@ type Config struct {
 	Audit *slog.Logger
 }
 
+// The bounds of one request, and of the requests of one HTTP/2 connection.
+const (
+	maxBody    = 64 << 10 // bytes
+	maxHeaders = 16 << 10 // bytes; net/http lets 4 KiB more pass
+	maxRenewed = 1000     // leases in one renewal
+	maxBatch   = 256      // acquires and releases in one batch
+	maxStreams = 250      // concurrent requests of a connection
+)
+
 // Limits bound what clients may request and use. A field that is 0 has its default.
 type Limits struct {
-	// Body is the most bytes of a request's body. Default: 64 KiB. Optional.
-	Body int64
-	// Headers is http.Server.MaxHeaderBytes. Default: 16 KiB. Optional.
-	Headers int
-	// Metadata is the most bytes of a note. Default: 1 KiB, which is also the most.
-	// Optional.
-	Metadata int
 	// Wait is the longest long poll. Default: 60 s. Optional.
 	Wait time.Duration
 	// MinTTL and MaxTTL bound leases, within the backend's bounds. Default: 1 s and
 	// 24 h. Optional.
 	MinTTL, MaxTTL time.Duration
-	// RenewBatch is the most leases in one renewal. Default: 1,000. Optional.
-	RenewBatch int
-	// Batch is the most acquires and releases in one request. Default: 256. Optional.
-	Batch int
 	// Connections bounds all connections. At the limit, a new connection replaces the one whose last request is
 	// the oldest, except those of waiters and event streams, and of holders whose renewal or release is being
 	// served. It should be well above Waiters and Events together. Default: 10,000. Optional.
 	Connections int
-	// Streams is the most concurrent requests on one HTTP/2 connection. Default: 250. Optional.
-	Streams int
 	// Waiters is how many requests may wait here for locks, and WaitersPerLock for one lock, with the
 	// places that are kept until their client polls again. Default: 4,096 and 1,000. Optional.
 	Waiters, WaitersPerLock int
@@ -130,16 +126,10 @@ func orDefault[T int | int64 | time.Duration](v *T, d T) {
 }
 
 func (l *Limits) defaults(c backend.Capabilities) {
-	orDefault(&l.Body, 64<<10)
-	orDefault(&l.Headers, 16<<10)
-	orDefault(&l.Metadata, backend.MaxNoteLen)
 	orDefault(&l.Wait, time.Minute)
 	orDefault(&l.MinTTL, time.Second)
 	orDefault(&l.MaxTTL, 24*time.Hour)
-	orDefault(&l.RenewBatch, 1000)
-	orDefault(&l.Batch, 256)
 	orDefault(&l.Connections, 10_000)
-	orDefault(&l.Streams, 250)
 	orDefault(&l.Waiters, 4096)
 	orDefault(&l.WaitersPerLock, 1000)
 	orDefault(&l.Events, 256)
@@ -178,9 +168,7 @@ func (c *Config) defaults(caps backend.Capabilities) error {
 func (c *Config) check(caps backend.Capabilities) error {
 	l := c.Limits
 	for name, n := range map[string]int{
-		"limits.headers": l.Headers, "limits.body": int(l.Body), "limits.metadata": l.Metadata,
-		"limits.renew_batch": l.RenewBatch, "limits.batch": l.Batch, "limits.connections": l.Connections,
-		"limits.streams": l.Streams, "limits.waiters": l.Waiters, "limits.waiters_per_lock": l.WaitersPerLock,
+		"limits.connections": l.Connections, "limits.waiters": l.Waiters, "limits.waiters_per_lock": l.WaitersPerLock,
 		"limits.events": l.Events, "limits.backlog": l.Backlog,
 	} {
 		if n < 0 {

@@ -6,8 +6,6 @@ import (
 	"log/slog"
 	"net/http"
 	"time"
-
-	"github.com/holdfast-io/holdfast/backend"
 )
 
 // RouteInfo is a row of the table, for tests that visit every route.
@@ -32,13 +30,6 @@ func (s *Server) Streams() int {
 	s.hub.mu.Lock()
 	defer s.hub.mu.Unlock()
 	return len(s.hub.subs)
-}
-
-// DefaultLimits returns the limits of a server with the zero Config.
-func DefaultLimits(c backend.Capabilities) Limits {
-	var l Limits
-	l.defaults(c)
-	return l
 }
 
 // Waiting returns the number of requests that wait for locks.

@@ -277,7 +277,7 @@ func (s *Server) readBody(r *request) error {
 		return &refusal{http.StatusUnsupportedMediaType, errors.New("compressed bodies are not accepted")}
 	}
 	// MaxBytesReader needs the writer of net/http to close the connection of a body that is too long.
-	body, err := io.ReadAll(http.MaxBytesReader(r.answer.ResponseWriter, r.Body, s.cfg.Limits.Body))
+	body, err := io.ReadAll(http.MaxBytesReader(r.answer.ResponseWriter, r.Body, maxBody))
 	if err != nil {
 		return bodyError(err)
 	}

@@ -44,8 +44,8 @@ func (s *Server) renewMany(w http.ResponseWriter, r *request) {
 		s.fail(w, r, err)
 		return
 	}
-	if n := len(req.Leases); n == 0 || n > s.cfg.Limits.RenewBatch {
-		s.fail(w, r, invalid("leases", strconv.Itoa(n), fmt.Sprintf("1 to %d", s.cfg.Limits.RenewBatch)))
+	if n := len(req.Leases); n == 0 || n > maxRenewed {
+		s.fail(w, r, invalid("leases", strconv.Itoa(n), fmt.Sprintf("1 to %d", maxRenewed)))
 		return
 	}
 	out := wire.RenewManyResponse{Leases: make([]wire.RenewResult, len(req.Leases))}

@@ -8,30 +8,15 @@ import (
 	"net"
 	"net/http"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
-	"github.com/holdfast-io/holdfast/backend/memlock"
 	"github.com/holdfast-io/holdfast/internal/leasetest"
 	"github.com/holdfast-io/holdfast/internal/wire"
 	"github.com/holdfast-io/holdfast/server"
 )
-
-// The documented defaults.
-func TestDefaultLimits(t *testing.T) {
-	t.Parallel()
-	b := memlock.New()
-	defer b.Close()
-	got := server.DefaultLimits(b.Capabilities())
-	want := server.Limits{
-		Body: 64 << 10, Headers: 16 << 10, Metadata: 1 << 10, Wait: time.Minute, MinTTL: time.Second, MaxTTL: 24 * time.Hour,
-		RenewBatch: 1000, Batch: 256, Connections: 10_000, Streams: 250, Waiters: 4096, WaitersPerLock: 1000, Events: 256,
-		ReadHeaderTimeout: 5 * time.Second, ReadTimeout: 15 * time.Second, IdleTimeout: time.Minute, WriteTimeout: 10 * time.Second, Backlog: 8192,
-	}
-	if got != want {
-		t.Errorf("default limits\n%+v, want\n%+v", got, want)
-	}
-}
 
 func TestBodyLimit(t *testing.T) {
 	t.Parallel()
@@ -52,10 +37,10 @@ func TestBodyLimit(t *testing.T) {
 
 func TestTextLimits(t *testing.T) {
 	t.Parallel()
-	a := start(t, server.Config{Limits: server.Limits{Metadata: 100}})
+	a := start(t, server.Config{})
 	n := func(n int) string { return strings.Repeat("n", n) }
 	for body, status := range map[string]int{
-		`{"note":"` + n(100) + `"}`: 200, `{"note":"` + n(101) + `"}`: 400, `{"owner":"` + n(256) + `"}`: 200, `{"owner":"` + n(257) + `"}`: 400,
+		`{"note":"` + n(1024) + `"}`: 200, `{"note":"` + n(1025) + `"}`: 400, `{"owner":"` + n(256) + `"}`: 200, `{"owner":"` + n(257) + `"}`: 400,
 	} {
 		if got := a.call("POST", lockPath(fmt.Sprint("x", len(body))), body); got.status != status {
 			t.Errorf("%.20s… of %d bytes: status %d, want %d", body, len(body), got.status, status)
@@ -260,7 +245,7 @@ func TestReservedLane(t *testing.T) {
 	const slots, flood = 8, 64
 	a := start(t, server.Config{Limits: server.Limits{Waiters: slots, Events: 1}})
 	a.http.Transport = &http.Transport{MaxIdleConnsPerHost: 2 * flood}
-	g := a.take("x", `{"ttl":"10s"}`)
+	g := a.take("x", `{"ttl":"1m"}`)
 	queue := make([]*later, slots)
 	for i := range queue {
 		queue[i] = a.send("POST", lockPath("x"), `{"wait":"60s"}`)
@@ -270,40 +255,28 @@ func TestReservedLane(t *testing.T) {
 		return err == nil && len(info.Waiters) == len(queue)
 	})
 	ctx, cancel := context.WithCancel(t.Context())
-	refused := make(chan int, flood)
+	var flooding sync.WaitGroup
+	defer flooding.Wait()
+	defer cancel()
+	var refused atomic.Int64
 	for i := range flood {
-		go func() {
-			n := 0
+		flooding.Go(func() {
 			for ctx.Err() == nil {
 				got, err := a.do(ctx, "POST", lockPath(fmt.Sprint("flood", i)), `{"wait":"10s"}`)
 				if err == nil && got.status == 503 && decodeQuietly(got).Type == wire.TypeOverloaded && got.header.Get("Retry-After") != "" {
-					n++
+					refused.Add(1)
 				} else if err == nil && got.status != 200 {
-					n = -1 << 30
+					t.Errorf("%d %s", got.status, got.body)
 				}
 			}
-			refused <- n
-		}()
+		})
 	}
-	// The holder renews. No renewal is rejected, or late on a busy machine.
-	for begun := time.Now(); time.Since(begun) < 6*time.Second; {
-		sent := time.Now()
-		want[wire.RenewResult](a, 200, "PUT", lockPath("x")+"/leases/"+g.Lease, `{"ttl":"10s"}`)
-		want[wire.RenewManyResponse](a, 200, "POST", "/v1/leases/renew", `{"leases":[{"name":"x","lease":"`+g.Lease+`","ttl":"10s"}]}`)
+	for renewals := 0; renewals < 20 || refused.Load() < 10*flood; renewals++ { // no renewal is rejected
+		want[wire.RenewResult](a, 200, "PUT", lockPath("x")+"/leases/"+g.Lease, `{"ttl":"1m"}`)
+		want[wire.RenewManyResponse](a, 200, "POST", "/v1/leases/renew", `{"leases":[{"name":"x","lease":"`+g.Lease+`","ttl":"1m"}]}`)
 		want[wire.Health](a, 200, "GET", "/healthz", "")
-		if took := time.Since(sent); took > 10*time.Second {
-			t.Fatalf("a renewal took %s: the lock would be lost", took)
-		}
 	}
 	cancel()
-	total := 0
-	for range flood {
-		total += <-refused
-	}
-	if total <= 0 {
-		t.Errorf("%d acquires were refused", total)
-	}
-	t.Logf("%d acquires were refused", total)
 	if h := a.inspect("x").Holders; len(h) != 1 || h[0].Lease != g.Lease {
 		t.Errorf("holders %+v", h)
 	}

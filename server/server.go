@@ -215,10 +215,10 @@ func (s *Server) httpServer(ctx context.Context) *http.Server {
 		ReadTimeout:       l.ReadTimeout,
 		IdleTimeout:       l.IdleTimeout,
 		ConnContext:       withConn,
-		MaxHeaderBytes:    l.Headers,
+		MaxHeaderBytes:    maxHeaders,
 		ErrorLog:          slog.NewLogLogger(s.cfg.Logger.Handler(), slog.LevelDebug),
 		Protocols:         &protocols,
-		HTTP2:             &http.HTTP2Config{MaxConcurrentStreams: l.Streams, MaxReadFrameSize: 16 << 10},
+		HTTP2:             &http.HTTP2Config{MaxConcurrentStreams: maxStreams, MaxReadFrameSize: 16 << 10},
 	}
 }
 
