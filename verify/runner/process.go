@@ -5,6 +5,7 @@ package runner
 import (
 	"bufio"
 	"context"
+	"encoding/gob"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -72,15 +73,14 @@ func (p *workerHandle) feed(j job, in io.WriteCloser) {
 // listen passes on the events of the worker until it has ended.
 func (p *workerHandle) listen(out io.Reader, hear func(history.Event)) {
 	in := bufio.NewReaderSize(out, 1<<18)
-	codec := newCodec(p.id)
-	var body []byte
+	codec := gob.NewDecoder(in)
 	for {
-		var err error
-		if body, err = readRecord(in, body); err != nil {
+		var e history.Event
+		if codec.Decode(&e) != nil {
 			_, _ = io.Copy(io.Discard, in) // cut short because the worker died; or it writes garbage, and must not block
 			return
 		}
-		if e, err := codec.decodeRecord(body); err == nil {
+		if e.Check() == nil {
 			p.pass(e, hear)
 		}
 	}

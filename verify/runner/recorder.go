@@ -1,6 +1,8 @@
 package runner
 
 import (
+	"encoding/gob"
+	"fmt"
 	"io"
 	"sync"
 
@@ -16,7 +18,7 @@ type recorder struct {
 	out     io.Writer
 	mu      sync.Mutex
 	written sync.Cond
-	codec   *codec
+	codec   *gob.Encoder // to buf
 	buf     []byte
 	spare   []byte
 	added   int64 // records
@@ -25,8 +27,9 @@ type recorder struct {
 	err     error
 }
 
-func newRecorder(worker string, out io.Writer) *recorder {
-	r := &recorder{out: out, codec: newCodec(worker)}
+func newRecorder(out io.Writer) *recorder {
+	r := &recorder{out: out}
+	r.codec = gob.NewEncoder((*recorderBuffer)(r))
 	r.written.L = &r.mu
 	return r
 }
@@ -64,9 +67,8 @@ func (r *recorder) record(e history.Event) {
 // add adds an event. The first caller writes, also for callers that arrive during its write.
 // When the run does not read any more, the worker learns that from the end of its orders.
 func (r *recorder) add(e *history.Event, wait bool) {
-	var err error
-	if r.buf, err = r.codec.append(r.buf, e); err != nil {
-		r.err = err
+	if err := r.codec.Encode(e); err != nil {
+		r.err = fmt.Errorf("verify: record an event: %w", err)
 	}
 	r.added++
 	mine := r.added
@@ -86,6 +88,14 @@ func (r *recorder) add(e *history.Event, wait bool) {
 		r.writing, r.spare, r.passed, r.err = false, buf, until, err
 		r.written.Broadcast()
 	}
+}
+
+// recorderBuffer appends to the buffer of a recorder.
+type recorderBuffer recorder
+
+func (r *recorderBuffer) Write(p []byte) (int, error) {
+	r.buf = append(r.buf, p...)
+	return len(p), nil
 }
 
 // failed returns why recording has failed, or nil.

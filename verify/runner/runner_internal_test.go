@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"cmp"
 	"context"
+	"encoding/gob"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -198,10 +199,9 @@ func TestWorkerBeginsWithoutABackend(t *testing.T) {
 		_, _ = fmt.Fprintf(orders, "%s\n", job)
 	}()
 	time.AfterFunc(3*time.Second, relay.Heal)
-	first := make([]byte, 1<<10)
-	n, err := said.Read(first)
-	if err != nil || !strings.Contains(string(first[:n]), `"e":"start"`) {
-		t.Fatalf("the worker said %q, %v", first[:n], err)
+	var first history.Event
+	if err := gob.NewDecoder(said).Decode(&first); err != nil || first.Kind != history.KindStart {
+		t.Fatalf("the worker said %+v, %v", first, err)
 	}
 	go func() { _, _ = io.Copy(io.Discard, said) }()
 	_ = orders.Close()

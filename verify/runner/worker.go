@@ -33,7 +33,7 @@ func Worker(ctx context.Context, in io.Reader, out io.Writer) error {
 	if err := json.Unmarshal(lines.Bytes(), &j); err != nil {
 		return fmt.Errorf("verify: the job of a worker: %w", err)
 	}
-	w := newWorker(j, newRecorder(j.Worker, out))
+	w := newWorker(j, newRecorder(out))
 	b, err := openPatiently(ctx, j)
 	if err != nil {
 		return err
