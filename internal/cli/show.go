@@ -62,9 +62,7 @@ func holderOf(h holdfast.Holder) holderOut {
 }
 
 func (a *app) lsCommand() *cobra.Command {
-	var limit int
-	var after string
-	cmd := &cobra.Command{
+	return &cobra.Command{
 		Use:     "ls [PREFIX]",
 		Aliases: []string{"list"},
 		Short:   "List the locks that are held or have waiters",
@@ -79,43 +77,32 @@ func (a *app) lsCommand() *cobra.Command {
 			}
 			defer done()
 			a.tellScope()
-			locks, next, err := listAll(cmd.Context(), c, strings.Join(args, ""), after, limit)
+			locks, err := listAll(cmd.Context(), c, strings.Join(args, ""))
 			if err != nil {
 				return err
 			}
-			return a.printList(locks, next)
+			return a.printList(locks)
 		},
 	}
-	cmd.Flags().IntVar(&limit, "limit", 0, "list at most this many locks (default: all)")
-	cmd.Flags().StringVar(&after, "after", "", "start after this name")
-	return cmd
 }
 
-// listAll reads all pages, up to limit locks if limit is above 0.
-func listAll(ctx context.Context, c *holdfast.Client, prefix, after string, limit int) ([]holdfast.LockInfo, string, error) {
-	if limit < 0 {
-		return nil, "", usageError("limit", "%d: must be 0 or more", limit)
-	}
+// listAll reads all pages, each as large as possible.
+func listAll(ctx context.Context, c *holdfast.Client, prefix string) ([]holdfast.LockInfo, error) {
 	var locks []holdfast.LockInfo
-	for {
-		size := backend.MaxListLimit
-		if limit > 0 {
-			size = min(size, limit-len(locks))
-		}
-		page, err := c.List(ctx, holdfast.ListOptions{Prefix: prefix, After: after, Limit: size})
+	for after := ""; ; {
+		page, err := c.List(ctx, holdfast.ListOptions{Prefix: prefix, After: after, Limit: backend.MaxListLimit})
 		if err != nil {
-			return nil, "", err
+			return nil, err
 		}
 		locks = append(locks, page.Locks...)
-		after = page.Next
-		if after == "" || limit > 0 && len(locks) >= limit {
-			return locks, after, nil
+		if after = page.Next; after == "" {
+			return locks, nil
 		}
 	}
 }
 
 // printList prints locks as a table, or as JSON.
-func (a *app) printList(locks []holdfast.LockInfo, next string) error {
+func (a *app) printList(locks []holdfast.LockInfo) error {
 	if !a.json {
 		return a.printLocks(locks)
 	}
@@ -123,7 +110,7 @@ func (a *app) printList(locks []holdfast.LockInfo, next string) error {
 	for _, l := range locks {
 		out = append(out, lockOf(l))
 	}
-	return a.printJSON(map[string]any{"locks": out, "next": next})
+	return a.printJSON(map[string]any{"locks": out})
 }
 
 func (a *app) printLocks(locks []holdfast.LockInfo) error {
