@@ -48,7 +48,7 @@ func (c *watchedCredentials) ClientHandshake(ctx context.Context, authority stri
 	conn, info, err := c.TransportCredentials.ClientHandshake(ctx, authority, raw)
 	if err != nil {
 		c.by.Tried(authority, err)
-		return nil, nil, err
+		return nil, nil, err //nolint:wrapcheck // gRPC reports it
 	}
 	// With TLS 1.3 the server reports in its first answer that it does not accept the client's certificate.
 	return connect.FirstRead(conn, func(err error) error {

@@ -111,11 +111,9 @@ func NewClient(option rueidis.ClientOption) (rueidis.Client, error) {
 		}
 	}
 	client, err := rueidis.NewClient(option)
-	if err == nil {
-		return client, nil
-	}
-	if client != nil {
+	if err != nil && client != nil {
 		client.Close()
+		client = nil
 	}
-	return nil, err
+	return client, err //nolint:wrapcheck // the caller maps it
 }
