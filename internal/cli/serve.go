@@ -14,7 +14,6 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/coreos/go-systemd/v22/daemon"
 	"github.com/spf13/cobra"
 
 	"github.com/holdfast-io/holdfast/backend"
@@ -124,10 +123,10 @@ func (a *app) serve(ctx context.Context, o serveOptions) error {
 		return errors.Join(&statusError{status: exitError1, err: fmt.Errorf("listen: %w", err)}, b.Close())
 	}
 	a.tellServing(b.Capabilities().Name, folder, shownAddress(ln.Addr(), cfg.TLS != nil))
-	a.notify(daemon.SdNotifyReady) // from here on connections wait in the listener
+	a.notify("READY=1") // from here on connections wait in the listener
 	var beside sync.WaitGroup
 	beside.Go(func() { a.examine(ctx, b) })
-	beside.Go(func() { <-ctx.Done(); a.notify(daemon.SdNotifyStopping) })
+	beside.Go(func() { <-ctx.Done(); a.notify("STOPPING=1") })
 	err = srv.Serve(ctx, ln)
 	stop()
 	beside.Wait()
@@ -151,7 +150,7 @@ func (a *app) examine(ctx context.Context, b backend.Backend) {
 // notify reports a state to the service manager that started this process with NOTIFY_SOCKET, as systemd does
 // with Type=notify. A failure is a warning: systemd ends a service that does not become ready.
 func (a *app) notify(state string) {
-	if _, err := daemon.SdNotify(false, state); err != nil {
+	if err := sdNotify(state); err != nil {
 		a.warn("the service manager was not told %s: %v", state, err)
 	}
 }
