@@ -439,7 +439,7 @@ func away(t *testing.T, note noter) {
 		}
 		note(r.Method, r.Pattern, a.call(r.Method, somePath(r.Pattern), ""))
 	}
-	// The batch itself is refused only by a full limiter, or a server that stops.
+	// The batch itself is refused only by a server that stops.
 	ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
 	defer cancel()
 	if err := a.srv.Close(ctx); err != nil {
