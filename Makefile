@@ -51,7 +51,7 @@ cross: ## compile the command for macOS and the BSDs, and vet on Linux what supe
 	for os in darwin freebsd openbsd netbsd; do \
 		GOOS=$$os $(GO) build -o /dev/null ./cmd/holdfast && GOOS=$$os $(GO) vet ./cmd/holdfast || exit; \
 	done
-	$(GO) vet -tags holdfast_posix ./internal/cli
+	$(GO) vet -tags holdfast_posix ./cmd/holdfast/internal/cli
 
 .PHONY: deps
 deps: ## install what the tests need, if it is missing (apt, as root or with sudo; some is built once, outside of this folder)
@@ -70,7 +70,7 @@ test: deps ## all tests with the race detector, on real servers; pictures of the
 
 .PHONY: image-test
 image-test: ## build the image of deploy/docker with docker, podman or buildah, and run its command (fetches images)
-	HOLDFAST_IMAGE=1 $(GO) test -count=1 -v -run '^TestImage$$' -timeout $(TESTTIMEOUT) ./internal/e2e/deploy
+	HOLDFAST_IMAGE=1 $(GO) test -count=1 -v -run '^TestImage$$' -timeout $(TESTTIMEOUT) ./internal/testkit/e2e/deploy
 
 .PHONY: test-quick
 test-quick: ## tests with -short and without the race detector: while you write, not before a commit
@@ -79,11 +79,11 @@ test-quick: ## tests with -short and without the race detector: while you write,
 
 .PHONY: policy
 policy: ## only the rules about the sources: imports, globals, docs, sizes, modules
-	$(GO) test -short ./internal/policy
+	$(GO) test -short ./internal/testkit/policy
 
 .PHONY: docs
 docs: ## compile and run the Go blocks of README.md and docs, and check the links, the tests and the holdfast commands on all pages
-	$(GO) test -count=1 -run '^Test(PolicyLinks|PolicyNamedTests|Docs|ReadmeProgram)' ./internal/policy ./internal/e2e ./internal/cli
+	$(GO) test -count=1 -run '^Test(PolicyLinks|PolicyNamedTests|Docs|ReadmeProgram)' ./internal/testkit/policy ./internal/testkit/e2e ./cmd/holdfast/internal/cli
 
 .PHONY: bench-build
 bench-build: ## build bin/holdfast-bench, which measures other locks too
@@ -113,7 +113,7 @@ bench-go: deps ## Go benchmarks of the packages (BENCH= a pattern, BENCHTIME=)
 conformance: deps ## every case of the suite on one backend: BACKEND=redis or redislock
 	@test -n '$(BACKEND)' || { echo 'make conformance needs BACKEND=, one of:' $$(cd backend && ls -d *lock) >&2; exit 2; }
 	@test -d 'backend/$(CONFORMANCE)' || { echo 'there is no backend/$(CONFORMANCE); there are:' $$(cd backend && ls -d *lock) >&2; exit 2; }
-	CGO_ENABLED=1 $(GO) test -race -count=1 -v -timeout $(TESTTIMEOUT) $(TESTFLAGS) ./backend/$(CONFORMANCE)/... $(addsuffix /...,$(addprefix ./,$(wildcard internal/e2e/$(CONFORMANCE))))
+	CGO_ENABLED=1 $(GO) test -race -count=1 -v -timeout $(TESTTIMEOUT) $(TESTFLAGS) ./backend/$(CONFORMANCE)/... $(addsuffix /...,$(addprefix ./,$(wildcard internal/testkit/e2e/$(CONFORMANCE))))
 CONFORMANCE = $(patsubst %lock,%,$(BACKEND))lock
 
 .PHONY: fuzz
@@ -124,7 +124,7 @@ fuzz: ## every fuzz target for FUZZTIME each
 mutants: deps ## faults put into our own code, and backends that are broken on purpose: the tests must catch each (BACKEND=)
 	@$(GO) test -list Mutant ./backend/backendtest/... | grep -q '^Test' || { echo 'there is no test of mutants in backend/backendtest' >&2; exit 1; }
 	$(GO) test -count=1 -v -run Mutant -timeout $(TESTTIMEOUT) ./backend/backendtest/...
-	$(GO) run ./internal/mutants $(BACKEND)
+	$(GO) run ./internal/testkit/mutants $(BACKEND)
 
 .PHONY: chaos
 chaos: deps ## the faults of docs/faults.md on every store, one after the other, planned by SEED, in about ten minutes (BACKEND=redis: only that; FOR=20s for each, PROFILE=torture, RATE=8000 acquires per second)
@@ -157,7 +157,7 @@ simulate: ## the client against a backend with seeded faults, in simulated time,
 
 .PHONY: generate
 generate: ## write the generated parts of the documents: the contract, the tables of capabilities and of measurements
-	$(GO) test -count=1 -run '^Test(CapabilityTable|MeasuredTable|ContractComment)$$' ./internal/e2e -update
+	$(GO) test -count=1 -run '^Test(CapabilityTable|MeasuredTable|ContractComment)$$' ./internal/testkit/e2e -update
 
 .PHONY: lint
 lint: ## golangci-lint, in the version that tools/go.mod pins

@@ -16,7 +16,7 @@ import (
 	"github.com/holdfast-io/holdfast/backend"
 	"github.com/holdfast-io/holdfast/backend/memlock"
 	"github.com/holdfast-io/holdfast/internal/bench"
-	"github.com/holdfast-io/holdfast/internal/launch"
+	"github.com/holdfast-io/holdfast/internal/testkit/launch"
 	"github.com/holdfast-io/holdfast/open"
 )
 

@@ -16,12 +16,12 @@ import (
 	"github.com/redis/rueidis/rueidislock"
 
 	"github.com/holdfast-io/holdfast"
-	"github.com/holdfast-io/holdfast/internal/testserver"
+	"github.com/holdfast-io/holdfast/internal/testkit/testserver"
 	"github.com/holdfast-io/holdfast/open"
 )
 
 // docs/coming-from/two-deployments.md has copies of the functions from here to keep: TestDocs of
-// internal/e2e compares them.
+// internal/testkit/e2e compares them.
 
 // oldLock acquires the lock of the library that you leave. The context that it returns ends when
 // that lock is lost. The function that it returns releases the lock.

@@ -9,8 +9,8 @@ import (
 	"sync"
 	"testing"
 
-	"github.com/holdfast-io/holdfast/internal/leasetest"
-	"github.com/holdfast-io/holdfast/internal/testserver"
+	"github.com/holdfast-io/holdfast/internal/testkit/leasetest"
+	"github.com/holdfast-io/holdfast/internal/testkit/testserver"
 )
 
 // A query that is kept open shares no connection with another request: its end could take a release

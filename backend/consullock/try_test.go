@@ -3,8 +3,8 @@ package consullock_test
 import (
 	"testing"
 
-	"github.com/holdfast-io/holdfast/internal/leasetest"
-	"github.com/holdfast-io/holdfast/internal/testserver"
+	"github.com/holdfast-io/holdfast/internal/testkit/leasetest"
+	"github.com/holdfast-io/holdfast/internal/testkit/testserver"
 )
 
 func TestRefusalsAreTrue(t *testing.T) {

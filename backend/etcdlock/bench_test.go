@@ -11,7 +11,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/holdfast-io/holdfast/backend"
-	"github.com/holdfast-io/holdfast/internal/testserver"
+	"github.com/holdfast-io/holdfast/internal/testkit/testserver"
 )
 
 // BenchmarkPairs measures acquire and release, each goroutine on a lock of its own. It compares

@@ -6,8 +6,8 @@ import (
 
 	"github.com/holdfast-io/holdfast/backend"
 	"github.com/holdfast-io/holdfast/backend/backendtest"
-	"github.com/holdfast-io/holdfast/internal/leasetest"
-	"github.com/holdfast-io/holdfast/internal/testserver"
+	"github.com/holdfast-io/holdfast/internal/testkit/leasetest"
+	"github.com/holdfast-io/holdfast/internal/testkit/testserver"
 )
 
 // The role that the page gives to paste is enough for the whole suite. Without reading, or without

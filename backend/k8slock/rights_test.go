@@ -5,8 +5,8 @@ import (
 	"testing"
 
 	"github.com/holdfast-io/holdfast/backend"
-	"github.com/holdfast-io/holdfast/internal/leasetest"
-	"github.com/holdfast-io/holdfast/internal/testserver"
+	"github.com/holdfast-io/holdfast/internal/testkit/leasetest"
+	"github.com/holdfast-io/holdfast/internal/testkit/testserver"
 )
 
 // The Role that the page gives to paste is enough. Without one of its verbs doctor and the first request that

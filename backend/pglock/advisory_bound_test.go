@@ -3,7 +3,7 @@ package pglock_test
 import (
 	"testing"
 
-	"github.com/holdfast-io/holdfast/internal/leasetest"
+	"github.com/holdfast-io/holdfast/internal/testkit/leasetest"
 )
 
 // What every store of locks of a connection survives; package leasetest says what.

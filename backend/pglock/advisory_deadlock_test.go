@@ -10,8 +10,8 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/holdfast-io/holdfast/backend"
-	"github.com/holdfast-io/holdfast/internal/leasetest"
-	"github.com/holdfast-io/holdfast/internal/testserver"
+	"github.com/holdfast-io/holdfast/internal/testkit/leasetest"
+	"github.com/holdfast-io/holdfast/internal/testkit/testserver"
 )
 
 // C5: the server ends a deadlock at the cost of a piece of work which releases leases and tries

@@ -4,7 +4,7 @@ import (
 	"errors"
 	"testing"
 
-	"github.com/holdfast-io/holdfast/internal/leasetest"
+	"github.com/holdfast-io/holdfast/internal/testkit/leasetest"
 )
 
 func FuzzURL(f *testing.F) {

@@ -15,8 +15,8 @@ import (
 
 	"github.com/holdfast-io/holdfast/backend"
 	"github.com/holdfast-io/holdfast/backend/redislock"
-	"github.com/holdfast-io/holdfast/internal/leasetest"
-	"github.com/holdfast-io/holdfast/internal/testserver"
+	"github.com/holdfast-io/holdfast/internal/testkit/leasetest"
+	"github.com/holdfast-io/holdfast/internal/testkit/testserver"
 )
 
 // The server forgets its functions and scripts at any time: no client notices.

@@ -3,20 +3,28 @@ module github.com/holdfast-io/holdfast/cmd/holdfast
 go 1.26.7
 
 require (
-	github.com/holdfast-io/holdfast v0.0.0 // indirect
+	github.com/holdfast-io/holdfast v0.0.0
 	github.com/holdfast-io/holdfast/backend/consullock v0.0.0 // indirect
 	github.com/holdfast-io/holdfast/backend/etcdlock v0.0.0 // indirect
 	github.com/holdfast-io/holdfast/backend/k8slock v0.0.0 // indirect
 	github.com/holdfast-io/holdfast/backend/mysqllock v0.0.0 // indirect
 	github.com/holdfast-io/holdfast/backend/pglock v0.0.0 // indirect
 	github.com/holdfast-io/holdfast/backend/redislock v0.0.0 // indirect
-	github.com/holdfast-io/holdfast/backend/sqlitelock v0.0.0 // indirect
+	github.com/holdfast-io/holdfast/backend/sqlitelock v0.0.0
 	github.com/holdfast-io/holdfast/backend/zklock v0.0.0 // indirect
-	github.com/holdfast-io/holdfast/internal/cli v0.0.0
-	github.com/holdfast-io/holdfast/observe v0.0.0 // indirect
-	github.com/holdfast-io/holdfast/open v0.0.0 // indirect
-	github.com/holdfast-io/holdfast/server v0.0.0 // indirect
-	github.com/holdfast-io/holdfast/verify v0.0.0 // indirect
+	github.com/holdfast-io/holdfast/observe v0.0.0
+	github.com/holdfast-io/holdfast/open v0.0.0
+	github.com/holdfast-io/holdfast/server v0.0.0
+	github.com/holdfast-io/holdfast/verify v0.0.0
+)
+
+require (
+	github.com/coreos/go-oidc/v3 v3.21.0
+	github.com/coreos/go-systemd/v22 v22.7.0
+	github.com/spf13/cobra v1.10.2
+	github.com/spf13/pflag v1.0.10
+	golang.org/x/sys v0.49.0
+	golang.org/x/term v0.47.0
 )
 
 require (
@@ -25,9 +33,7 @@ require (
 	github.com/armon/go-metrics v0.4.1 // indirect
 	github.com/beorn7/perks v1.0.1 // indirect
 	github.com/cespare/xxhash/v2 v2.3.0 // indirect
-	github.com/coreos/go-oidc/v3 v3.21.0 // indirect
 	github.com/coreos/go-semver v0.3.1 // indirect
-	github.com/coreos/go-systemd/v22 v22.7.0 // indirect
 	github.com/davecgh/go-spew v1.1.2-0.20180830191138-d8f796af33cc // indirect
 	github.com/dustin/go-humanize v1.0.1 // indirect
 	github.com/fatih/color v1.19.0 // indirect
@@ -69,8 +75,6 @@ require (
 	github.com/prometheus/procfs v0.22.0 // indirect
 	github.com/redis/rueidis v1.0.79 // indirect
 	github.com/remyoudompheng/bigfft v0.0.0-20230129092748-24d4a6f8daec // indirect
-	github.com/spf13/cobra v1.10.2 // indirect
-	github.com/spf13/pflag v1.0.10 // indirect
 	github.com/x448/float16 v0.8.4 // indirect
 	go.etcd.io/etcd/api/v3 v3.7.3 // indirect
 	go.etcd.io/etcd/client/pkg/v3 v3.7.3 // indirect
@@ -83,8 +87,6 @@ require (
 	golang.org/x/net v0.61.0 // indirect
 	golang.org/x/oauth2 v0.37.0 // indirect
 	golang.org/x/sync v0.24.0 // indirect
-	golang.org/x/sys v0.49.0 // indirect
-	golang.org/x/term v0.47.0 // indirect
 	golang.org/x/text v0.43.0 // indirect
 	golang.org/x/time v0.15.0 // indirect
 	google.golang.org/genproto/googleapis/api v0.0.0-20260817212433-ac3dfec99bb1 // indirect
@@ -117,7 +119,6 @@ replace (
 	github.com/holdfast-io/holdfast/backend/redislock => ../../backend/redislock
 	github.com/holdfast-io/holdfast/backend/sqlitelock => ../../backend/sqlitelock
 	github.com/holdfast-io/holdfast/backend/zklock => ../../backend/zklock
-	github.com/holdfast-io/holdfast/internal/cli => ../../internal/cli
 	github.com/holdfast-io/holdfast/observe => ../../observe
 	github.com/holdfast-io/holdfast/open => ../../open
 	github.com/holdfast-io/holdfast/server => ../../server

@@ -5,7 +5,7 @@ import (
 	"context"
 	"os"
 
-	"github.com/holdfast-io/holdfast/internal/cli"
+	"github.com/holdfast-io/holdfast/cmd/holdfast/internal/cli"
 )
 
 func main() {

@@ -21,8 +21,8 @@ import (
 
 	"github.com/holdfast-io/holdfast"
 	orders "github.com/holdfast-io/holdfast/examples/orders"
-	"github.com/holdfast-io/holdfast/internal/leaktest"
-	"github.com/holdfast-io/holdfast/internal/testserver"
+	"github.com/holdfast-io/holdfast/internal/testkit/leaktest"
+	"github.com/holdfast-io/holdfast/internal/testkit/testserver"
 	"github.com/holdfast-io/holdfast/open"
 )
 

@@ -18,7 +18,7 @@ import (
 	"github.com/holdfast-io/holdfast/examples/recipes"
 	"github.com/holdfast-io/holdfast/fence"
 	"github.com/holdfast-io/holdfast/fence/sqlfence"
-	"github.com/holdfast-io/holdfast/internal/testserver"
+	"github.com/holdfast-io/holdfast/internal/testkit/testserver"
 )
 
 // clients are the clients of n machines, on a real Redis.

@@ -18,7 +18,7 @@ import (
 	"time"
 
 	"github.com/holdfast-io/holdfast/examples/redlock-services/internal/services"
-	"github.com/holdfast-io/holdfast/internal/testserver"
+	"github.com/holdfast-io/holdfast/internal/testkit/testserver"
 )
 
 // programEnv makes this binary the program, with the arguments of the test.

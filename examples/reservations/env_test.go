@@ -18,8 +18,8 @@ import (
 
 	"github.com/holdfast-io/holdfast"
 	reservations "github.com/holdfast-io/holdfast/examples/reservations"
-	"github.com/holdfast-io/holdfast/internal/leaktest"
-	"github.com/holdfast-io/holdfast/internal/testserver"
+	"github.com/holdfast-io/holdfast/internal/testkit/leaktest"
+	"github.com/holdfast-io/holdfast/internal/testkit/testserver"
 	"github.com/holdfast-io/holdfast/open"
 )
 

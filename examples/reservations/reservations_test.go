@@ -14,7 +14,7 @@ import (
 
 	"github.com/holdfast-io/holdfast"
 	reservations "github.com/holdfast-io/holdfast/examples/reservations"
-	"github.com/holdfast-io/holdfast/internal/testserver"
+	"github.com/holdfast-io/holdfast/internal/testkit/testserver"
 )
 
 const twoHours = 2 * time.Hour

@@ -21,8 +21,8 @@ import (
 	_ "github.com/jackc/pgx/v5/stdlib"
 
 	tables "github.com/holdfast-io/holdfast/examples/tables"
-	"github.com/holdfast-io/holdfast/internal/leaktest"
-	"github.com/holdfast-io/holdfast/internal/testserver"
+	"github.com/holdfast-io/holdfast/internal/testkit/leaktest"
+	"github.com/holdfast-io/holdfast/internal/testkit/testserver"
 )
 
 // serviceEnv makes this binary the service, with the arguments of the test.

@@ -6,12 +6,12 @@ import (
 
 	"github.com/holdfast-io/holdfast/fence"
 	"github.com/holdfast-io/holdfast/fence/sqlfence"
-	"github.com/holdfast-io/holdfast/internal/leaktest"
+	"github.com/holdfast-io/holdfast/internal/testkit/leaktest"
 )
 
 func TestMain(m *testing.M) { leaktest.Main(m) }
 
-// What needs a database is tested in internal/e2e/sqlfence.
+// What needs a database is tested in internal/testkit/e2e/sqlfence.
 func TestBadInput(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {

@@ -11,7 +11,7 @@ import (
 	"time"
 
 	"github.com/holdfast-io/holdfast/internal/chaos"
-	"github.com/holdfast-io/holdfast/internal/leaktest"
+	"github.com/holdfast-io/holdfast/internal/testkit/leaktest"
 )
 
 // patience bounds every wait for something that must happen; quiet is how long a test watches

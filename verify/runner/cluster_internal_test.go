@@ -17,10 +17,10 @@ import (
 	"time"
 
 	"github.com/holdfast-io/holdfast"
-	"github.com/holdfast-io/holdfast/internal/launch"
 	"github.com/holdfast-io/holdfast/internal/retry"
-	"github.com/holdfast-io/holdfast/internal/shim"
-	"github.com/holdfast-io/holdfast/internal/testserver"
+	"github.com/holdfast-io/holdfast/internal/testkit/launch"
+	"github.com/holdfast-io/holdfast/internal/testkit/shim"
+	"github.com/holdfast-io/holdfast/internal/testkit/testserver"
 	"github.com/holdfast-io/holdfast/open"
 	"github.com/holdfast-io/holdfast/verify/history"
 )

@@ -12,8 +12,8 @@ import (
 
 	"github.com/holdfast-io/holdfast/backend/redislock/redisfence"
 	"github.com/holdfast-io/holdfast/fence"
-	"github.com/holdfast-io/holdfast/internal/leaktest"
-	"github.com/holdfast-io/holdfast/internal/testserver"
+	"github.com/holdfast-io/holdfast/internal/testkit/leaktest"
+	"github.com/holdfast-io/holdfast/internal/testkit/testserver"
 )
 
 func TestMain(m *testing.M) { leaktest.Main(m) }

@@ -4,7 +4,7 @@ import (
 	"fmt"
 	"testing"
 
-	"github.com/holdfast-io/holdfast/internal/leasetest"
+	"github.com/holdfast-io/holdfast/internal/testkit/leasetest"
 )
 
 // The token protocol as a small specification, checked over all its states: three nodes, two

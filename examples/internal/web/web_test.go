@@ -12,7 +12,7 @@ import (
 	"time"
 
 	"github.com/holdfast-io/holdfast/examples/internal/web"
-	"github.com/holdfast-io/holdfast/internal/leaktest"
+	"github.com/holdfast-io/holdfast/internal/testkit/leaktest"
 )
 
 func TestMain(m *testing.M) { leaktest.Main(m) }

@@ -19,7 +19,7 @@ import (
 	"github.com/holdfast-io/holdfast/backend/redislock/redlock"
 	"github.com/holdfast-io/holdfast/examples/redlock-services/internal/services"
 	"github.com/holdfast-io/holdfast/fence"
-	"github.com/holdfast-io/holdfast/internal/testserver"
+	"github.com/holdfast-io/holdfast/internal/testkit/testserver"
 )
 
 // longTTL is so long that no instance renews, and so learns of a loss, while a test runs: as if it were stopped.

@@ -1,0 +1,352 @@
+package e2e_test
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/holdfast-io/holdfast"
+	"github.com/holdfast-io/holdfast/internal/testkit/testserver"
+	"github.com/holdfast-io/holdfast/open"
+)
+
+const partitionTTL = 15 * time.Second // a renewal is in time on a machine that stands still for a while
+
+// ensemble is a cluster of which one server leads, as its clients and its operator see it.
+type ensemble struct {
+	urls      []string // of each server alone
+	processes []*testserver.Process
+	leader    func(t *testing.T) int // -1: there is none
+	cut       func(server int)       // nil: it can only be stopped
+	heal      func()
+}
+
+func ensembles() map[string]func(t *testing.T) *ensemble {
+	return map[string]func(t *testing.T) *ensemble{
+		"etcd": func(t *testing.T) *ensemble {
+			t.Helper()
+			e, members := etcdOfThree(t)
+			for _, m := range members {
+				e.urls = append(e.urls, "etcd://"+m.Addr())
+			}
+			return e
+		},
+		// An API server beside each member of etcd, which talks to that one alone.
+		"kubernetes": func(t *testing.T) *ensemble {
+			t.Helper()
+			e, members := etcdOfThree(t)
+			for _, m := range members {
+				s := testserver.KubernetesOn(t, m)
+				e.urls = append(e.urls, "kubernetes://default?kubeconfig="+s.Kubeconfig(s.Addr()))
+			}
+			return e
+		},
+		"zookeeper": func(t *testing.T) *ensemble {
+			t.Helper()
+			servers := testserver.StartZooKeeper(t, 3)
+			e := &ensemble{}
+			for _, s := range servers {
+				e.urls, e.processes = append(e.urls, "zookeeper://"+s.Addr()+"?tick=500ms&max_session="+testserver.ZooKeeperMaxSession.String()), append(e.processes, s.Process())
+			}
+			e.leader = leading(servers)
+			return e
+		},
+		"consul": func(t *testing.T) *ensemble {
+			t.Helper()
+			servers := testserver.StartConsul(t, 3)
+			e := &ensemble{}
+			for _, s := range servers {
+				e.urls, e.processes = append(e.urls, "consul://"+s.Addr()+"?min_ttl=500ms"), append(e.processes, s.Process())
+			}
+			e.leader = leading(servers)
+			return e
+		},
+	}
+}
+
+// etcdOfThree is an etcd whose members can be cut off from each other.
+func etcdOfThree(t *testing.T) (*ensemble, []*testserver.Etcd) {
+	t.Helper()
+	b := newBoard(t)
+	var peers []string
+	members := testserver.StartEtcd(t, testserver.EtcdOptions{Members: 3, Tick: 100, NoFsync: true, Reach: func(listens string) string {
+		peers = append(peers, listens)
+		return b.reach(listens)
+	}})
+	e := &ensemble{cut: func(i int) { b.cut(members[i].Process().Pid(), peers[i]) }, heal: b.heal}
+	for _, m := range members {
+		e.processes = append(e.processes, m.Process())
+	}
+	e.leader = leading(members)
+	return e, members
+}
+
+// leading finds the server that reports that it leads.
+func leading[S interface{ Leads() bool }](servers []S) func(t *testing.T) int {
+	return func(*testing.T) int {
+		for i, s := range servers {
+			if s.Leads() {
+				return i
+			}
+		}
+		return -1
+	}
+}
+
+func (e *ensemble) client(t *testing.T, server int) *holdfast.Client {
+	t.Helper()
+	b, err := open.URL(t.Context(), e.urls[server], open.Options{})
+	return client(t, opened(t, b, err), holdfast.Config{TTL: partitionTTL, Timeout: partitionTTL, Owner: e.urls[server]})
+}
+
+// sides finds the leader, and returns a client of the leader alone and one of another server.
+func (e *ensemble) sides(t *testing.T) (int, *holdfast.Client, *holdfast.Client) {
+	t.Helper()
+	tick := time.NewTicker(50 * time.Millisecond)
+	defer tick.Stop()
+	for end := time.Now().Add(time.Minute); ; <-tick.C {
+		if n := e.leader(t); n >= 0 {
+			return n, e.client(t, n), e.client(t, (n+1)%len(e.urls))
+		}
+		if time.Now().After(end) {
+			t.Fatal("no candidate leads")
+		}
+	}
+}
+
+// F15, F16: the leader is cut off from the others, and not from a client that holds a lock. The
+// holder is told at its deadline, and the minority grants it nothing. The next waiter has the
+// lock from the majority after that, with a greater token; and when the leader is back, both
+// sides see the same. etcd is cut; the others are stopped, which is the same for every server
+// except the leader itself: it resumes and believes that it still leads.
+func TestLeaderCutOff(t *testing.T) {
+	t.Parallel()
+	gate := make(chan struct{}, 1) // three servers each
+	for name, start := range ensembles() {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			gate <- struct{}{}
+			defer func() { <-gate }()
+			e := start(t)
+			n, minority, majority := e.sides(t)
+			lock, err := minority.Acquire(t.Context(), "n")
+			if err != nil {
+				t.Fatal(err)
+			}
+			got := waitFor(t, majority, "n")
+			renewed(t, lock)
+			lag := lateness(t)
+			if e.cut != nil {
+				e.cut(n)
+			} else {
+				e.processes[n].Stop()
+			}
+			told(t, lock, lag)
+			ended := time.Now()
+			r := <-got
+			if r.err != nil {
+				t.Fatal(r.err)
+			}
+			if knew := knewBy(lock, ended); r.at.Before(knew) || r.lock.Token() <= lock.Token() {
+				t.Errorf("granted at %s with token %d; the holder knew at %s, and had %d", r.at, r.lock.Token(), knew, lock.Token())
+			}
+			for _, name := range []string{"n", "free"} { // a minority grants nothing
+				ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+				if l, err := minority.TryAcquire(ctx, name); err == nil {
+					t.Errorf("the minority grants %q with token %d", name, l.Token())
+				}
+				cancel()
+			}
+			if e.cut != nil {
+				e.heal()
+			} else {
+				e.processes[n].Cont()
+			}
+			handBack(t, minority, r.lock)
+		})
+	}
+}
+
+// F16, from the other side: the leader lives and reaches the holder, and all others are gone.
+// The leader cannot know what they do, so its answers are worth nothing: the holder is told.
+func TestFollowersGone(t *testing.T) {
+	t.Parallel()
+	gate := make(chan struct{}, 1)
+	for name, start := range ensembles() {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			gate <- struct{}{}
+			defer func() { <-gate }()
+			e := start(t)
+			n, minority, majority := e.sides(t)
+			lock, err := minority.Acquire(t.Context(), "n")
+			if err != nil {
+				t.Fatal(err)
+			}
+			renewed(t, lock)
+			lag := lateness(t)
+			others := func(do func(*testserver.Process)) {
+				for i, p := range e.processes {
+					if i != n {
+						do(p)
+					}
+				}
+			}
+			others((*testserver.Process).Stop)
+			told(t, lock, lag)
+			if l, err := minority.TryAcquire(t.Context(), "free"); err == nil {
+				t.Errorf("the leader alone grants a lock with token %d", l.Token())
+			}
+			others((*testserver.Process).Cont)
+			r := <-waitFor(t, majority, "n")
+			if r.err != nil || r.lock.Token() <= lock.Token() {
+				t.Fatalf("after all were back: %+v", r)
+			}
+			handBack(t, minority, r.lock)
+		})
+	}
+}
+
+// F17: the servers are lost one by one, until there are none, and come back in another order.
+// No client is granted what another holds, and a waiter has the lock in the end.
+func TestSwizzle(t *testing.T) {
+	t.Parallel()
+	gate := make(chan struct{}, 1)
+	for name, start := range ensembles() {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			gate <- struct{}{}
+			defer func() { <-gate }()
+			e := start(t)
+			_, one, other := e.sides(t)
+			var mu sync.Mutex
+			var last uint64
+			var holder *holdfast.Lock
+			counted := func(ctx context.Context, lock *holdfast.Lock) error {
+				mu.Lock()
+				if holder != nil && holder.Err() == nil && lock.Err() == nil {
+					t.Errorf("token %d is held while %d is", lock.Token(), holder.Token())
+				}
+				if token := uint64(lock.Token()); token <= last {
+					t.Errorf("token %d after %d", token, last)
+				} else {
+					last = token
+				}
+				holder = lock
+				mu.Unlock()
+				const work = 5 * time.Millisecond
+				select {
+				case <-time.After(work):
+				case <-ctx.Done():
+				}
+				mu.Lock()
+				defer mu.Unlock()
+				if holder == lock {
+					holder = nil
+				}
+				return ctx.Err()
+			}
+			stop, cancel := context.WithCancel(t.Context())
+			var work sync.WaitGroup
+			for _, c := range []*holdfast.Client{one, other} {
+				work.Go(func() {
+					for stop.Err() == nil {
+						if err := c.Do(stop, "n", counted); err != nil && stop.Err() == nil && !errors.Is(err, holdfast.ErrUnavailable) && !errors.Is(err, holdfast.ErrLost) {
+							t.Error(err)
+						}
+					}
+				})
+			}
+			for _, round := range [][2][3]int{{{0, 1, 2}, {1, 0, 2}}, {{2, 0, 1}, {0, 2, 1}}} {
+				for _, i := range round[0] {
+					e.processes[i].Stop()
+				}
+				for _, i := range round[1] {
+					e.processes[i].Cont()
+				}
+				mu.Lock()
+				before := last
+				mu.Unlock()
+				until(t, "a grant after all were back", func() bool {
+					mu.Lock()
+					defer mu.Unlock()
+					return last > before
+				})
+			}
+			cancel()
+			work.Wait()
+		})
+	}
+}
+
+type had struct {
+	lock *holdfast.Lock
+	at   time.Time
+	err  error
+}
+
+// waitFor waits for a lock as long as it takes.
+func waitFor(t *testing.T, c *holdfast.Client, name string) <-chan had {
+	t.Helper()
+	got := make(chan had, 1)
+	go func() {
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(t.Context()), 2*time.Minute)
+		defer cancel()
+		l, err := c.Acquire(ctx, name)
+		got <- had{l, time.Now(), err}
+	}()
+	return got
+}
+
+// told waits for the end of the holder's context, which ends at its deadline.
+func told(t *testing.T, lock *holdfast.Lock, lag func() time.Duration) {
+	t.Helper()
+	select {
+	case <-lock.Context().Done():
+	case <-time.After(2 * time.Minute):
+		t.Fatal("the holder is not told")
+	}
+	inTime(t, lock, time.Now(), lag)
+	if err := lock.Err(); !errors.Is(err, holdfast.ErrLost) {
+		t.Errorf("the holder has %v", err)
+	}
+}
+
+// handBack has a client request a lock that another holds and then releases.
+func handBack(t *testing.T, c *holdfast.Client, held *holdfast.Lock) {
+	t.Helper()
+	got := waitFor(t, c, held.Name())
+	until(t, "it waits, and does not have it", func() bool {
+		select {
+		case r := <-got:
+			t.Fatalf("it has what another has: %+v", r)
+		default:
+		}
+		info, err := c.Inspect(t.Context(), held.Name())
+		return err == nil && len(info.Holders) == 1 && info.Holders[0].Token == held.Token() && len(info.Waiters) == 1
+	})
+	if err := held.Release(t.Context()); err != nil {
+		t.Error(err)
+	}
+	r := <-got
+	if r.err != nil || r.lock.Token() <= held.Token() {
+		t.Fatalf("after the release: %+v", r)
+	}
+	if err := r.lock.Release(t.Context()); err != nil && !strings.Contains(err.Error(), "unavailable") {
+		t.Error(err)
+	}
+}
+
+func until(t *testing.T, what string, ok func() bool) {
+	t.Helper()
+	tick := time.NewTicker(50 * time.Millisecond)
+	defer tick.Stop()
+	for end := time.Now().Add(2 * time.Minute); !ok(); <-tick.C {
+		if time.Now().After(end) {
+			t.Fatalf("not within two minutes: %s", what)
+		}
+	}
+}

@@ -1,0 +1,242 @@
+package e2e_test
+
+import (
+	"errors"
+	"runtime"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/holdfast-io/holdfast"
+	"github.com/holdfast-io/holdfast/backend"
+	"github.com/holdfast-io/holdfast/backend/consullock"
+	"github.com/holdfast-io/holdfast/backend/etcdlock"
+	"github.com/holdfast-io/holdfast/backend/k8slock"
+	"github.com/holdfast-io/holdfast/backend/mysqllock"
+	"github.com/holdfast-io/holdfast/backend/pglock"
+	"github.com/holdfast-io/holdfast/backend/redislock"
+	"github.com/holdfast-io/holdfast/backend/redislock/redlock"
+	"github.com/holdfast-io/holdfast/backend/remotelock"
+	"github.com/holdfast-io/holdfast/internal/testkit/leasetest"
+	"github.com/holdfast-io/holdfast/internal/testkit/testserver"
+)
+
+// stores are servers that can be killed and started again with their data.
+func stores() map[string]func(t *testing.T) (func(t *testing.T) backend.Backend, func()) {
+	return map[string]func(t *testing.T) (func(t *testing.T) backend.Backend, func()){
+		"redis": func(t *testing.T) (func(t *testing.T) backend.Backend, func()) {
+			t.Helper()
+			s := testserver.Redis(t)
+			open := func(t *testing.T) backend.Backend {
+				t.Helper()
+				b, err := redislock.Open(t.Context(), "redis://"+s.Addr(), redislock.Config{Quarantine: redislock.NoQuarantine})
+				return opened(t, b, err)
+			}
+			return open, func() { s.Kill(); s.Restart() }
+		},
+		"redlock": func(t *testing.T) (func(t *testing.T) backend.Backend, func()) {
+			t.Helper()
+			nodes := testserver.RedisNodes(t, redlock.MinNodes)
+			open := func(t *testing.T) backend.Backend {
+				t.Helper()
+				b, err := redlock.Open(t.Context(), "redlock://"+testserver.RedisAddrs(nodes)+"?quarantine=off&timeout=10s", redlock.Config{})
+				return opened(t, b, err)
+			}
+			return open, func() {
+				for _, s := range nodes {
+					s.Restart()
+				}
+			}
+		},
+		"etcd": func(t *testing.T) (func(t *testing.T) backend.Backend, func()) {
+			t.Helper()
+			s := testserver.StartEtcd(t, testserver.EtcdOptions{})[0]
+			open := func(t *testing.T) backend.Backend {
+				t.Helper()
+				b, err := etcdlock.Open(t.Context(), "etcd://"+s.Addr(), etcdlock.Config{})
+				return opened(t, b, err)
+			}
+			return open, func() { s.Kill(); s.Restart() }
+		},
+		"consul": func(t *testing.T) (func(t *testing.T) backend.Backend, func()) {
+			t.Helper()
+			s := testserver.StartConsul(t, 1)[0]
+			open := func(t *testing.T) backend.Backend {
+				t.Helper()
+				b, err := consullock.Open(t.Context(), "consul://"+s.Addr(), consullock.Config{})
+				return opened(t, b, err)
+			}
+			return open, s.Restart
+		},
+		"kubernetes": func(t *testing.T) (func(t *testing.T) backend.Backend, func()) {
+			t.Helper()
+			s := testserver.Kubernetes(t)
+			config := s.Kubeconfig(s.Addr())
+			open := func(t *testing.T) backend.Backend {
+				t.Helper()
+				b, err := k8slock.Open(t.Context(), "kubernetes://default?kubeconfig="+config, k8slock.Config{})
+				return opened(t, b, err)
+			}
+			return open, s.Restart
+		},
+		"holdfast": func(t *testing.T) (func(t *testing.T) backend.Backend, func()) {
+			t.Helper()
+			s := testserver.StartHoldfast(t)
+			open := func(t *testing.T) backend.Backend {
+				t.Helper()
+				b, err := remotelock.Open(t.Context(), s.URL, remotelock.Config{})
+				return opened(t, b, err)
+			}
+			return open, s.Restart
+		},
+		"postgres": func(t *testing.T) (func(t *testing.T) backend.Backend, func()) {
+			t.Helper()
+			s := testserver.Postgres(t)
+			open := func(t *testing.T) backend.Backend {
+				t.Helper()
+				b, err := pglock.Open(t.Context(), s.URL(), pglock.Config{})
+				return opened(t, b, err)
+			}
+			return open, s.Restart
+		},
+		"mysql": func(t *testing.T) (func(t *testing.T) backend.Backend, func()) {
+			t.Helper()
+			s := testserver.MariaDB(t)
+			open := func(t *testing.T) backend.Backend {
+				t.Helper()
+				b, err := mysqllock.Open(t.Context(), s.URL(), mysqllock.Config{})
+				return opened(t, b, err)
+			}
+			return open, s.Restart
+		},
+	}
+}
+
+func opened(t *testing.T, b backend.Backend, err error) backend.Backend {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = b.Close() })
+	return b
+}
+
+// restartTTL is the TTL of leases that outlive a restart of the store.
+func restartTTL(store string) time.Duration {
+	if store == "redlock" {
+		return redlock.DefaultMaxTTL
+	}
+	return 4 * time.Minute // the start of a server may take the half of it on a busy machine
+}
+
+// F9: the store is killed with -9 and started again. Leases and tokens are as they were, and a
+// waiter continues to wait, and is granted the lock.
+func TestStoreKilled(t *testing.T) {
+	t.Parallel()
+	for name, start := range stores() {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			open, restart := start(t)
+			ttl := restartTTL(name)
+			a := client(t, open(t), holdfast.Config{TTL: ttl, Timeout: leasetest.Patience, Owner: "a"})
+			b := client(t, open(t), holdfast.Config{TTL: ttl, Timeout: leasetest.Patience, Owner: "b"})
+			lock, err := a.Acquire(t.Context(), "n")
+			if err != nil {
+				t.Fatal(err)
+			}
+			type result struct {
+				lock *holdfast.Lock
+				err  error
+			}
+			got := make(chan result, 1)
+			go func() {
+				l, err := b.Acquire(t.Context(), "n")
+				got <- result{l, err}
+			}()
+			if name != "redlock" { // its nodes do not know who waits
+				awaitWaiters(t, a, "n", 1)
+			}
+			restart()
+			info, err := a.Inspect(t.Context(), "n")
+			if err != nil || len(info.Holders) != 1 || info.Holders[0].Token != lock.Token() || info.Holders[0].Lease != lock.Lease().ID {
+				t.Fatalf("after the restart: %+v, %v", info, err)
+			}
+			if err := lock.Extend(t.Context(), ttl); err != nil {
+				t.Fatalf("renew after the restart: %v", err)
+			}
+			select {
+			case r := <-got:
+				t.Fatalf("granted while held: %+v", r)
+			default:
+			}
+			if err := lock.Release(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			r := <-got
+			if r.err != nil || r.lock.Token() <= lock.Token() {
+				t.Fatalf("the waiter got %+v", r)
+			}
+			if err := r.lock.Release(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+		})
+	}
+}
+
+func awaitWaiters(t *testing.T, c *holdfast.Client, name string, n int) {
+	t.Helper()
+	tick := time.NewTicker(10 * time.Millisecond)
+	defer tick.Stop()
+	for {
+		info, err := c.Inspect(t.Context(), name)
+		if err == nil && len(info.Waiters) == n {
+			return
+		}
+		select {
+		case <-tick.C:
+		case <-t.Context().Done():
+			t.Fatalf("%d waiters: %v", len(info.Waiters), err)
+		}
+	}
+}
+
+// Many clients count, protected only by the lock: the count is exact on every store, also while
+// it is killed and started again during the test.
+func TestCountIsExact(t *testing.T) {
+	t.Parallel()
+	for name, start := range stores() {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			open, restart := start(t)
+			const clients, goroutines, rounds = 4, 8, 25
+			var count atomic.Int64 // read, then written: only the lock makes it exact
+			var wg sync.WaitGroup
+			for range clients {
+				c := client(t, open(t), holdfast.Config{TTL: restartTTL(name)})
+				for range goroutines {
+					wg.Go(func() {
+						for range rounds {
+							lock, err := c.Acquire(t.Context(), "counter")
+							if err != nil {
+								t.Error(err)
+								return
+							}
+							n := count.Load()
+							runtime.Gosched()
+							count.Store(n + 1)
+							if err := lock.Release(t.Context()); err != nil && !errors.Is(err, holdfast.ErrUnavailable) {
+								t.Error(err)
+							}
+						}
+					})
+				}
+			}
+			restart()
+			wg.Wait()
+			if n := count.Load(); n != clients*goroutines*rounds {
+				t.Errorf("count %d, want %d", n, clients*goroutines*rounds)
+			}
+		})
+	}
+}
