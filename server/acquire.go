@@ -172,8 +172,11 @@ func (s *Server) stillMay(r *request, a ask, c *claim) error {
 		return nil
 	}
 	s.identifyAgain(r)
+	if errors.Is(r.unknown, ErrExpired) {
+		r.unknown = nil // the principal is known, and may have lost its right
+	}
 	err := s.authorize(r, Action{Verb: Acquire, Name: a.name})
-	if _, refused := errors.AsType[*refusal](err); !refused || errors.Is(err, ErrExpired) {
+	if _, refused := errors.AsType[*refusal](err); !refused {
 		return nil
 	}
 	s.giveBack(a, c)

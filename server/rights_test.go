@@ -118,25 +118,30 @@ func TestLeaseIDsOfOthersAreNotTold(t *testing.T) {
 // A waiter whose right or token is withdrawn while it waits is refused, and the lock is free again.
 func TestRightEndsWhileWaiting(t *testing.T) {
 	t.Parallel()
-	for status, reason := range map[int]error{
-		403: errors.New("not any more"),
-		401: fmt.Errorf("%w: the token is that of no principal", server.ErrUnauthenticated),
-		200: fmt.Errorf("the token is not valid: %w", server.ErrExpired), // the next request has a newer one
+	expired, noRight := fmt.Errorf("the token is not valid: %w", server.ErrExpired), errors.New("not any more")
+	for what, c := range map[string]struct {
+		identity, right error
+		status          int
+	}{
+		"right":           {nil, noRight, 403},
+		"token":           {fmt.Errorf("%w: the token is that of no principal", server.ErrUnauthenticated), nil, 401},
+		"time":            {expired, nil, 200}, // the next request has a newer token
+		"time, and right": {expired, noRight, 403},
 	} {
 		for name, id := range map[string]string{"made by the server": "", "made by the client": "a-lease-of-my-own"} {
-			t.Run(fmt.Sprintf("%d, %s", status, name), func(t *testing.T) {
+			t.Run(what+", "+name, func(t *testing.T) {
 				t.Parallel()
 				var withdrawn atomic.Bool
 				ends := func(who string) bool { return withdrawn.Load() && who == "alice" }
 				a := start(t, server.Config{Identify: func(r *http.Request) (string, error) {
 					who, _ := caller(r)
-					if ends(who) && status != http.StatusForbidden {
-						return "", reason
+					if ends(who) && c.identity != nil {
+						return "", c.identity
 					}
 					return who, nil
 				}, Authorize: func(who string, act server.Action) error {
-					if ends(who) {
-						return reason
+					if ends(who) && c.right != nil {
+						return c.right
 					}
 					return identified(who, act)
 				}})
@@ -148,10 +153,10 @@ func TestRightEndsWhileWaiting(t *testing.T) {
 					t.Fatalf("release: %d %s", got.status, got.body)
 				}
 				got := next.get(t)
-				if got.status != status {
+				if got.status != c.status {
 					t.Fatalf("the waiter got %d %s", got.status, got.body)
 				}
-				if status == 200 {
+				if c.status == 200 {
 					withdrawn.Store(false) // its newer token
 					lease := decode[wire.Grant](t, got).Lease
 					if got := a.call("DELETE", lockPath("x")+"/leases/"+lease, "", "Authorization", "alice"); got.status != 204 {
