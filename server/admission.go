@@ -41,8 +41,11 @@ type lane struct {
 type admission struct {
 	// acquires bounds those that the backend decides on without a wait.
 	acquires *lane
-	// others is for reads, breaks, and releases of leases that are not known here.
+	// others is for breaks, and releases of leases that are not known here.
 	others *lane
+	// reads and pages are for reads of one lock, and lists, until they are sent: a client that does not read keeps
+	// megabytes here, and must delay nothing else.
+	reads, pages *lane
 	// lists bounds reading and encoding of lists with up to a thousand locks each.
 	lists *lane
 	// waits and streams bound the requests that stay: those that wait for a lock, and event streams.
@@ -72,12 +75,27 @@ func newAdmission(l Limits) *admission {
 	return &admission{
 		acquires: of(callsPerCPU*cpus, observe.QuotaAcquires, 5*time.Second),
 		others:   of(callsPerCPU*cpus, observe.QuotaReads, 5*time.Second),
+		reads:    of(callsPerCPU*cpus, observe.QuotaReads, 5*time.Second),
+		pages:    of(callsPerCPU*cpus, observe.QuotaReads, 5*time.Second),
 		lists:    of(cpus-1, observe.QuotaReads, 5*time.Second),
 		waits:    of(l.Waiters, observe.QuotaWaiters, 0),
 		streams:  of(l.Events, observe.QuotaStreams, 0),
 		shares:   make(map[share]int),
 		paces:    make(map[string]*rate.Limiter),
 	}
+}
+
+// of returns the lane that requests with the verb are in until they are answered; nil if there is none.
+func (a *admission) of(v Verb) *lane {
+	switch v { //nolint:exhaustive // the others have none, or a later one
+	case Read:
+		return a.reads
+	case List:
+		return a.pages
+	case Break:
+		return a.others
+	}
+	return nil
 }
 
 // enter takes a slot, and reports whether there was one in time.

@@ -4,7 +4,9 @@ import (
 	"fmt"
 	"net/http"
 	"net/http/httptest"
+	"runtime"
 	"strings"
+	"sync"
 	"testing"
 
 	"github.com/holdfast-io/holdfast/backend"
@@ -182,4 +184,42 @@ func TestHalfForOneClient(t *testing.T) {
 	for range 4 {
 		listen(t, local, "/v1/events").next(t, "watching")
 	}
+}
+
+// unread is a client that reads nothing of its answer.
+type unread struct {
+	*httptest.ResponseRecorder
+
+	begun *sync.WaitGroup
+	end   <-chan struct{}
+}
+
+// Write blocks.
+func (w unread) Write(b []byte) (int, error) {
+	w.begun.Done()
+	<-w.end
+	return len(b), nil
+}
+
+// Clients that do not read their answers delay no breaks and no releases.
+func TestUnreadAnswers(t *testing.T) {
+	t.Parallel()
+	a := start(t, server.Config{})
+	slots := server.CallsPerCPU * runtime.GOMAXPROCS(0)
+	end := make(chan struct{})
+	var begun, all sync.WaitGroup
+	defer all.Wait()
+	defer close(end)
+	for _, path := range []string{lockPath("x"), "/v1/locks"} {
+		for range slots {
+			begun.Add(1)
+			all.Go(func() {
+				r := httptest.NewRequestWithContext(t.Context(), http.MethodGet, a.base+path, nil)
+				a.srv.ServeHTTP(unread{httptest.NewRecorder(), &begun, end}, r)
+			})
+		}
+	}
+	begun.Wait()
+	a.release("x", "a-lease-of-another-server", 410)
+	want[wire.Break](a, 200, "DELETE", lockPath("x"), "")
 }

@@ -60,8 +60,8 @@
 // Every request passes one guard. It checks the Host header (DNS rebinding), the origin
 // (cross-site requests) and Config.Authorize. Nothing refuses renewals, and nothing refuses releases of leases that
 // this server granted or renewed: an overload never makes a holder lose its lock. For everything else there are lanes. The number
-// of processors bounds how many acquires the backend decides on concurrently, and how many reads, breaks,
-// lists, and releases of leases that this server does not know it executes; a request that gets no slot within 5 s is rejected.
+// of processors bounds how many acquires the backend decides on concurrently, how many breaks, and releases of leases that this
+// server does not know, it executes, and how many reads and lists it executes and sends; a request that gets no slot within 5 s is rejected.
 // [Limits] bounds the requests that wait and the event streams, and [Quota] what one principal may use.
 //
 // Renewals of leases that this server granted or renewed come before those of leases that it does not know. A refusal

@@ -83,8 +83,8 @@ func (s *Server) serve(w http.ResponseWriter, r *request) {
 			return // the connection is gone
 		}
 	}
-	if r.route.verb == Read || r.route.verb == Break {
-		leave, err := s.admit(r.Context(), s.admission.others)
+	if l := s.admission.of(r.route.verb); l != nil {
+		leave, err := s.admit(r.Context(), l)
 		if err != nil {
 			s.fail(w, r, err)
 			return
