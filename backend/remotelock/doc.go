@@ -64,7 +64,7 @@
 // each request the one that this client knows from the first answer. A server of another store refuses the request,
 // and the error is a *RefusedError: until the address leads to the first store again, or the program is restarted. So
 // does a client of a server that was started on another store; what it holds ends at its deadline. The stores
-// with an ID are the cluster of "holdfast serve", etcd and SQLite. With another --backend, see to it that all servers
+// with an ID are etcd and SQLite. With another --backend, see to it that all servers
 // have the same.
 //
 // # When the lock is lost

@@ -1,4 +1,4 @@
-// Package chaos is a relay for tests that stands between a client and a server and injects
+// Package chaos is a relay of tests and of holdfast verify that stands between a client and a server and injects
 // faults: it delays, holds, drops, cuts, resets and refuses.
 //
 //	proxy := chaos.Start(t, server.Addr()) // a free port of the loopback
