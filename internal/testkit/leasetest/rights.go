@@ -18,9 +18,12 @@ import (
 // paste is what is tested.
 func Rights(tb testing.TB, page string) []string {
 	tb.Helper()
-	root := "../.." // of a test in backend/<store>
-	if _, err := os.Stat(filepath.Join(root, "docs")); err != nil {
-		root = "../../.." // in a folder of that
+	root := ".."
+	for range 6 { // to the folder of the repository
+		if _, err := os.Stat(filepath.Join(root, "go.work")); err == nil {
+			break
+		}
+		root = filepath.Join(root, "..")
 	}
 	text, err := os.ReadFile(filepath.Join(root, "docs", "backends", page)) //nolint:gosec // of this repository
 	if err != nil {
