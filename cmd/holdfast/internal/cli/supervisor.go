@@ -147,8 +147,9 @@ func (w *supervisor) passOn(s syscall.Signal) {
 		w.toStop.Store(true)
 	}
 	_ = w.child.Signal(s)
-	if s == syscall.SIGTERM || s == syscall.SIGHUP {
-		_ = w.child.Signal(syscall.SIGCONT) // a stopped command gets it too
+	switch s { //nolint:exhaustive // these end a command, also a stopped one
+	case syscall.SIGTERM, syscall.SIGHUP, syscall.SIGINT, syscall.SIGQUIT:
+		_ = w.child.Signal(syscall.SIGCONT)
 	}
 }
 

@@ -269,6 +269,22 @@ func TestStoppedPastTheLease(t *testing.T) {
 	x.sees("shell-42")
 }
 
+// Ctrl-C ends a command that the kernel has stopped because it read from the terminal in the background.
+func TestInterruptStopped(t *testing.T) {
+	t.Parallel()
+	x := openTerminal(t, sqliteURL(t))
+	file := filepath.Join(t.TempDir(), "pid")
+	x.types("holdfast run --ttl 5m n -- sh -c 'echo $$ >" + file + "; exec cat' &\n")
+	await(t, 30*time.Second, "the command is stopped", func() bool {
+		stat, _ := os.ReadFile("/proc/" + strings.TrimSpace(read(t, file)) + "/stat")
+		return strings.Contains(string(stat), "(cat) T")
+	})
+	x.types("fg; echo went=$?\n")
+	await(t, 30*time.Second, "the job has the terminal", func() bool { return x.foreground() != x.shell.Process.Pid })
+	x.types(ctrlC)
+	x.sees("went=130")
+}
+
 // Ctrl-Z also stops a job whose input is not the terminal.
 func TestStopInAPipeline(t *testing.T) {
 	t.Parallel()
