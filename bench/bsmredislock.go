@@ -15,7 +15,7 @@ import (
 // bsmRedislock is github.com/bsm/redislock over go-redis. It waits by retrying, every 100 ms as
 // in its own examples.
 func bsmRedislock() bench.Contender {
-	return bench.Contender{Name: "bsm/redislock", Kind: bench.KindPeer, Can: bench.CanWait, Open: func(_ context.Context, cfg bench.Config) (bench.Locker, error) {
+	return bench.Contender{Name: "bsm/redislock", Can: bench.CanWait, Open: func(_ context.Context, cfg bench.Config) (bench.Locker, error) {
 		client, err := goRedis(cfg.URL)
 		if err != nil {
 			return nil, err

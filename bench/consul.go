@@ -17,7 +17,7 @@ import (
 
 // consulEngine returns the engine at a URL of consullock. Consul does not report how many requests it
 // received.
-func consulEngine(ctx context.Context, raw string) (*bench.Engine, error) {
+func consulEngine(_ context.Context, raw string) (*bench.Engine, error) {
 	cfg, err := consulConfig(raw)
 	if err != nil {
 		return nil, err
@@ -26,33 +26,13 @@ func consulEngine(ctx context.Context, raw string) (*bench.Engine, error) {
 	if err != nil {
 		return nil, err
 	}
-	self, err := askConsul(ctx, locker.client)
-	if err != nil {
-		locker.transport.CloseIdleConnections()
-		return nil, err
-	}
-	version, _ := self["Config"]["Version"].(string)
-	return &bench.Engine{
-		Name: "consul", URL: raw, Version: version, Contenders: []bench.Contender{ours(), rawConsul(), consulLock()},
-		Ping: func(ctx context.Context) error {
-			if _, _, err := locker.client.KV().Get("holdfast-bench", new(api.QueryOptions).WithContext(ctx)); err != nil {
-				return fmt.Errorf("get: %w", err)
-			}
-			return nil
-		},
-		Close: func() error { locker.transport.CloseIdleConnections(); return nil },
-	}, nil
-}
-
-func askConsul(ctx context.Context, client *api.Client) (map[string]map[string]any, error) {
-	if err := ctx.Err(); err != nil {
-		return nil, context.Cause(ctx)
-	}
-	self, err := client.Agent().Self()
+	defer locker.transport.CloseIdleConnections()
+	self, err := locker.client.Agent().Self()
 	if err != nil {
 		return nil, &backend.UnavailableError{Backend: "consul", Op: "ask for its version", Err: err}
 	}
-	return self, nil
+	version, _ := self["Config"]["Version"].(string)
+	return &bench.Engine{Name: "consul", URL: raw, Version: version, Contenders: []bench.Contender{ours(), rawConsul(), consulLock()}}, nil
 }
 
 // consulConfig returns the configuration of Consul's own client for a URL, without TLS.
@@ -74,7 +54,7 @@ func consulConfig(raw string) (*api.Config, error) {
 // is compared, and nothing ends with its owner: it is a limit, not a lock. It has a connection for
 // each call in progress, as consullock has.
 func rawConsul() bench.Contender {
-	return bench.Contender{Name: "raw", Kind: bench.KindRaw, Open: func(_ context.Context, cfg bench.Config) (bench.Locker, error) {
+	return bench.Contender{Name: "raw", Open: func(_ context.Context, cfg bench.Config) (bench.Locker, error) {
 		c, err := consulConfig(cfg.URL)
 		if err != nil {
 			return nil, err
@@ -121,7 +101,7 @@ func (l *rawConsulLocker) Close(context.Context) error {
 // lock. It has no lock-delay, which would keep a lock from all clients for 15 s after its holder
 // died: no holder dies here.
 func consulLock() bench.Contender {
-	return bench.Contender{Name: "consul/api", Kind: bench.KindPeer, Can: bench.CanWait | bench.CanRenew, Open: func(_ context.Context, cfg bench.Config) (bench.Locker, error) {
+	return bench.Contender{Name: "consul/api", Can: bench.CanWait | bench.CanRenew, Open: func(_ context.Context, cfg bench.Config) (bench.Locker, error) {
 		c, err := consulConfig(cfg.URL)
 		if err != nil {
 			return nil, err

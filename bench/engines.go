@@ -49,7 +49,7 @@ func openEngine(ctx context.Context, url string) (*bench.Engine, error) {
 	if err := b.Close(); err != nil {
 		return nil, err
 	}
-	return &bench.Engine{Name: scheme, URL: url, Contenders: []bench.Contender{ours()}, Close: func() error { return nil }}, nil
+	return &bench.Engine{Name: scheme, URL: url, Contenders: []bench.Contender{ours()}}, nil
 }
 
 // memoryEngine has our client without a server: it measures the cost of the client itself.
@@ -132,7 +132,9 @@ func localEngines(ctx context.Context, names []string, missing func(engine strin
 func closeEngines(all []*bench.Engine) error {
 	errs := make([]error, 0, len(all))
 	for _, e := range all {
-		errs = append(errs, e.Close())
+		if e.Close != nil {
+			errs = append(errs, e.Close())
+		}
 	}
 	return errors.Join(errs...)
 }
@@ -162,8 +164,8 @@ func (l local) open(ctx context.Context) (*bench.Engine, error) {
 		e.Contenders[len(e.Contenders)-1] = redsyncMany(0, most)
 	}
 	e.Name, e.CPU = l.engine, cpu
-	end := e.Close
-	e.Close = func() error { return errors.Join(end(), stop(), remove()) }
+	client := *e
+	e.Close = func() error { return errors.Join(closeEngines([]*bench.Engine{&client}), stop(), remove()) }
 	return e, nil
 }
 

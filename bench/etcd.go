@@ -3,7 +3,6 @@ package main
 import (
 	"bufio"
 	"context"
-	"errors"
 	"fmt"
 	"net/http"
 	"net/url"
@@ -30,23 +29,17 @@ func etcdEngine(ctx context.Context, raw string) (*bench.Engine, error) {
 	if err != nil {
 		return nil, &backend.UnavailableError{Backend: "etcd", Op: "connect", Err: err}
 	}
+	defer client.Close() //nolint:errcheck // the answer is complete
 	asked, cancel := context.WithTimeout(ctx, connectTimeout)
 	defer cancel()
 	status, err := client.Status(asked, cfg.Endpoints[0])
 	if err != nil {
-		return nil, errors.Join(&backend.UnavailableError{Backend: "etcd", Op: "status", Err: err}, client.Close())
+		return nil, &backend.UnavailableError{Backend: "etcd", Op: "status", Err: err}
 	}
 	return &bench.Engine{
 		Name: "etcd", URL: raw, Version: status.Version,
 		Contenders: []bench.Contender{ours(), rawEtcd(), etcdConcurrency()},
-		Ping: func(ctx context.Context) error {
-			if _, err := client.Get(ctx, "holdfast-bench", clientv3.WithSerializable(), clientv3.WithCountOnly()); err != nil {
-				return fmt.Errorf("get: %w", err)
-			}
-			return nil
-		},
-		Meter: func(ctx context.Context) (func() (bench.Load, error), error) { return meterEtcd(ctx, cfg.Endpoints) },
-		Close: client.Close,
+		Meter:      func(ctx context.Context) (func() (int64, error), error) { return meterEtcd(ctx, cfg.Endpoints) },
 	}, nil
 }
 
@@ -83,7 +76,7 @@ func etcdConfig(raw string) (clientv3.Config, error) {
 // rawEtcd is the minimum of requests for a lock on etcd: put and delete. Nothing is compared, and
 // nothing ends with its owner: it is a limit, not a lock.
 func rawEtcd() bench.Contender {
-	return bench.Contender{Name: "raw", Kind: bench.KindRaw, Open: func(_ context.Context, cfg bench.Config) (bench.Locker, error) {
+	return bench.Contender{Name: "raw", Open: func(_ context.Context, cfg bench.Config) (bench.Locker, error) {
 		c, err := etcdConfig(cfg.URL)
 		if err != nil {
 			return nil, err
@@ -117,71 +110,58 @@ func (l *rawEtcdLocker) Close(context.Context) error {
 	return nil
 }
 
-// meterEtcd counts the messages that the members received from clients, also in streams, and the
-// proposals that the first member committed: those went through the log of all members.
-func meterEtcd(ctx context.Context, endpoints []string) (func() (bench.Load, error), error) {
-	before, err := etcdLoad(ctx, endpoints)
+// meterEtcd counts the messages that the members received from clients, also in streams.
+func meterEtcd(ctx context.Context, endpoints []string) (func() (int64, error), error) {
+	before, err := etcdMessages(ctx, endpoints)
 	if err != nil {
 		return nil, err
 	}
-	return func() (bench.Load, error) {
-		after, err := etcdLoad(ctx, endpoints)
-		return bench.Load{Requests: after.Requests - before.Requests, Commands: after.Commands - before.Commands}, err
+	return func() (int64, error) {
+		after, err := etcdMessages(ctx, endpoints)
+		return after - before, err
 	}, nil
 }
 
-func etcdLoad(ctx context.Context, endpoints []string) (bench.Load, error) {
-	var load bench.Load
-	for i, endpoint := range endpoints {
-		messages, proposals, err := etcdMetrics(ctx, "http://"+endpoint+"/metrics")
+func etcdMessages(ctx context.Context, endpoints []string) (int64, error) {
+	var all int64
+	for _, endpoint := range endpoints {
+		n, err := etcdMetric(ctx, "http://"+endpoint+"/metrics", "grpc_server_msg_received_total{")
 		if err != nil {
-			return load, fmt.Errorf("metrics of etcd: %w", err)
+			return 0, fmt.Errorf("metrics of etcd: %w", err)
 		}
-		load.Requests += messages
-		if i == 0 {
-			load.Commands = proposals
-		}
+		all += n
 	}
-	return load, nil
+	return all, nil
 }
 
-func etcdMetrics(ctx context.Context, address string) (messages, proposals int64, _ error) { //nolint:nonamedreturns // two numbers
+// etcdMetric returns the sum of the metrics whose names begin with prefix.
+func etcdMetric(ctx context.Context, address, prefix string) (int64, error) {
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, address, http.NoBody)
 	if err != nil {
-		return 0, 0, fmt.Errorf("request: %w", err)
+		return 0, fmt.Errorf("request: %w", err)
 	}
 	resp, err := http.DefaultClient.Do(req)
 	if err != nil {
-		return 0, 0, fmt.Errorf("get: %w", err)
+		return 0, fmt.Errorf("get: %w", err)
 	}
 	defer func() { _ = resp.Body.Close() }()
+	var sum int64
 	lines := bufio.NewScanner(resp.Body)
 	for lines.Scan() {
-		name, text, ok := strings.Cut(lines.Text(), " ")
-		if !ok {
+		line := lines.Text()
+		if !strings.HasPrefix(line, prefix) {
 			continue
 		}
-		received := strings.HasPrefix(name, "grpc_server_msg_received_total{")
-		if !received && name != "etcd_server_proposals_committed_total" {
-			continue
-		}
-		if i := strings.LastIndexByte(text, ' '); i >= 0 { // a label had a space
-			text = text[i+1:]
-		}
-		value, err := strconv.ParseFloat(text, 64)
+		value, err := strconv.ParseFloat(line[strings.LastIndexByte(line, ' ')+1:], 64)
 		if err != nil {
-			return 0, 0, fmt.Errorf("%s: %w", name, err)
+			return 0, fmt.Errorf("%s: %w", line, err)
 		}
-		if received {
-			messages += int64(value)
-		} else {
-			proposals = int64(value)
-		}
+		sum += int64(value)
 	}
 	if err := lines.Err(); err != nil {
-		return 0, 0, fmt.Errorf("read: %w", err)
+		return 0, fmt.Errorf("read: %w", err)
 	}
-	return messages, proposals, nil
+	return sum, nil
 }
 
 // etcdConcurrency is go.etcd.io/etcd/client/v3/concurrency. Two calls on one session would both
@@ -189,7 +169,7 @@ func etcdMetrics(ctx context.Context, address string) (messages, proposals int64
 // later calls. The token is the revision of the key, which its users take for one.
 func etcdConcurrency() bench.Contender {
 	return bench.Contender{
-		Name: "etcd concurrency", Kind: bench.KindPeer, Can: bench.CanWait | bench.CanRenew | bench.CanToken,
+		Name: "etcd concurrency", Can: bench.CanWait | bench.CanRenew,
 		Open: func(_ context.Context, cfg bench.Config) (bench.Locker, error) {
 			c, err := etcdConfig(cfg.URL)
 			if err != nil {

@@ -41,7 +41,7 @@ func overGoRedis() bench.Contender {
 		}
 		return &withClient{Backend: b, client: client}, nil
 	})
-	c.Name, c.Kind = "holdfast over go-redis", bench.KindVariant
+	c.Name = "holdfast over go-redis"
 	return c
 }
 

@@ -29,26 +29,19 @@ func kubernetesEngine(ctx context.Context, raw string) (*bench.Engine, error) {
 	if err != nil {
 		return nil, err
 	}
+	defer l.client.CloseIdleConnections()
 	version, err := l.version(ctx)
 	if err != nil {
-		l.client.CloseIdleConnections()
 		return nil, &backend.UnavailableError{Backend: "kubernetes", Op: "ask for its version", Err: err}
 	}
-	return &bench.Engine{
-		Name: "kubernetes", URL: raw, Version: version, Contenders: []bench.Contender{ours(), rawKubernetes(), leaderElection()},
-		Ping: func(ctx context.Context) error {
-			_, err := l.version(ctx)
-			return err
-		},
-		Close: func() error { l.client.CloseIdleConnections(); return nil },
-	}, nil
+	return &bench.Engine{Name: "kubernetes", URL: raw, Version: version, Contenders: []bench.Contender{ours(), rawKubernetes(), leaderElection()}}, nil
 }
 
 // rawKubernetes is the minimum of requests for a lock on an API server: a Lease that is created and
 // deleted, through the client that k8slock uses. It has no token and no queue, it cannot wait, and
 // nothing ends with its owner: it is a limit, not a lock.
 func rawKubernetes() bench.Contender {
-	return bench.Contender{Name: "raw", Kind: bench.KindRaw, Open: func(_ context.Context, cfg bench.Config) (bench.Locker, error) {
+	return bench.Contender{Name: "raw", Open: func(_ context.Context, cfg bench.Config) (bench.Locker, error) {
 		return openRawKubernetes(cfg.URL)
 	}}
 }
@@ -66,7 +59,7 @@ type rawKubernetesLocker struct {
 	leases string
 }
 
-// version returns the server's version: the cheapest of its answers that is not read from a file.
+// version returns the server's version.
 func (l *rawKubernetesLocker) version(ctx context.Context) (string, error) {
 	server, _, _ := strings.Cut(l.leases, "/apis/")
 	text, err := l.ask(ctx, http.MethodGet, server+"/version", "")
@@ -125,7 +118,7 @@ func (l *rawKubernetesLocker) Close(context.Context) error {
 // examples, and without the default limit of 5 requests a second. A candidate that does not lead
 // retries after RetryPeriod. A lock is one election, of which the first term counts.
 func leaderElection() bench.Contender {
-	return bench.Contender{Name: "client-go", Kind: bench.KindPeer, Can: bench.CanWait | bench.CanRenew, Open: func(_ context.Context, cfg bench.Config) (bench.Locker, error) {
+	return bench.Contender{Name: "client-go", Can: bench.CanWait | bench.CanRenew, Open: func(_ context.Context, cfg bench.Config) (bench.Locker, error) {
 		client, leases, err := k8slock.Client(cfg.URL)
 		if err != nil {
 			return nil, err

@@ -42,7 +42,6 @@ func run(ctx context.Context, args []string, out, progress io.Writer) error {
 	flags.Var(&contenders, "contender", "patterns of contenders, such as holdfast,raw* (default: all)")
 	rounds := flags.Int("rounds", 5, "number of rounds for each contender")
 	budget := flags.Duration("time", time.Second, "duration of each measurement in a round")
-	waiters := flags.Int("max-waiters", 0, "skip scenarios with more waiters than this (default: no limit)")
 	benchfmt := flags.Bool("benchfmt", false, "print every round in Go's benchmark format, which benchstat compares")
 	if err := flags.Parse(args); err != nil {
 		if errors.Is(err, flag.ErrHelp) {
@@ -63,7 +62,7 @@ func run(ctx context.Context, args []string, out, progress io.Writer) error {
 		return err
 	}
 	report, err := bench.Run(ctx, all, bench.Options{
-		Rounds: *rounds, Budget: *budget, Only: only, Contenders: contenders, MaxWaiters: *waiters, Progress: bench.Progress(progress),
+		Rounds: *rounds, Budget: *budget, Only: only, Contenders: contenders, Progress: progress,
 	})
 	err = errors.Join(err, closeEngines(all))
 	if report == nil {

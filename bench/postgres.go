@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"net/url"
 	"strings"
-	"time"
 
 	"cirello.io/pglock"
 	"github.com/jackc/pgx/v5/pgxpool"
@@ -27,18 +26,9 @@ func postgresEngine(ctx context.Context, raw string) (*bench.Engine, error) {
 	if err != nil {
 		return nil, err
 	}
-	e := &bench.Engine{
-		Name: "postgres", URL: raw, Contenders: []bench.Contender{ours(), rawPostgres(), cirelloPglock(), advisoryLoop()},
-		Ping: func(ctx context.Context) error {
-			if _, err := pool.Exec(ctx, `SELECT 1`); err != nil {
-				return fmt.Errorf("select: %w", err)
-			}
-			return nil
-		},
-		Close: func() error { pool.Close(); return nil },
-	}
+	defer pool.Close()
+	e := &bench.Engine{Name: "postgres", URL: raw, Contenders: []bench.Contender{ours(), rawPostgres(), cirelloPglock()}}
 	if err := pool.QueryRow(ctx, `SELECT current_setting('server_version')`).Scan(&e.Version); err != nil {
-		pool.Close()
 		return nil, &backend.UnavailableError{Backend: "postgres", Op: "ask for its version", Err: err}
 	}
 	e.Version, _, _ = strings.Cut(e.Version, " ")
@@ -74,7 +64,7 @@ func postgresPool(ctx context.Context, raw string) (*pgxpool.Pool, error) {
 // deleted, through the client library and with as many connections as pglock has. It has no token
 // and no queue, it cannot wait, and nothing ends with its owner: it is a limit, not a lock.
 func rawPostgres() bench.Contender {
-	return bench.Contender{Name: "raw", Kind: bench.KindRaw, Open: func(ctx context.Context, cfg bench.Config) (bench.Locker, error) {
+	return bench.Contender{Name: "raw", Open: func(ctx context.Context, cfg bench.Config) (bench.Locker, error) {
 		pool, err := postgresPool(ctx, cfg.URL)
 		if err != nil {
 			return nil, err
@@ -119,7 +109,7 @@ func (l *rawPostgresLocker) Close(ctx context.Context) error {
 // interrupt it, does not know the version that it wrote, and leaves the lock held for a whole
 // lease ("lock is already released"). Its waiters retry after a lease.
 func cirelloPglock() bench.Contender {
-	return bench.Contender{Name: "cirello pglock", Kind: bench.KindPeer, Can: bench.CanWait, Open: func(ctx context.Context, cfg bench.Config) (bench.Locker, error) {
+	return bench.Contender{Name: "cirello pglock", Can: bench.CanWait, Open: func(ctx context.Context, cfg bench.Config) (bench.Locker, error) {
 		pool, err := postgresPool(ctx, cfg.URL)
 		if err != nil {
 			return nil, err
@@ -160,64 +150,6 @@ func (l *cirelloLocker) Close(context.Context) error {
 	return nil
 }
 
-// advisoryLoop is what people write by hand: a session advisory lock, retried every 100 ms until
-// it is acquired. While it is held it has a connection of its own.
-func advisoryLoop() bench.Contender {
-	return bench.Contender{Name: "advisory loop", Kind: bench.KindLoop, Can: bench.CanWait, Open: func(ctx context.Context, cfg bench.Config) (bench.Locker, error) {
-		pool, err := postgresPool(ctx, cfg.URL)
-		if err != nil {
-			return nil, err
-		}
-		return &advisoryLocker{pool: pool}, nil
-	}}
-}
-
-type advisoryLocker struct{ pool *pgxpool.Pool }
-
-func (l *advisoryLocker) Lock(ctx context.Context, name string) (bench.Held, error) {
-	timer := time.NewTimer(0)
-	defer timer.Stop()
-	for {
-		select {
-		case <-timer.C:
-		case <-ctx.Done():
-			return bench.Held{}, context.Cause(ctx)
-		}
-		held, ok, err := l.try(ctx, name)
-		if ok || err != nil {
-			return held, err
-		}
-		timer.Reset(loopPause)
-	}
-}
-
-func (l *advisoryLocker) try(ctx context.Context, name string) (bench.Held, bool, error) {
-	conn, err := l.pool.Acquire(ctx)
-	if err != nil {
-		return bench.Held{}, false, fmt.Errorf("connection: %w", err)
-	}
-	var ok bool
-	if err := conn.QueryRow(ctx, `SELECT pg_try_advisory_lock(hashtextextended($1, 0))`, name).Scan(&ok); err != nil || !ok {
-		conn.Release()
-		if err != nil {
-			err = fmt.Errorf("pg_try_advisory_lock: %w", err)
-		}
-		return bench.Held{}, false, err
-	}
-	return bench.Held{Unlock: func(ctx context.Context) error {
-		defer conn.Release()
-		if _, err := conn.Exec(ctx, `SELECT pg_advisory_unlock(hashtextextended($1, 0))`, name); err != nil {
-			return fmt.Errorf("pg_advisory_unlock: %w", err)
-		}
-		return nil
-	}}, true, nil
-}
-
-func (l *advisoryLocker) Close(context.Context) error {
-	l.pool.Close()
-	return nil
-}
-
 // advisoryEngine returns the engine at a URL of pglock.OpenAdvisory: PostgreSQL, with its own locks in
 // place of leases in tables.
 func advisoryEngine(ctx context.Context, raw string) (*bench.Engine, error) {
@@ -237,7 +169,7 @@ func plainPostgres(raw string) string {
 // from a pool until the release. It has no token, and each lock and each waiter occupies a
 // connection: it is a limit, not a lock.
 func rawAdvisory() bench.Contender {
-	return bench.Contender{Name: "raw", Kind: bench.KindRaw, Open: func(ctx context.Context, cfg bench.Config) (bench.Locker, error) {
+	return bench.Contender{Name: "raw", Open: func(ctx context.Context, cfg bench.Config) (bench.Locker, error) {
 		pool, err := postgresPool(ctx, plainPostgres(cfg.URL))
 		if err != nil {
 			return nil, err

@@ -23,18 +23,14 @@ func redlockEngine(ctx context.Context, raw string) (*bench.Engine, error) {
 	if err != nil {
 		return nil, err
 	}
-	closeAll := func() error { closeClients(nodes); return nil }
-	e := &bench.Engine{
-		Name: "redlock", URL: raw, Contenders: []bench.Contender{ours(), rawRedlock(), redsyncMany(bench.CanWait, 0)}, Close: closeAll,
-		Ping: func(ctx context.Context) error { return nodes[0].Do(ctx, nodes[0].B().Ping().Build()).Error() },
-	}
+	defer closeClients(nodes)
 	info, err := nodes[0].Do(ctx, nodes[0].B().Info().Section("server").Build()).ToString()
 	if err != nil {
-		closeClients(nodes)
 		return nil, &backend.UnavailableError{Backend: "redlock", Op: "info", Err: err}
 	}
-	e.Version = infoField(info, "redis_version")
-	return e, nil
+	return &bench.Engine{
+		Name: "redlock", URL: raw, Version: infoField(info, "redis_version"), Contenders: []bench.Contender{ours(), rawRedlock(), redsyncMany(bench.CanWait, 0)},
+	}, nil
 }
 
 // redlockHosts returns the hosts of a URL of package redlock, with their ports.
@@ -86,7 +82,7 @@ func closeClients(nodes []rueidis.Client) {
 // that answered at the start, of which more than half must agree. It has no token and no queue, it
 // cannot wait, and the DEL would delete another owner's lock: it is a limit, not a lock.
 func rawRedlock() bench.Contender {
-	return bench.Contender{Name: "raw", Kind: bench.KindRaw, Open: func(_ context.Context, cfg bench.Config) (bench.Locker, error) {
+	return bench.Contender{Name: "raw", Open: func(_ context.Context, cfg bench.Config) (bench.Locker, error) {
 		nodes, err := redlockClients(cfg.URL)
 		if err != nil {
 			return nil, err

@@ -17,7 +17,7 @@ import (
 // redsyncOne is github.com/go-redsync/redsync over go-redis on one server, as most programs use
 // it. It waits by retrying, 32 times, after 50 to 250 ms each.
 func redsyncOne() bench.Contender {
-	return bench.Contender{Name: "redsync", Kind: bench.KindPeer, Can: bench.CanWait, Open: func(_ context.Context, cfg bench.Config) (bench.Locker, error) {
+	return bench.Contender{Name: "redsync", Can: bench.CanWait, Open: func(_ context.Context, cfg bench.Config) (bench.Locker, error) {
 		client, err := goRedis(cfg.URL)
 		if err != nil {
 			return nil, err
@@ -63,7 +63,7 @@ func (l *redsyncLocker) Close(context.Context) error {
 // redsyncMany is github.com/go-redsync/redsync over go-redis on several servers: Redlock. It has conns
 // connections to each server; 0 is the default of go-redis.
 func redsyncMany(can bench.Ability, conns int) bench.Contender {
-	return bench.Contender{Name: "redsync", Kind: bench.KindPeer, Can: can, Open: func(_ context.Context, cfg bench.Config) (bench.Locker, error) {
+	return bench.Contender{Name: "redsync", Can: can, Open: func(_ context.Context, cfg bench.Config) (bench.Locker, error) {
 		hosts, err := redlockHosts(cfg.URL)
 		if err != nil {
 			return nil, err

@@ -13,7 +13,7 @@ import (
 // one server of Redis 7.0.5 or newer: one key for each lock, and no notifications of its own
 // changes. It renews its locks, and waits for notifications.
 func rueidisLock() bench.Contender {
-	return bench.Contender{Name: "rueidislock", Kind: bench.KindPeer, Can: bench.CanWait | bench.CanRenew, Open: func(_ context.Context, cfg bench.Config) (bench.Locker, error) {
+	return bench.Contender{Name: "rueidislock", Can: bench.CanWait | bench.CanRenew, Open: func(_ context.Context, cfg bench.Config) (bench.Locker, error) {
 		option, err := redisOption(cfg.URL)
 		if err != nil {
 			return nil, err

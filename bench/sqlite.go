@@ -22,7 +22,7 @@ func sqliteEngine(ctx context.Context, raw string) (*bench.Engine, error) {
 	if err := b.Close(); err != nil {
 		return nil, err
 	}
-	return &bench.Engine{Name: "sqlite", URL: raw, Contenders: []bench.Contender{ours(), rawSQLite(), flockLoop()}, Close: func() error { return nil }}, nil
+	return &bench.Engine{Name: "sqlite", URL: raw, Contenders: []bench.Contender{ours(), rawSQLite()}}, nil
 }
 
 // besideSQLite returns the path of a file beside that of a sqlitelock URL.
@@ -39,7 +39,7 @@ func besideSQLite(raw, suffix string) (string, error) {
 // at checkpoints alone. One connection serves all goroutines, because SQLite has one writer at a
 // time. It has no token and no queue, and nothing ends with its owner: it is a limit, not a lock.
 func rawSQLite() bench.Contender {
-	return bench.Contender{Name: "raw", Kind: bench.KindRaw, Open: func(ctx context.Context, cfg bench.Config) (bench.Locker, error) {
+	return bench.Contender{Name: "raw", Open: func(ctx context.Context, cfg bench.Config) (bench.Locker, error) {
 		path, err := besideSQLite(cfg.URL, "-bench.db")
 		if err != nil {
 			return nil, err

@@ -27,22 +27,14 @@ func zooKeeperEngine(ctx context.Context, raw string) (*bench.Engine, error) {
 	if err != nil {
 		return nil, err
 	}
-	e := &bench.Engine{
-		Name: "zookeeper", URL: raw, Contenders: []bench.Contender{ours(), rawZooKeeper(), zooKeeperLock()},
-		Ping: func(context.Context) error {
-			if _, _, err := conn.Exists("/"); err != nil {
-				return fmt.Errorf("exists: %w", err)
-			}
-			return nil
-		},
-		Close: func() error { conn.Close(); return nil },
-	}
+	conn.Close()
+	e := &bench.Engine{Name: "zookeeper", URL: raw, Contenders: []bench.Contender{ours(), rawZooKeeper(), zooKeeperLock()}}
 	stats, err := zooKeeperStats(ctx, servers[0])
 	if err != nil { // these commands must be allowed, and often are not
 		return e, nil //nolint:nilerr // only this figure is missing
 	}
 	e.Version, _, _ = strings.Cut(stats["zk_version"], "-")
-	e.Meter = func(ctx context.Context) (func() (bench.Load, error), error) { return meterZooKeeper(ctx, servers) }
+	e.Meter = func(ctx context.Context) (func() (int64, error), error) { return meterZooKeeper(ctx, servers) }
 	return e, nil
 }
 
@@ -101,7 +93,7 @@ func zooKeeperPath(name string) string { return "/" + strings.ReplaceAll(name, "
 // rawZooKeeper is the minimum of requests for a lock on ZooKeeper: create and delete. It does not
 // wait, and nothing ends with its owner: it is a limit, not a lock.
 func rawZooKeeper() bench.Contender {
-	return bench.Contender{Name: "raw", Kind: bench.KindRaw, Open: func(ctx context.Context, cfg bench.Config) (bench.Locker, error) {
+	return bench.Contender{Name: "raw", Open: func(ctx context.Context, cfg bench.Config) (bench.Locker, error) {
 		servers, err := zooKeeperServers(cfg.URL)
 		if err != nil {
 			return nil, err
@@ -134,9 +126,8 @@ func (l *rawZooKeeperLocker) Close(context.Context) error {
 	return nil
 }
 
-// meterZooKeeper counts the packets that the servers received from clients. The servers do not
-// report a count of commands.
-func meterZooKeeper(ctx context.Context, servers []string) (func() (bench.Load, error), error) {
+// meterZooKeeper counts the packets that the servers received from clients.
+func meterZooKeeper(ctx context.Context, servers []string) (func() (int64, error), error) {
 	packets := func() (int64, error) {
 		var sum int64
 		for _, server := range servers {
@@ -156,10 +147,9 @@ func meterZooKeeper(ctx context.Context, servers []string) (func() (bench.Load, 
 	if err != nil {
 		return nil, err
 	}
-	return func() (bench.Load, error) {
+	return func() (int64, error) {
 		after, err := packets()
-		n := after - before - int64(len(servers)) // the meter's own question
-		return bench.Load{Requests: n, Commands: n}, err
+		return after - before - int64(len(servers)), err // without the question for it
 	}, nil
 }
 
@@ -195,7 +185,7 @@ func zooKeeperStats(ctx context.Context, server string) (map[string]string, erro
 // zooKeeperLock is the Lock of github.com/go-zookeeper/zk. Its call takes no context: a call that
 // is given up here continues, and releases the lock when it gets it.
 func zooKeeperLock() bench.Contender {
-	return bench.Contender{Name: "go-zookeeper", Kind: bench.KindPeer, Can: bench.CanWait | bench.CanRenew, Open: func(ctx context.Context, cfg bench.Config) (bench.Locker, error) {
+	return bench.Contender{Name: "go-zookeeper", Can: bench.CanWait | bench.CanRenew, Open: func(ctx context.Context, cfg bench.Config) (bench.Locker, error) {
 		servers, err := zooKeeperServers(cfg.URL)
 		if err != nil {
 			return nil, err

@@ -99,53 +99,24 @@ func TestJain(t *testing.T) {
 	}
 }
 
-func TestRefereeExclusive(t *testing.T) {
+func TestReferee(t *testing.T) {
 	t.Parallel()
 	var r bench.Referee
-	r.EnterExclusive(4)
-	r.LeaveExclusive()
-	r.EnterExclusive(5)
+	r.Enter(4)
+	r.Leave()
+	r.Enter(5)
 	if r.Doubles() != 0 || r.TokenFaults() != 0 {
 		t.Fatalf("one after the other: %d double holds, %d token faults", r.Doubles(), r.TokenFaults())
 	}
-	r.EnterExclusive(6)
+	r.Enter(6)
 	if r.Doubles() != 1 {
 		t.Errorf("two concurrent holders: %d double holds", r.Doubles())
 	}
-	r.LeaveExclusive()
-	r.LeaveExclusive()
-	r.EnterExclusive(6)
+	r.Leave()
+	r.Leave()
+	r.Enter(6)
 	if r.TokenFaults() != 1 {
 		t.Errorf("the same token again: %d token faults", r.TokenFaults())
-	}
-}
-
-func TestRefereeShared(t *testing.T) {
-	t.Parallel()
-	var r bench.Referee
-	r.EnterShared(0)
-	r.EnterShared(0)
-	if r.Doubles() != 0 {
-		t.Errorf("two readers: %d double holds", r.Doubles())
-	}
-	r.EnterExclusive(1)
-	if r.Doubles() != 1 {
-		t.Errorf("a writer among readers: %d double holds", r.Doubles())
-	}
-	r.EnterShared(0)
-	if r.Doubles() != 2 {
-		t.Errorf("a reader under a writer: %d double holds", r.Doubles())
-	}
-
-	var s bench.Referee
-	s.EnterShared(2)
-	s.EnterShared(2)
-	if s.Doubles() != 0 {
-		t.Errorf("two of two permits: %d double holds", s.Doubles())
-	}
-	s.EnterShared(2)
-	if s.Doubles() != 1 {
-		t.Errorf("three of two permits: %d double holds", s.Doubles())
 	}
 }
 
@@ -156,11 +127,11 @@ func (l locker) Lock(ctx context.Context, name string) (bench.Held, error) { ret
 func (l locker) Close(context.Context) error                               { return nil }
 
 func engine(contenders ...bench.Contender) *bench.Engine {
-	return &bench.Engine{Name: "test", URL: "test://", Contenders: contenders, Close: func() error { return nil }}
+	return &bench.Engine{Name: "test", URL: "test://", Contenders: contenders}
 }
 
 func contender(name string, lock locker) bench.Contender {
-	return bench.Contender{Name: name, Kind: bench.KindOurs, Can: bench.CanWait, Open: func(context.Context, bench.Config) (bench.Locker, error) {
+	return bench.Contender{Name: name, Ours: true, Can: bench.CanWait, Open: func(context.Context, bench.Config) (bench.Locker, error) {
 		return lock, nil
 	}}
 }
@@ -277,12 +248,16 @@ func TestStarvingCounts(t *testing.T) {
 // The contenders run in turn, and each round begins with another one.
 func TestTurnAbout(t *testing.T) {
 	t.Parallel()
-	lock := func(context.Context, string) (bench.Held, error) { return bench.Held{Unlock: free}, nil }
 	var order []string
-	_, err := bench.Run(t.Context(), []*bench.Engine{engine(contender("a", lock), contender("b", lock))}, bench.Options{
-		Rounds: 2, Budget: time.Millisecond, Only: []string{"own/1"},
-		Progress: func(s bench.Step) { order = append(order, s.Contender) },
-	})
+	turn := func(name string) bench.Contender {
+		c := contender(name, nil)
+		c.Open = func(context.Context, bench.Config) (bench.Locker, error) {
+			order = append(order, name)
+			return locker(func(context.Context, string) (bench.Held, error) { return bench.Held{Unlock: free}, nil }), nil
+		}
+		return c
+	}
+	_, err := bench.Run(t.Context(), []*bench.Engine{engine(turn("a"), turn("b"))}, bench.Options{Rounds: 2, Budget: time.Millisecond, Only: []string{"own/1"}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -335,7 +310,11 @@ func TestHoldingKeepsTheContext(t *testing.T) {
 		}}, nil
 	})
 	bound.Can |= bench.CanRenew
-	r, err := bench.Run(t.Context(), []*bench.Engine{engine(bound)}, bench.Options{Rounds: 1, Budget: time.Millisecond, Only: []string{"renew/100"}})
+	e := engine(bound)
+	e.Meter = func(context.Context) (func() (int64, error), error) {
+		return func() (int64, error) { return 0, nil }, nil
+	}
+	r, err := bench.Run(t.Context(), []*bench.Engine{e}, bench.Options{Rounds: 1, Budget: time.Millisecond, Only: []string{"renew/100"}})
 	if err != nil {
 		t.Fatal(err)
 	}

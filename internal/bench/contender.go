@@ -5,18 +5,6 @@ import (
 	"time"
 )
 
-// Kind is the origin of a contender.
-type Kind string
-
-// The kinds of contenders.
-const (
-	KindOurs    Kind = "ours"
-	KindVariant Kind = "variant" // ours, through another client library
-	KindRaw     Kind = "raw"     // the bare commands of the engine: a limit, not a lock
-	KindPeer    Kind = "peer"    // a library of another project
-	KindLoop    Kind = "loop"    // a loop written by hand
-)
-
 // Ability is what a contender can do besides acquiring an uncontended lock.
 type Ability uint8
 
@@ -26,12 +14,6 @@ const (
 	CanWait Ability = 1 << iota
 	// CanRenew: a lock is kept while it is held, without a call of its holder.
 	CanRenew
-	// CanShare: the locker is a ShareLocker that takes shared locks.
-	CanShare
-	// CanPermit: the locker is a ShareLocker that takes permits.
-	CanPermit
-	// CanToken: locks have fencing tokens, and each is greater than the one before.
-	CanToken
 	// CanJoin: the locker is a SessionLocker.
 	CanJoin
 )
@@ -40,8 +22,8 @@ const (
 type Contender struct {
 	// Name as its users know it: "holdfast", "bsm/redislock". Required.
 	Name string
-	// Kind is its origin. Required.
-	Kind Kind
+	// Ours: a fault that the referee sees fails the run. Optional.
+	Ours bool
 	// Can is what it can do. Optional.
 	Can Ability
 	// Open connects to the engine. The bench opens the contender again for each round. Required.
@@ -54,8 +36,6 @@ type Config struct {
 	URL string
 	// TTL of the locks.
 	TTL time.Duration
-	// Parallel is the number of concurrent calls of Lock.
-	Parallel int
 }
 
 // Locker is an open contender: one client, which all goroutines share. All its methods are safe for
@@ -66,14 +46,6 @@ type Locker interface {
 	Lock(ctx context.Context, name string) (Held, error)
 	// Close ends the client. No lock is held any more.
 	Close(ctx context.Context) error
-}
-
-// ShareLocker also acquires locks that several goroutines may hold at the same time.
-type ShareLocker interface {
-	Locker
-	// LockShared acquires a shared lock or, with a limit above 0, one of so many permits, and waits
-	// for it.
-	LockShared(ctx context.Context, name string, limit int) (Held, error)
 }
 
 // SessionLocker makes more clients on the connections that it has.
@@ -102,23 +74,13 @@ type Engine struct {
 	Version string
 	// Contenders, ours first. Required.
 	Contenders []Contender
-	// Ping is the cheapest round trip to the server. Optional.
-	Ping func(ctx context.Context) error
-	// Meter starts to count the server's work; the function that it returns ends that. Counting may
-	// slow the server down. Optional.
-	Meter func(ctx context.Context) (func() (Load, error), error)
+	// Meter starts to count the requests that the server receives; the function that it returns ends
+	// that, and returns their number. Counting may slow the server down. Optional.
+	Meter func(ctx context.Context) (func() (int64, error), error)
 	// CPU returns the CPU time that the server has used so far. Optional.
 	CPU func() time.Duration
-	// Close stops what the engine itself started. Required.
+	// Close ends what the engine itself started. Optional.
 	Close func() error
-}
-
-// Load is the work of a server while it was metered.
-type Load struct {
-	// Requests is the number of requests that clients sent.
-	Requests int64
-	// Commands is the number of commands that the server executed for them: a script may have many.
-	Commands int64
 }
 
 // cpu returns the CPU time of the server; 0 if it is unknown.

@@ -1,8 +1,6 @@
 package bench
 
-import "maps"
-
-// Metric is the name of a figure. Times are in seconds, sizes in bytes.
+// Metric is the name of a figure. Times are in seconds.
 type Metric string
 
 // The figures. A figure that a scenario does not measure is missing.
@@ -10,27 +8,17 @@ const (
 	PairsPerSecond    Metric = "pairs_per_second"    // acquire and release
 	PairP50           Metric = "pair_p50"            // acquire and release, without the work between
 	PairP99           Metric = "pair_p99"            //
-	PairMax           Metric = "pair_max"            //
 	WaitP50           Metric = "wait_p50"            // the acquire
 	WaitP99           Metric = "wait_p99"            //
 	WaitMax           Metric = "wait_max"            //
 	WaitP99Share      Metric = "wait_p99_share"      // WaitP99 / (waiters x mean hand-over): 1 is even
 	HandOverP50       Metric = "hand_over_p50"       // from the call of release to the return of the next holder's call
 	HandOverP99       Metric = "hand_over_p99"       //
-	HandOverMax       Metric = "hand_over_max"       //
-	HandOverPings     Metric = "hand_over_p50_pings" // HandOverP50 / PingP50 of the same round
-	PingP50           Metric = "ping_p50"            // the cheapest round trip, without other load
 	Fairness          Metric = "jain"                // Jain's index of the grants of each waiter
-	Utilisation       Metric = "utilisation"         // time held / time
 	RequestsPerPair   Metric = "requests_per_pair"   // sent to the server
-	CommandsPerPair   Metric = "commands_per_pair"   // executed by the server
 	ClientCPUPerPair  Metric = "client_cpu_per_pair" // CPU time of this process
 	ServerCPUPerPair  Metric = "server_cpu_per_pair" // CPU time of the server
 	RequestsPerSecond Metric = "requests_per_second" //
-	CPU               Metric = "cpu"                 // of this process, in cores
-	BytesEach         Metric = "bytes_each"          // heap and stacks of this process, for each lock or waiter
-	GoroutinesEach    Metric = "goroutines_each"     //
-	Goroutines        Metric = "goroutines"          // started for the locks, in total
 	DoubleHolds       Metric = "double_holds"        // must be 0
 	TokenFaults       Metric = "token_faults"        // must be 0
 	Grants            Metric = "grants"              // grants that were checked
@@ -44,7 +32,6 @@ const (
 	UnitCount   Unit = iota // 12,345
 	UnitRatio               // 0.987
 	UnitSeconds             // 1.23 ms
-	UnitBytes               // 1,024 B
 )
 
 // MetricInfo describes a figure.
@@ -63,27 +50,17 @@ func Metrics() []MetricInfo {
 		{PairsPerSecond, "pairs/s", UnitCount, Median},
 		{PairP50, "pair p50", UnitSeconds, Median},
 		{PairP99, "pair p99", UnitSeconds, Median},
-		{PairMax, "pair max", UnitSeconds, highest},
 		{WaitP50, "wait p50", UnitSeconds, Median},
 		{WaitP99, "wait p99", UnitSeconds, Median},
 		{WaitMax, "wait max", UnitSeconds, highest},
 		{WaitP99Share, "wait p99/share", UnitRatio, Median},
 		{HandOverP50, "hand-over p50", UnitSeconds, Median},
 		{HandOverP99, "hand-over p99", UnitSeconds, Median},
-		{HandOverMax, "hand-over max", UnitSeconds, highest},
-		{HandOverPings, "hand-over/ping", UnitRatio, Median},
-		{PingP50, "ping", UnitSeconds, Median},
 		{Fairness, "Jain", UnitRatio, Median},
-		{Utilisation, "in use", UnitRatio, Median},
 		{RequestsPerPair, "requests/pair", UnitRatio, Median},
-		{CommandsPerPair, "commands/pair", UnitRatio, Median},
 		{ClientCPUPerPair, "client CPU/pair", UnitSeconds, Median},
 		{ServerCPUPerPair, "server CPU/pair", UnitSeconds, Median},
 		{RequestsPerSecond, "requests/s", UnitRatio, Median},
-		{CPU, "CPU", UnitRatio, Median},
-		{BytesEach, "bytes each", UnitBytes, Median},
-		{GoroutinesEach, "goroutines each", UnitRatio, Median},
-		{Goroutines, "goroutines", UnitCount, Median},
 		{DoubleHolds, "double", UnitCount, total},
 		{TokenFaults, "token faults", UnitCount, total},
 		{Grants, "grants", UnitCount, total},
@@ -109,8 +86,6 @@ func merge(rounds []Figures) Figures {
 	}
 	return all
 }
-
-func (f Figures) add(more Figures) { maps.Copy(f, more) }
 
 func highest(values []float64) float64 {
 	top := values[0]

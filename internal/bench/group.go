@@ -18,12 +18,8 @@ type group struct {
 	one        bool          // all want the same lock
 	work       time.Duration // how long each keeps it
 	cycles     int           // the minimum number of grants for each goroutine
-	limit      int           // permits of the lock; 0 without shared: exclusive
-	writeEvery int           // with shared: every writeEvery-th goroutine is exclusive; 0: none
-	shared     bool
-	stretch    int // how many times the budget it runs; 0: one
-	clients    int // the number of clients, shared evenly; 0: one
-	sessions   int // the number of sessions of one client, shared evenly; 0: one
+	stretch    int           // how many times the budget it runs; 0: one
+	sessions   int           // the number of sessions of one client, shared evenly; 0: one
 }
 
 // scene is the state that the goroutines of a group share.
@@ -48,67 +44,33 @@ type worker struct {
 	*scene
 	locker    Locker
 	spot      *spot
-	exclusive bool
 	timer     *time.Timer
 	waits     []time.Duration
 	pairs     []time.Duration
 	handOvers []time.Duration
-	held      time.Duration
 }
 
+// run opens the clients, runs the group, and closes the clients.
 func (c group) run(ctx context.Context, t *Trial) (Figures, error) {
-	figures := make(Figures)
-	if c.one && !c.shared && !t.Metered {
-		ping, err := t.ping(ctx)
-		if err != nil {
-			return nil, err
-		}
-		if ping > 0 {
-			figures[PingP50] = ping
-		}
-	}
 	s := &scene{group: c, prefix: t.Prefix}
-	more, err := s.measure(ctx, t)
+	locker, closeLocker, err := t.open(ctx)
 	if err != nil {
 		return nil, err
 	}
-	figures.add(more)
-	if ping := figures[PingP50]; ping > 0 {
-		figures[HandOverPings] = figures[HandOverP50] / ping
+	lockers := []Locker{locker}
+	if c.sessions > 0 {
+		lockers, err = join(locker, c.sessions)
 	}
-	return figures, nil
-}
-
-// measure opens the clients, runs the group, and closes the clients.
-func (s *scene) measure(ctx context.Context, t *Trial) (Figures, error) {
-	var lockers []Locker
-	var closers []func() error
-	closeAll := func() error {
-		errs := make([]error, 0, len(closers))
-		for _, f := range closers {
-			errs = append(errs, f())
-		}
-		return errors.Join(errs...)
+	var f Figures
+	if err == nil {
+		f, err = s.measure(ctx, t, s.workers(lockers))
 	}
-	for range max(1, s.clients) {
-		locker, closeLocker, err := t.open(ctx, s.goroutines)
-		if err != nil {
-			return nil, errors.Join(err, closeAll())
+	if c.sessions > 0 {
+		for _, l := range lockers {
+			err = errors.Join(err, closing(ctx, l)())
 		}
-		lockers, closers = append(lockers, locker), append(closers, closeLocker)
 	}
-	if s.sessions > 0 {
-		joined, err := join(lockers[0], s.sessions)
-		for _, l := range joined {
-			closers = slices.Insert(closers, 0, closing(ctx, l))
-		}
-		if err != nil {
-			return nil, errors.Join(err, closeAll())
-		}
-		lockers = joined
-	}
-	f, err := s.run(ctx, t, s.workers(lockers))
-	return f, errors.Join(err, closeAll())
+	return f, errors.Join(err, closeLocker())
 }
 
 // join returns n clients on the connections of one.
@@ -128,7 +90,8 @@ func join(l Locker, n int) ([]Locker, error) {
 	return all, nil
 }
 
-func (s *scene) run(ctx context.Context, t *Trial, workers []*worker) (Figures, error) {
+// measure warms the clients up, and runs the group.
+func (s *scene) measure(ctx context.Context, t *Trial, workers []*worker) (Figures, error) {
 	if err := s.warm(ctx, workers); err != nil {
 		return nil, fmt.Errorf("warm up: %w", err)
 	}
@@ -141,12 +104,11 @@ func (s *scene) run(ctx context.Context, t *Trial, workers []*worker) (Figures, 
 		return nil, fmt.Errorf("meter: %w", err)
 	}
 	_, err = s.stampede(ctx, workers, t.Budget)
-	load, meterErr := stop()
+	requests, meterErr := stop()
 	if err := errors.Join(err, meterErr); err != nil {
 		return nil, err
 	}
-	grants := float64(max(1, s.grants.Load()))
-	return Figures{RequestsPerPair: float64(load.Requests) / grants, CommandsPerPair: float64(load.Commands) / grants}, nil
+	return Figures{RequestsPerPair: float64(requests) / float64(max(1, s.grants.Load()))}, nil
 }
 
 // timed runs the group, and measures times and the CPU time of both sides.
@@ -171,7 +133,6 @@ func (s *scene) workers(lockers []Locker) []*worker {
 			s.spots = append(s.spots, &spot{name: s.prefix + "lock/" + strconv.Itoa(i)})
 		}
 		w := &worker{scene: s, locker: lockers[i%len(lockers)], spot: s.spots[len(s.spots)-1]}
-		w.exclusive = !s.shared || s.writeEvery > 0 && i%s.writeEvery == 0
 		w.timer = time.NewTimer(time.Hour)
 		w.timer.Stop()
 		workers[i] = w
@@ -264,7 +225,7 @@ func (w *worker) loop(ctx context.Context) error {
 // pair acquires and releases the lock once.
 func (w *worker) pair(ctx context.Context) error {
 	asked := time.Now()
-	held, err := w.take(ctx)
+	held, err := w.locker.Lock(ctx, w.spot.name)
 	got := time.Now()
 	if err != nil {
 		if w.stopped.Load() && ctx.Err() != nil {
@@ -273,17 +234,17 @@ func (w *worker) pair(ctx context.Context) error {
 		}
 		return err
 	}
-	w.enter(held.Token)
+	w.spot.Enter(held.Token)
 	over := time.Duration(-1)
-	if w.one && w.exclusive {
+	if w.one {
 		if released := w.spot.released.Swap(0); released != 0 {
 			over = got.Sub(w.begin) - time.Duration(released)
 		}
 	}
 	w.toil(ctx)
-	w.leave()
+	w.spot.Leave()
 	gave := time.Now()
-	if w.one && w.exclusive {
+	if w.one {
 		w.spot.released.Store(int64(gave.Sub(w.begin)))
 	}
 	// The lock is released even if the time is up.
@@ -297,38 +258,10 @@ func (w *worker) pair(ctx context.Context) error {
 	wait := got.Sub(asked)
 	w.waits = append(w.waits, wait)
 	w.pairs = append(w.pairs, wait+time.Since(gave))
-	w.held += gave.Sub(got)
 	if over >= 0 {
 		w.handOvers = append(w.handOvers, over)
 	}
 	return nil
-}
-
-func (w *worker) take(ctx context.Context) (Held, error) {
-	if w.exclusive {
-		return w.locker.Lock(ctx, w.spot.name)
-	}
-	sharer, ok := w.locker.(ShareLocker)
-	if !ok {
-		return Held{}, errors.New("a contender that can share is no ShareLocker")
-	}
-	return sharer.LockShared(ctx, w.spot.name, w.limit)
-}
-
-func (w *worker) enter(token uint64) {
-	if w.exclusive {
-		w.spot.EnterExclusive(token)
-		return
-	}
-	w.spot.EnterShared(w.limit)
-}
-
-func (w *worker) leave() {
-	if w.exclusive {
-		w.spot.LeaveExclusive()
-		return
-	}
-	w.spot.LeaveShared()
 }
 
 // toil is the work under the lock.
@@ -347,12 +280,10 @@ func (w *worker) toil(ctx context.Context) {
 // figures summarises the samples of the workers.
 func (s *scene) figures(workers []*worker, elapsed time.Duration) Figures {
 	var waits, pairs, handOvers []time.Duration
-	var held time.Duration
 	shares := make([]float64, len(workers))
 	each := make([][]time.Duration, len(workers))
 	for i, w := range workers {
 		waits, pairs, handOvers = append(waits, w.waits...), append(pairs, w.pairs...), append(handOvers, w.handOvers...)
-		held += w.held
 		shares[i], each[i] = float64(len(w.pairs)), w.waits
 	}
 	f := Figures{PairsPerSecond: float64(len(pairs)) / elapsed.Seconds(), Grants: float64(s.grants.Load())}
@@ -360,30 +291,28 @@ func (s *scene) figures(workers []*worker, elapsed time.Duration) Figures {
 		f[DoubleHolds] += float64(spot.Doubles())
 		f[TokenFaults] += float64(spot.TokenFaults())
 	}
-	f.times(pairs, PairP50, PairP99, PairMax)
-	f.times(waits, WaitP50, WaitP99, WaitMax)
+	f.times(pairs, PairP50, PairP99)
+	f.times(waits, WaitP50, WaitP99)
+	if len(waits) > 0 {
+		f[WaitMax] = slices.Max(waits).Seconds()
+	}
 	if !s.one {
 		return f
 	}
 	f[WaitP50], f[WaitP99] = EvenPercentile(each, 0.5).Seconds(), EvenPercentile(each, 0.99).Seconds()
 	f[Fairness] = Jain(shares)
-	if s.shared {
-		return f
-	}
-	f.times(handOvers, HandOverP50, HandOverP99, HandOverMax)
-	f[Utilisation] = held.Seconds() / elapsed.Seconds()
+	f.times(handOvers, HandOverP50, HandOverP99)
 	if len(pairs) > 0 {
 		f[WaitP99Share] = f[WaitP99] / (elapsed.Seconds() / float64(len(pairs)) * float64(s.goroutines))
 	}
 	return f
 }
 
-// times records the percentiles of the samples, and the longest.
-func (f Figures) times(samples []time.Duration, p50, p99, longest Metric) {
+// times records the percentiles of the samples.
+func (f Figures) times(samples []time.Duration, p50, p99 Metric) {
 	if len(samples) == 0 {
 		return
 	}
 	f[p50] = Percentile(samples, 0.5).Seconds()
 	f[p99] = Percentile(samples, 0.99).Seconds()
-	f[longest] = samples[len(samples)-1].Seconds()
 }

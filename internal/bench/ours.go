@@ -11,8 +11,7 @@ import (
 // Ours is our client on the backends that connect opens.
 func Ours(connect func(ctx context.Context, url string) (backend.Backend, error)) Contender {
 	return Contender{
-		Name: "holdfast", Kind: KindOurs,
-		Can: CanWait | CanRenew | CanShare | CanPermit | CanToken | CanJoin,
+		Name: "holdfast", Ours: true, Can: CanWait | CanRenew | CanJoin,
 		Open: func(ctx context.Context, cfg Config) (Locker, error) {
 			b, err := connect(ctx, cfg.URL)
 			if err != nil {
@@ -49,18 +48,7 @@ func newLocker(b backend.Backend, cfg Config) (*ourLocker, error) {
 func (l *ourLocker) Session() (Locker, error) { return newLocker(Shared{l.backend}, l.cfg) }
 
 func (l *ourLocker) Lock(ctx context.Context, name string) (Held, error) {
-	return l.acquire(ctx, name)
-}
-
-func (l *ourLocker) LockShared(ctx context.Context, name string, limit int) (Held, error) {
-	if limit > 0 {
-		return l.acquire(ctx, name, holdfast.Limit(limit))
-	}
-	return l.acquire(ctx, name, holdfast.Shared())
-}
-
-func (l *ourLocker) acquire(ctx context.Context, name string, opts ...holdfast.AcquireOption) (Held, error) {
-	lock, err := l.client.Acquire(ctx, name, opts...)
+	lock, err := l.client.Acquire(ctx, name)
 	if err != nil {
 		return Held{}, err
 	}

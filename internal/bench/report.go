@@ -3,7 +3,6 @@ package bench
 import (
 	"errors"
 	"fmt"
-	"io"
 	"os"
 	"runtime"
 	"runtime/debug"
@@ -34,7 +33,7 @@ type Result struct {
 	Scenario  string
 	Title     string
 	Contender string
-	Kind      Kind
+	Ours      bool
 	Rounds    []Figures // the last may have only counts of the server's work
 	Figures   Figures
 	// Failed says why there are fewer rounds than requested.
@@ -105,7 +104,7 @@ func Ratio(a, b *Result, m Metric) (float64, bool) {
 func (r *Report) Verdict() error {
 	sum := 0.0
 	for _, x := range r.Results {
-		if x.Kind == KindOurs || x.Kind == KindVariant {
+		if x.Ours {
 			sum += x.Figures[DoubleHolds] + x.Figures[TokenFaults]
 		}
 	}
@@ -116,15 +115,4 @@ func (r *Report) Verdict() error {
 		return errors.New("nothing was measured: no scenario, contender or engine matches the flags")
 	}
 	return nil
-}
-
-// Progress returns a function for Options.Progress that writes a line for each scenario.
-func Progress(w io.Writer) func(Step) {
-	last := ""
-	return func(s Step) {
-		if what := s.Engine + " " + s.Scenario; what != last {
-			fmt.Fprintf(w, "%3d%% %s\n", 100*s.Done/max(1, s.Total), what)
-			last = what
-		}
-	}
 }

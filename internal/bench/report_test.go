@@ -13,17 +13,17 @@ import (
 
 // sample is a report in which ours is twice as fast as the bare commands, and slower than one peer.
 func sample() *bench.Report {
-	result := func(name string, kind bench.Kind, pairs float64) bench.Result {
+	result := func(name string, ours bool, pairs float64) bench.Result {
 		figures := bench.Figures{bench.PairsPerSecond: pairs, bench.PairP50: 1e-3, bench.DoubleHolds: 0, bench.Grants: 1000}
 		return bench.Result{
-			Engine: "redis", Scenario: "one/8/1ms", Title: "8 goroutines", Contender: name, Kind: kind,
+			Engine: "redis", Scenario: "one/8/1ms", Title: "8 goroutines", Contender: name, Ours: ours,
 			Rounds: []bench.Figures{figures, {bench.RequestsPerPair: 2}}, Figures: figures,
 		}
 	}
 	return &bench.Report{
 		At: time.Date(2026, 11, 28, 1, 2, 3, 0, time.UTC), Commit: "0123", CPU: "Abacus", Cores: 2, Load: 0.25, Rounds: 1, Budget: time.Second,
 		Engines: []bench.EngineInfo{{Name: "redis", Version: "7.0.15"}},
-		Results: []bench.Result{result("holdfast", bench.KindOurs, 20_000), result("raw compare", bench.KindRaw, 10_000), result("bsm/redislock", bench.KindPeer, 16_000)},
+		Results: []bench.Result{result("holdfast", true, 20_000), result("raw compare", false, 10_000), result("bsm/redislock", false, 16_000)},
 	}
 }
 
@@ -45,7 +45,7 @@ func TestWriteRead(t *testing.T) {
 	}
 	for i := range want.Results { // these are not written
 		x := &want.Results[i]
-		x.Title, x.Kind, x.Failed = "", "", ""
+		x.Title, x.Ours, x.Failed = "", false, ""
 		x.Figures[bench.RequestsPerPair] = 2
 		x.Rounds[0] = bench.Figures{bench.PairsPerSecond: x.Figures[bench.PairsPerSecond], bench.PairP50: 1e-3, bench.DoubleHolds: 0, bench.Grants: 1000}
 	}

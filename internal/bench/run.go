@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"path"
 	"slices"
 	"strconv"
@@ -18,25 +19,13 @@ type Options struct {
 	Rounds int
 	// Budget is how long one contender runs in one round. Default: 1 s. Optional.
 	Budget time.Duration
-	// TTL of the locks. Default: 30 s. Optional.
-	TTL time.Duration
 	// Only are patterns, as of path.Match, of the IDs of scenarios. Default: all.
 	// Optional.
 	Only []string
 	// Contenders are patterns of their names. Default: all. Optional.
 	Contenders []string
-	// MaxWaiters leaves out scenarios with more waiters. Default: no bound. Optional.
-	MaxWaiters int
-	// Progress is called when a trial begins. Optional.
-	Progress func(Step)
-}
-
-// Step is one trial that is about to begin.
-type Step struct {
-	Engine, Scenario, Contender string
-	Round                       int // from 1 on; one above Rounds: the metered pass
-	Rounds                      int
-	Done, Total                 int // trials
+	// Progress gets a line for each scenario that begins. Optional.
+	Progress io.Writer
 }
 
 func (o Options) withDefaults() (Options, error) {
@@ -56,11 +45,8 @@ func (o Options) withDefaults() (Options, error) {
 	if o.Budget == 0 {
 		o.Budget = time.Second
 	}
-	if o.TTL == 0 {
-		o.TTL = 30 * time.Second
-	}
 	if o.Progress == nil {
-		o.Progress = func(Step) {}
+		o.Progress = io.Discard
 	}
 	return o, nil
 }
@@ -76,21 +62,12 @@ func Run(ctx context.Context, engines []*Engine, o Options) (*Report, error) {
 	}
 	report := newReport(o)
 	plan := o.plan(engines)
-	steps := 0
-	for _, p := range plan {
-		steps += p.steps(o)
-	}
-	done := 0
 	for _, e := range engines {
 		report.Engines = append(report.Engines, EngineInfo{Name: e.Name, Version: e.Version})
 	}
-	for _, p := range plan {
-		results := p.run(ctx, o, func(s Step) {
-			s.Done, s.Total = done, steps
-			done++
-			o.Progress(s)
-		})
-		report.Results = append(report.Results, results...)
+	for i, p := range plan {
+		fmt.Fprintf(o.Progress, "%3d%% %s %s\n", 100*i/len(plan), p.engine.Name, p.scenario.ID)
+		report.Results = append(report.Results, p.run(ctx, o)...)
 		if ctx.Err() != nil {
 			return report, context.Cause(ctx)
 		}
@@ -109,7 +86,7 @@ func (o Options) plan(engines []*Engine) []part {
 	var plan []part
 	for _, e := range engines {
 		for _, s := range Scenarios() {
-			if !matches(o.Only, s.ID) || o.MaxWaiters > 0 && s.Waiters > o.MaxWaiters {
+			if !matches(o.Only, s.ID) || s.Counts && e.Meter == nil {
 				continue
 			}
 			p := part{engine: e, scenario: s}
@@ -133,40 +110,24 @@ func matches(patterns []string, name string) bool {
 	})
 }
 
-func (p *part) metered() bool { return p.scenario.Metered && p.engine.Meter != nil }
-
-// rounds returns the number of timed rounds.
-func (p *part) rounds(o Options) int {
-	if p.scenario.Rounds > 0 {
-		return min(p.scenario.Rounds, o.Rounds)
-	}
-	return o.Rounds
-}
-
-func (p *part) steps(o Options) int {
-	rounds := p.rounds(o)
-	if p.metered() {
-		rounds++
-	}
-	return rounds * len(p.contenders)
-}
-
 // run runs the contenders in turn; each round begins with another one.
-func (p *part) run(ctx context.Context, o Options, progress func(Step)) []Result {
+func (p *part) run(ctx context.Context, o Options) []Result {
 	results := make([]Result, len(p.contenders))
 	for i, c := range p.contenders {
-		results[i] = Result{Engine: p.engine.Name, Scenario: p.scenario.ID, Title: p.scenario.Title, Contender: c.Name, Kind: c.Kind}
+		results[i] = Result{Engine: p.engine.Name, Scenario: p.scenario.ID, Title: p.scenario.Title, Contender: c.Name, Ours: c.Ours}
 	}
-	timed, rounds := p.rounds(o), p.steps(o)/len(p.contenders)
+	rounds := o.Rounds
+	if p.scenario.Metered && p.engine.Meter != nil {
+		rounds++
+	}
 	for round := 1; round <= rounds; round++ {
 		for turn := range results {
 			i := (turn + round - 1) % len(results)
 			r := &results[i]
-			progress(Step{Engine: r.Engine, Scenario: r.Scenario, Contender: r.Contender, Round: round, Rounds: timed})
 			if r.Failed != "" || ctx.Err() != nil {
 				continue
 			}
-			figures, err := p.trial(ctx, o, i, round > timed)
+			figures, err := p.trial(ctx, o, i, round > o.Rounds)
 			if err != nil {
 				r.Failed = err.Error()
 				continue
@@ -182,7 +143,7 @@ func (p *part) run(ctx context.Context, o Options, progress func(Step)) []Result
 
 func (p *part) trial(ctx context.Context, o Options, i int, metered bool) (Figures, error) {
 	t := &Trial{
-		Engine: p.engine, Contender: &p.contenders[i], Budget: o.Budget, TTL: o.TTL,
+		Engine: p.engine, Contender: &p.contenders[i], Budget: o.Budget, TTL: lockTTL,
 		Prefix: "holdfast-bench/" + string(backend.NewLeaseID()) + "/", Metered: metered,
 	}
 	if metered {
@@ -195,5 +156,7 @@ func (p *part) trial(ctx context.Context, o Options, i int, metered bool) (Figur
 	return figures, err
 }
 
-// meteredBudget is long enough for a mean.
-const meteredBudget = 300 * time.Millisecond
+const (
+	lockTTL       = 30 * time.Second
+	meteredBudget = 300 * time.Millisecond // long enough for a mean
+)

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"runtime"
 	"strconv"
 	"sync"
 	"sync/atomic"
@@ -16,7 +15,7 @@ import (
 func renewing(n int) Scenario {
 	return Scenario{
 		ID: fmt.Sprintf("renew/%d", n), Title: fmt.Sprintf("%d locks that one client holds and renews", n),
-		Needs: CanRenew, Rounds: standingRounds,
+		Needs: CanRenew, Counts: true,
 		Run: func(ctx context.Context, t *Trial) (Figures, error) { return t.hold(ctx, n) },
 	}
 }
@@ -25,14 +24,12 @@ func renewing(n int) Scenario {
 func idle(n int) Scenario {
 	return Scenario{
 		ID: fmt.Sprintf("idle/%d", n), Title: fmt.Sprintf("%d goroutines that wait for one lock, which is not given back", n),
-		Needs: CanWait | CanRenew, Waiters: n, Rounds: standingRounds,
+		Needs: CanWait | CanRenew, Counts: true,
 		Run: func(ctx context.Context, t *Trial) (Figures, error) { return t.wait(ctx, n) },
 	}
 }
 
 const (
-	// standingRounds suffice for figures that hardly vary.
-	standingRounds = 2
 	// takers is the number of goroutines that acquire the locks to hold.
 	takers = 64
 	// takeTimeout bounds the time for that.
@@ -44,7 +41,7 @@ func (t *Trial) standingTTL() time.Duration { return max(6*t.Budget, time.Second
 
 func (t *Trial) hold(ctx context.Context, n int) (Figures, error) {
 	t.TTL = t.standingTTL()
-	locker, closeLocker, err := t.open(ctx, takers)
+	locker, closeLocker, err := t.open(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -53,12 +50,7 @@ func (t *Trial) hold(ctx context.Context, n int) (Figures, error) {
 }
 
 func (t *Trial) holding(ctx context.Context, locker Locker, n int) (Figures, error) {
-	locks := make([]Held, n) // allocated before the memory is measured
-	// The first lock opens what does not depend on the number of locks.
-	if err := pairOnce(ctx, locker, t.Prefix+"warm"); err != nil {
-		return nil, err
-	}
-	before := footprint()
+	locks := make([]Held, n)
 	// With some contenders a lock ends with the context that it was acquired with.
 	taking, giveUp := context.WithCancel(ctx)
 	defer giveUp()
@@ -71,12 +63,10 @@ func (t *Trial) holding(ctx context.Context, locker Locker, n int) (Figures, err
 	if err != nil {
 		return nil, err
 	}
-	each := footprint().minus(before, n, 0)
-	f, err := t.rest(ctx)
+	f, err := t.count(ctx)
 	if err != nil {
 		return nil, err
 	}
-	f.add(each)
 	f[Grants] = float64(n)
 	return f, inParallel(ctx, n, func(ctx context.Context, i int) error {
 		if err := locks[i].Unlock(ctx); err != nil {
@@ -100,7 +90,7 @@ func pairOnce(ctx context.Context, locker Locker, name string) error {
 
 func (t *Trial) wait(ctx context.Context, n int) (Figures, error) {
 	t.TTL = t.standingTTL()
-	locker, closeLocker, err := t.open(ctx, n+1)
+	locker, closeLocker, err := t.open(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -117,15 +107,13 @@ func (t *Trial) wait(ctx context.Context, n int) (Figures, error) {
 }
 
 func (t *Trial) waiting(ctx context.Context, locker Locker, name string, n int) (Figures, error) {
-	before := footprint()
 	waiting, stop := context.WithCancel(ctx)
 	defer stop()
-	var granted, asked atomic.Int64
+	var granted atomic.Int64
 	failed := make(chan error, n)
 	var all sync.WaitGroup
 	for range n {
 		all.Go(func() {
-			asked.Add(1)
 			held, err := locker.Lock(waiting, name)
 			switch {
 			case err == nil:
@@ -136,7 +124,11 @@ func (t *Trial) waiting(ctx context.Context, locker Locker, name string, n int) 
 			}
 		})
 	}
-	f, err := t.settled(ctx, before, n)
+	err := pause(ctx, 2*t.Budget) // until all are in the queue
+	var f Figures
+	if err == nil {
+		f, err = t.count(ctx)
+	}
 	stop()
 	all.Wait()
 	close(failed)
@@ -152,72 +144,17 @@ func (t *Trial) waiting(ctx context.Context, locker Locker, name string, n int) 
 	return f, nil
 }
 
-// settled waits until all are in the queue, and measures what they cost.
-func (t *Trial) settled(ctx context.Context, before mark, n int) (Figures, error) {
-	if err := pause(ctx, 2*t.Budget); err != nil {
-		return nil, err
-	}
-	each := footprint().minus(before, n, n)
-	f, err := t.rest(ctx)
-	if err != nil {
-		return nil, err
-	}
-	f.add(each)
-	return f, nil
-}
-
-// rest measures for one TTL what the process uses, and for another what the server is sent.
-func (t *Trial) rest(ctx context.Context) (Figures, error) {
-	spent, begin := cpuTime(), time.Now()
-	if err := pause(ctx, t.TTL); err != nil {
-		return nil, err
-	}
-	f := make(Figures)
-	if spent >= 0 {
-		f[CPU] = (cpuTime() - spent).Seconds() / time.Since(begin).Seconds()
-	}
-	if t.Engine.Meter == nil {
-		return f, nil
-	}
+// count counts the requests of one TTL.
+func (t *Trial) count(ctx context.Context) (Figures, error) {
 	stop, err := t.Engine.Meter(ctx)
 	if err != nil {
 		return nil, fmt.Errorf("meter: %w", err)
 	}
-	begin = time.Now()
+	begin := time.Now()
 	err = pause(ctx, t.TTL)
 	elapsed := time.Since(begin)
-	load, meterErr := stop()
-	if err := errors.Join(err, meterErr); err != nil {
-		return nil, err
-	}
-	f[RequestsPerSecond] = float64(load.Requests) / elapsed.Seconds()
-	return f, nil
-}
-
-// mark is the resource use of the process at one moment.
-type mark struct {
-	bytes      float64
-	goroutines int
-}
-
-// footprint returns the resource use after a garbage collection.
-func footprint() mark {
-	runtime.GC()
-	runtime.GC() // what the first collection only passed to finalizers
-	var m runtime.MemStats
-	runtime.ReadMemStats(&m)
-	return mark{bytes: float64(m.HeapAlloc + m.StackInuse), goroutines: runtime.NumGoroutine()}
-}
-
-// minus returns the cost of each of n, and how many goroutines were started besides those of the
-// bench.
-func (m mark) minus(before mark, n, own int) Figures {
-	goroutines := float64(m.goroutines - before.goroutines - own)
-	return Figures{
-		BytesEach:      (m.bytes - before.bytes) / float64(n),
-		Goroutines:     goroutines,
-		GoroutinesEach: goroutines / float64(n),
-	}
+	requests, meterErr := stop()
+	return Figures{RequestsPerSecond: float64(requests) / elapsed.Seconds()}, errors.Join(err, meterErr)
 }
 
 // inParallel calls f for 0 to n - 1 from a few goroutines, until one fails.

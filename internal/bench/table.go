@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"io"
 	"strconv"
-	"strings"
 	"text/tabwriter"
 	"time"
 )
@@ -69,7 +68,7 @@ func (r *Report) section(w *bytes.Buffer, engine, scenario string) {
 
 // against returns how many times faster ours is than x.
 func (r *Report) against(x *Result) string {
-	if x.Kind == KindOurs {
+	if x.Contender == "holdfast" {
 		return ""
 	}
 	if ratio, ok := Ratio(r.Find(x.Engine, x.Scenario, "holdfast"), x, PairsPerSecond); ok {
@@ -110,13 +109,9 @@ func (u Unit) Format(v float64) string {
 		return shortDuration(v)
 	case UnitRatio:
 		return strconv.FormatFloat(v, 'f', 3, 64)
-	case UnitBytes:
-		return thousands(v) + " B"
 	case UnitCount:
-		return thousands(v)
-	default:
-		return strconv.FormatFloat(v, 'g', 4, 64)
 	}
+	return thousands(v)
 }
 
 func shortDuration(seconds float64) string {
@@ -132,14 +127,10 @@ func shortDuration(seconds float64) string {
 
 func thousands(v float64) string {
 	text := strconv.FormatFloat(v, 'f', 0, 64)
-	sign := ""
-	if strings.HasPrefix(text, "-") {
-		sign, text = "-", text[1:]
-	}
 	for i := len(text) - 3; i > 0; i -= 3 {
 		text = text[:i] + "," + text[i:]
 	}
-	return sign + text
+	return text
 }
 
 func prefixed(prefix, text string) string {

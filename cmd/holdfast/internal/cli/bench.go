@@ -44,7 +44,9 @@ Exit status: 0; 1 if two clients held a lock at the same time, or nothing could 
 func scenarioNames() string {
 	var names []string
 	for _, s := range bench.Scenarios() {
-		names = append(names, s.ID)
+		if !s.Counts { // nothing counts the requests of a server that runs already
+			names = append(names, s.ID)
+		}
 	}
 	return strings.Join(names, ", ")
 }
@@ -67,7 +69,7 @@ func (a *app) bench(ctx context.Context, o bench.Options, benchfmt bool) error {
 		}),
 	}}
 	if !a.quiet {
-		o.Progress = bench.Progress(a.stderr)
+		o.Progress = a.stderr
 	}
 	report, err := bench.Run(ctx, []*bench.Engine{engine}, o)
 	if report == nil {
