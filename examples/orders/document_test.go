@@ -11,6 +11,7 @@ import (
 	"github.com/holdfast-io/holdfast"
 	orders "github.com/holdfast-io/holdfast/examples/orders"
 	"github.com/holdfast-io/holdfast/fence"
+	"github.com/holdfast-io/holdfast/internal/testkit/testserver"
 )
 
 // document is the code of the document on this database: read the stock, check whether it is
@@ -58,16 +59,13 @@ func (d document) process(ctx context.Context, id int, paused func()) error {
 func testWithoutLock(f *fixture) {
 	t := f.t
 	f.Exec("INSERT INTO product VALUES (1, 1)")
-	var read, wg sync.WaitGroup
+	var read sync.WaitGroup
 	read.Add(2)
-	for range 2 {
-		wg.Go(func() {
-			if err := (document{f.db}).take(t.Context(), 1, func() { read.Done(); read.Wait() }); err != nil {
-				t.Error(err)
-			}
-		})
-	}
-	wg.Wait()
+	testserver.Together(2, func(int) {
+		if err := (document{f.db}).take(t.Context(), 1, func() { read.Done(); read.Wait() }); err != nil {
+			t.Error(err)
+		}
+	})
 	if n := f.Int("SELECT count(*) FROM reservation"); n != 2 {
 		t.Errorf("%d have the one piece: without a lock the fault has to show", n)
 	}
@@ -79,31 +77,29 @@ func testWithoutLock(f *fixture) {
 func testTwoLocksForOneRow(f *fixture) {
 	t := f.t
 	f.Exec("INSERT INTO product VALUES (1, 1), (2, 1)", "INSERT INTO orders (id, product, quantity) VALUES (7, 2, 1)")
-	locks := f.client(holdfast.Config{})
-	var read, wg sync.WaitGroup
+	locks := f.client()
+	var read sync.WaitGroup
 	read.Add(2)
-	for _, name := range []string{"order:5", "inventory:1"} {
-		wg.Go(func() {
-			err := locks.Do(t.Context(), name, func(ctx context.Context, _ *holdfast.Lock) error {
-				return document{f.db}.take(ctx, 1, func() { read.Done(); read.Wait() })
-			})
-			if err != nil {
-				t.Error(err)
-			}
+	testserver.Together(2, func(i int) {
+		err := locks.Do(t.Context(), []string{"order:5", "inventory:1"}[i], func(ctx context.Context, _ *holdfast.Lock) error {
+			return document{f.db}.take(ctx, 1, func() { read.Done(); read.Wait() })
 		})
-	}
-	wg.Wait()
+		if err != nil {
+			t.Error(err)
+		}
+	})
 	if n := f.Int("SELECT count(*) FROM reservation WHERE product = 1"); n != 2 {
 		t.Errorf("%d have the one piece: two locks for one row have to show the fault", n)
 	}
 
 	url := f.serve(locks, nil)
+	var wg sync.WaitGroup
 	var a, b answer
 	wg.Go(func() { a = processOrder(t, url, 7) })
 	wg.Go(func() { b = reserveStock(t, url, 2, "", 1) })
 	wg.Wait()
-	if (a.status == http.StatusOK) == (b.status == http.StatusOK) || a.status+b.status != http.StatusOK+http.StatusBadRequest {
-		t.Errorf("the order: %d %s; the reservation: %d %s", a.status, a.text, b.status, b.text)
+	if (a.Status == http.StatusOK) == (b.Status == http.StatusOK) || a.Status+b.Status != http.StatusOK+http.StatusBadRequest {
+		t.Errorf("the order: %d %s; the reservation: %d %s", a.Status, a.Text, b.Status, b.Text)
 	}
 	if n := f.Int("SELECT (SELECT count(*) FROM charge) + (SELECT count(*) FROM reservation WHERE product = 2)"); n != 1 {
 		t.Errorf("%d have the one piece", n)
@@ -115,7 +111,7 @@ func testTwoLocksForOneRow(f *fixture) {
 func testLockIsNotEnough(f *fixture) {
 	t := f.t
 	f.Exec("INSERT INTO product VALUES (1, 9)", "INSERT INTO orders (id, product, quantity) VALUES (5, 1, 1)")
-	locks := f.client(holdfast.Config{})
+	locks := f.client()
 	lock := func() *holdfast.Lock {
 		l, err := locks.Acquire(t.Context(), "order:5", holdfast.TTL(3*time.Second), holdfast.NoRenew())
 		if err != nil {
@@ -141,55 +137,35 @@ func testLockIsNotEnough(f *fixture) {
 func testToken(f *fixture, written bool) {
 	t := f.t
 	f.Exec("INSERT INTO product VALUES (1, 9)", "INSERT INTO orders (id, product, quantity) VALUES (5, 1, 1)")
-	locks := f.client(holdfast.Config{})
-	stock := func() fence.Token { return f.lock(locks, "inventory:1").Token() }
-
-	first := f.lock(locks, "order:5")
-	o, err := f.store.Pending(t.Context(), 5, first.Token())
-	if err != nil {
-		t.Fatal(err)
+	locks := f.client()
+	pending := func() (orders.Order, fence.Token) {
+		token := f.lock(locks, "order:5").Token()
+		o, err := f.store.Pending(t.Context(), 5, token)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return o, token
 	}
+	_, first := pending()
 	f.end(locks, "order:5") // it sleeps, and its lease ends
-	second := f.lock(locks, "order:5")
-	if o, err = f.store.Pending(t.Context(), 5, second.Token()); err != nil {
-		t.Fatal(err)
-	}
+	o, second := pending()
 	complete := func(token fence.Token) error {
 		defer f.end(locks, "inventory:1")
-		_, err := f.store.Complete(t.Context(), o, token, stock())
+		_, err := f.store.Complete(t.Context(), o, token, f.lock(locks, "inventory:1").Token())
 		return err
 	}
+	var err error
 	if written {
-		err = complete(second.Token())
+		err = complete(second)
 	}
-	if late := complete(first.Token()); err != nil || !errors.Is(late, fence.ErrStale) {
+	if late := complete(first); err != nil || !errors.Is(late, fence.ErrStale) {
 		t.Errorf("the second: %v; the first, late: %v", err, late)
 	}
 	if !written {
-		err = complete(second.Token())
+		err = complete(second)
 	}
-	if n := f.Int("SELECT count(*) FROM charge"); err != nil || n != 1 {
-		t.Errorf("charged %d times (%v)", n, err)
-	}
-	if n := f.Int("SELECT stock FROM product"); n != 8 {
-		t.Errorf("one of nine was sold, and %d are left", n)
-	}
-	// The stock has a token of its own.
-	late := f.lock(locks, "inventory:1")
-	f.end(locks, "inventory:1")
-	if _, err := f.store.Reserve(t.Context(), 1, 1, "", stock()); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := f.store.Reserve(t.Context(), 1, 1, "", late.Token()); !errors.Is(err, fence.ErrStale) {
-		t.Errorf("a late reservation: %v", err)
-	}
-	f.Exec("INSERT INTO orders (id, product, quantity) VALUES (6, 1, 1)")
-	third := f.lock(locks, "order:6")
-	if o, err = f.store.Pending(t.Context(), 6, third.Token()); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := f.store.Complete(t.Context(), o, third.Token(), late.Token()); !errors.Is(err, fence.ErrStale) {
-		t.Errorf("an order with a late token of the stock: %v", err)
+	if charges, left := f.Int("SELECT count(*) FROM charge"), f.Int("SELECT stock FROM product"); err != nil || charges != 1 || left != 8 {
+		t.Errorf("charged %d times (%v), and of nine %d are left", charges, err, left)
 	}
 }
 

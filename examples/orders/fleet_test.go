@@ -5,12 +5,10 @@ import (
 	"fmt"
 	"net/http"
 	"strconv"
-	"sync"
 	"sync/atomic"
-	"testing"
 	"time"
 
-	"github.com/holdfast-io/holdfast"
+	"github.com/holdfast-io/holdfast/internal/testkit/testserver"
 )
 
 const (
@@ -35,20 +33,22 @@ func testFleet(f *fixture) {
 	)
 	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
 	defer cancel()
-	var fleet []process
+	var fleet []*testserver.Process
+	r := run{faults: make(chan struct{})}
 	for _, name := range []string{"one", "two", "three"} {
-		fleet = append(fleet, start(t, name, "--database", f.URL(), "--ttl", "6s"))
+		p, url := testserver.Service(t, "--name", name, "--database", f.URL(), "--ttl", "6s")
+		fleet, r.urls = append(fleet, p), append(r.urls, url)
 	}
-	locks := f.client(holdfast.Config{})
-
-	r := run{fleet: fleet, faults: make(chan struct{}), some: make(chan struct{})}
+	locks := f.client()
 	done := make(chan struct{})
 	go func() { r.all(ctx); close(done) }()
-	await(ctx, t, r.some) // it is running
+	for r.answered.Load() < 20 && ctx.Err() == nil { // it is running
+		pause(ctx)
+	}
 	fleet[1].Kill()
 	stuck := make(chan answer, 1)
 	ask := func() {
-		a, _ := try(ctx, http.MethodPost, orderURL(fleet[2], stuckOrder), "", "") // it may be cut off: that is no answer
+		a, _ := r.process(ctx, 2, stuckOrder) // it may be cut off: that is no answer
 		stuck <- a
 	}
 	holder := func() string { // of the order
@@ -74,27 +74,18 @@ func testFleet(f *fixture) {
 	for holder() == "three" {
 		pause(ctx)
 	}
-	r.until(ctx, func(int) (answer, error) { return try(ctx, http.MethodPost, orderURL(fleet[0], stuckOrder), "", "") })
+	r.until(ctx, func(int) (answer, error) { return r.process(ctx, 0, stuckOrder) })
 	fleet[2].Cont()
-	if a := <-stuck; a.status == http.StatusOK {
-		t.Errorf("whoever slept past its lease wakes and says %s", a.text)
+	if a := <-stuck; a.Status == http.StatusOK {
+		t.Errorf("whoever slept past its lease wakes and says %s", a.Text)
 	}
-	await(ctx, t, done)
-	if a := do(t, http.MethodGet, fleet[2].url+"/orders/1", "", ""); a.status != http.StatusOK {
-		t.Errorf("after its sleep the instance says %d %s", a.status, a.text)
-	}
-	f.judge(&r)
-}
-
-func orderURL(p process, id int) string { return fmt.Sprintf("%s/orders/%d/process", p.url, id) }
-
-func await(ctx context.Context, t *testing.T, event <-chan struct{}) {
-	t.Helper()
 	select {
-	case <-event:
+	case <-done:
 	case <-ctx.Done():
 		t.Fatal(context.Cause(ctx))
 	}
+	testserver.Do[body](t, http.MethodGet, r.urls[2]+"/orders/1", "").Expect(t, http.StatusOK, "") // after its sleep
+	f.judge(&r)
 }
 
 // pause keeps clients that retry from doing nothing else.
@@ -106,64 +97,48 @@ func pause(ctx context.Context) {
 
 // run is what the clients do, and the answers that they got.
 type run struct {
-	fleet  []process
+	urls   []string
 	faults chan struct{} // closed when the faults have happened
-	some   chan struct{} // closed when a few have their answer
-	told   atomic.Int64
 
 	charged  [orderCount + 1]atomic.Int64 // answers that said so
 	reserved [clients]atomic.Bool
 	answered atomic.Int64
 }
 
-// all lets every client ask until it has an answer. One half begins after the faults.
+// all lets every client ask until it has an answer. One half begins after the faults. Buyers i and i+60 want the same order.
 func (r *run) all(ctx context.Context) {
-	var wg sync.WaitGroup
-	for i := range clients {
-		wg.Go(func() {
-			if i%2 == 1 {
-				select {
-				case <-r.faults:
-				case <-ctx.Done():
-				}
+	testserver.Together(clients, func(i int) {
+		if i%2 == 1 {
+			select {
+			case <-r.faults:
+			case <-ctx.Done():
 			}
-			if i < orderBuyers {
-				r.buy(ctx, i)
-			} else {
-				r.reserve(ctx, i)
-			}
-			if r.told.Add(1) == 20 {
-				close(r.some)
-			}
-		})
-	}
-	wg.Wait()
+		}
+		if i >= orderBuyers {
+			a := r.until(ctx, func(n int) (answer, error) {
+				url := fmt.Sprintf("%s/inventory/%d/reserve", r.urls[(i+n)%3], 1+i/2%2)
+				return testserver.Ask[body](ctx, http.MethodPost, url, `{"quantity":1}`, "Idempotency-Key", "client-"+strconv.Itoa(i))
+			})
+			r.reserved[i].Store(a.Status == http.StatusOK)
+			return
+		}
+		id := 1 + i%orderCount
+		if a := r.until(ctx, func(n int) (answer, error) { return r.process(ctx, (i+n)%3, id) }); a.Status == http.StatusOK {
+			r.charged[id].Add(1)
+		}
+	})
 }
 
-// buy has an order processed. Clients i and i+60 want the same one.
-func (r *run) buy(ctx context.Context, i int) {
-	id := 1 + i%orderCount
-	a := r.until(ctx, func(n int) (answer, error) {
-		return try(ctx, http.MethodPost, orderURL(r.fleet[(i+n)%3], id), "", "")
-	})
-	if a.status == http.StatusOK {
-		r.charged[id].Add(1)
-	}
-}
-
-func (r *run) reserve(ctx context.Context, i int) {
-	path := fmt.Sprintf("/inventory/%d/reserve", 1+i/2%2)
-	a := r.until(ctx, func(n int) (answer, error) {
-		return try(ctx, http.MethodPost, r.fleet[(i+n)%3].url+path, "client-"+strconv.Itoa(i), `{"quantity":1}`)
-	})
-	r.reserved[i].Store(a.status == http.StatusOK)
+// process has an instance process an order.
+func (r *run) process(ctx context.Context, instance, id int) (answer, error) {
+	return testserver.Ask[body](ctx, http.MethodPost, fmt.Sprintf("%s/orders/%d/process", r.urls[instance], id), "")
 }
 
 // until sends requests, to another instance each time, until the answer is yes or no.
 func (r *run) until(ctx context.Context, ask func(n int) (answer, error)) answer {
 	for n := 0; ctx.Err() == nil; n++ {
 		a, err := ask(n)
-		if err == nil && (a.status == http.StatusOK || a.status == http.StatusBadRequest) {
+		if err == nil && (a.Status == http.StatusOK || a.Status == http.StatusBadRequest) {
 			r.answered.Add(1)
 			return a
 		}

@@ -6,33 +6,24 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"flag"
-	"fmt"
 	"io"
 	"log/slog"
-	"math"
 	"os"
-	"os/signal"
-	"strconv"
 	"sync"
-	"syscall"
 	"time"
 
 	"github.com/holdfast-io/holdfast"
 	"github.com/holdfast-io/holdfast/examples/internal/web"
-	"github.com/holdfast-io/holdfast/open"
 )
 
 func main() {
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	err := Run(ctx, os.Args[1:], nil, os.Stdout, os.Stderr)
-	stop()
-	if err != nil {
-		fmt.Fprintln(os.Stderr, "orders:", err)
-		os.Exit(1)
-	}
+	os.Exit(web.Main("orders", func(ctx context.Context, args []string, out, diag io.Writer) error {
+		return Run(ctx, args, nil, out, diag)
+	}))
 }
 
 // Run is the command: it serves until ctx ends. authorize asks the payment provider unless --payments
@@ -43,7 +34,7 @@ func Run(ctx context.Context, args []string, authorize Authorize, out, diag io.W
 	listen := flags.String("listen", "127.0.0.1:8080", "address to listen on")
 	database := flags.String("database", "", "URL of the PostgreSQL database")
 	url := flags.String("locks", "", "URL of the store of the locks: any that package open knows; empty: the database")
-	epoch := flags.Uint("epoch", 0, "epoch of the store of the locks: one more after each move to another store")
+	epoch := web.Epoch(flags)
 	ttl := flags.Duration("ttl", 10*time.Second, "how long the locks of an instance that died keep the others out")
 	name := flags.String("name", "", "who this instance is, for people; empty: host and process")
 	payments := flags.String("payments", "", "URL of the payment provider, which is sent each order; empty: every order can be charged")
@@ -53,17 +44,11 @@ func Run(ctx context.Context, args []string, authorize Authorize, out, diag io.W
 		return err
 	}
 	if *database == "" {
-		return fmt.Errorf("command line: %w", &holdfast.InvalidError{Field: "--database", Value: `""`, Bound: "the URL of a PostgreSQL database"})
-	}
-	if *epoch > math.MaxUint32 {
-		return fmt.Errorf("command line: %w", &holdfast.InvalidError{Field: "--epoch", Value: strconv.FormatUint(uint64(*epoch), 10), Bound: "0 to 4294967295"})
-	}
-	if *url == "" {
-		*url = *database
+		return web.Bad("--database", `""`, "the URL of a PostgreSQL database")
 	}
 	log := slog.New(slog.NewTextHandler(diag, nil))
 
-	store, err := OpenStore(ctx, *database, uint32(*epoch))
+	store, err := OpenStore(ctx, *database, *epoch)
 	if err != nil {
 		return err
 	}
@@ -73,13 +58,9 @@ func Run(ctx context.Context, args []string, authorize Authorize, out, diag io.W
 			return err
 		}
 	}
-	b, err := open.URL(ctx, *url, open.Options{Logger: log})
+	locks, end, err := web.Locks(ctx, cmp.Or(*url, *database), holdfast.Config{TTL: *ttl, Owner: *name, Logger: log})
 	if err != nil {
-		return fmt.Errorf("--locks: %w", err)
-	}
-	locks, err := holdfast.New(b, holdfast.Config{TTL: *ttl, Owner: *name, Logger: log})
-	if err != nil {
-		return errors.Join(err, b.Close())
+		return err
 	}
 	if *payments != "" {
 		authorize = Payments(*payments)
@@ -92,7 +73,5 @@ func Run(ctx context.Context, args []string, authorize Authorize, out, diag io.W
 		mailing.Go(func() { Mail(mailCtx, store, *mail, log) })
 	}
 	err = web.Serve(ctx, *listen, NewAPI(NewShop(store, locks, authorize, log), log), out)
-	done, cancel := context.WithTimeout(context.WithoutCancel(ctx), 10*time.Second)
-	defer cancel()
-	return errors.Join(err, locks.Close(done), b.Close())
+	return errors.Join(err, end())
 }

@@ -5,12 +5,13 @@ import (
 	"errors"
 	"fmt"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/holdfast-io/holdfast"
 	"github.com/holdfast-io/holdfast/backend/memlock"
 	"github.com/holdfast-io/holdfast/examples/recipes"
-	"github.com/holdfast-io/holdfast/fence"
+	"github.com/holdfast-io/holdfast/internal/testkit/testserver"
 )
 
 // fleet makes clients of one store, as machines have them; on a real one each would call
@@ -47,24 +48,16 @@ func ExampleOncePerPeriod() {
 	// machine 2 false <nil>
 }
 
-// schema is a database that can be seen to be migrated.
-type schema struct {
-	mu      sync.Mutex
-	version int
-	steps   int
-}
+// schema is a database whose steps are not atomic: two that run together begin at the same version.
+type schema struct{ version, steps atomic.Int32 }
 
-func (s *schema) Version(context.Context) (int, error) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.version, nil
-}
+func (s *schema) Version(context.Context) (int, error) { return int(s.version.Load()), nil }
 
 func (s *schema) Migrate(context.Context) error {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.version++
-	s.steps++
+	at := s.version.Load()
+	time.Sleep(stay)
+	s.version.Store(at + 1)
+	s.steps.Add(1)
 	return nil
 }
 
@@ -73,16 +66,12 @@ func ExampleMigrate() {
 	pods, done := fleet(8, holdfast.Config{})
 	defer done()
 	var s schema
-	var wg sync.WaitGroup
-	for _, locks := range pods {
-		wg.Go(func() {
-			if err := recipes.Migrate(context.Background(), locks, &s, 3); err != nil {
-				fmt.Println(err)
-			}
-		})
-	}
-	wg.Wait()
-	fmt.Println("version", s.version, "in", s.steps, "steps")
+	testserver.Together(len(pods), func(i int) {
+		if err := recipes.Migrate(context.Background(), pods[i], &s, 3); err != nil {
+			fmt.Println(err)
+		}
+	})
+	fmt.Println("version", s.version.Load(), "in", s.steps.Load(), "steps")
 	// Output: version 3 in 3 steps
 }
 
@@ -113,19 +102,19 @@ func ExampleLoad() {
 	defer done()
 	ctx := context.Background()
 	var c cache
-	var wg sync.WaitGroup
 	loads := make(chan int, len(machines))
 	values := make(chan string, len(machines))
-	for i, locks := range machines {
-		wg.Go(func() {
-			v, err := recipes.Load(ctx, locks, &c, "prices", func(context.Context) (string, error) { loads <- i; return "v1", nil })
-			if err != nil {
-				fmt.Println(err)
-			}
-			values <- v
+	testserver.Together(len(machines), func(i int) {
+		v, err := recipes.Load(ctx, machines[i], &c, "prices", func(context.Context) (string, error) {
+			loads <- i
+			time.Sleep(stay)
+			return "v1", nil
 		})
-	}
-	wg.Wait()
+		if err != nil {
+			fmt.Println(err)
+		}
+		values <- v
+	})
 	close(values)
 	same := 0
 	for v := range values {
@@ -174,63 +163,37 @@ func ExampleQuota() {
 func ExampleTransfer() {
 	machines, done := fleet(6, holdfast.Config{})
 	defer done()
-	balance := map[string]*int{"ana": new(int), "bia": new(int), "caio": new(int)}
 	names := []string{"ana", "bia", "caio"}
-	for _, n := range names {
-		*balance[n] = 100
-	}
-	var wg sync.WaitGroup
-	for i, locks := range machines {
-		from, to := names[i%3], names[(i+1+i/3)%3] // each pair in both directions
-		wg.Go(func() {
-			for range 50 {
-				if err := recipes.Transfer(context.Background(), locks, from, to, func(context.Context) error {
-					*balance[from]--
-					*balance[to]++
-					return nil
-				}); err != nil {
-					fmt.Println(err)
-				}
+	balances := make([]atomic.Int64, len(names))
+	testserver.Together(len(machines), func(i int) {
+		from, to := i%3, (i+1+i/3)%3 // each pair in both directions
+		for range 5 {
+			if err := recipes.Transfer(context.Background(), machines[i], names[from], names[to], func(context.Context) error {
+				a, b := balances[from].Load(), balances[to].Load()
+				time.Sleep(stay / 4)
+				balances[from].Store(a - 10)
+				balances[to].Store(b + 10)
+				return nil
+			}); err != nil {
+				fmt.Println(err)
 			}
-		})
-	}
-	wg.Wait()
-	fmt.Println(*balance["ana"] + *balance["bia"] + *balance["caio"])
-	// Output: 300
-}
-
-// The work takes longer than the TTL, and the lock is held all the time.
-func ExampleLongWork() {
-	ctx := context.Background()
-	b := memlock.New()
-	defer b.Close()
-	locks, _ := holdfast.New(b, holdfast.Config{TTL: 5 * time.Second})
-	defer locks.Close(ctx)
-	untilAfterTheTTL := func(ctx context.Context, token fence.Token) error {
-		select {
-		case <-time.After(6 * time.Second):
-		case <-ctx.Done():
 		}
-		fmt.Println("first step, token", token)
-		return nil
-	}
-	second := func(_ context.Context, token fence.Token) error { fmt.Println("second step, token", token); return nil }
-	fmt.Println(recipes.LongWork(ctx, locks, "import", untilAfterTheTTL, second))
-	// Output:
-	// first step, token 1
-	// second step, token 1
-	// <nil>
+	})
+	fmt.Println(balances[0].Load() + balances[1].Load() + balances[2].Load())
+	// Output: 0
 }
 
-// Two read at the same time, each on its own machine; no writer writes during that.
+// Two read at the same time, each on its own machine; a writer waits during that, here until it gives up.
 func ExampleRead() {
 	machines, done := fleet(3, holdfast.Config{})
 	defer done()
 	ctx := context.Background()
 	fmt.Println(recipes.Read(ctx, machines[0], "catalogue", func(context.Context) error {
 		return recipes.Read(ctx, machines[1], "catalogue", func(context.Context) error {
-			_, err := machines[2].TryAcquire(ctx, "catalogue")
-			fmt.Println("two read; a writer is refused:", errors.Is(err, holdfast.ErrHeld))
+			short, cancel := context.WithTimeout(ctx, stay)
+			defer cancel()
+			err := recipes.Write(short, machines[2], "catalogue", func(context.Context) error { return nil })
+			fmt.Println("two read; a writer waits:", errors.Is(err, context.DeadlineExceeded))
 			return nil
 		})
 	}))
@@ -239,7 +202,7 @@ func ExampleRead() {
 		return nil
 	}))
 	// Output:
-	// two read; a writer is refused: true
+	// two read; a writer waits: true
 	// <nil>
 	// one writes
 	// <nil>

@@ -11,53 +11,41 @@ import (
 	"flag"
 	"fmt"
 	"io"
-	"math"
-	"net"
 	"net/http"
 	"os"
-	"os/signal"
 	"path/filepath"
-	"strconv"
 	"sync"
 	"sync/atomic"
-	"syscall"
-	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
 	"github.com/holdfast-io/holdfast"
 	"github.com/holdfast-io/holdfast/backend/redislock/redlock"
+	"github.com/holdfast-io/holdfast/examples/internal/web"
 	"github.com/holdfast-io/holdfast/examples/redlock-services/internal/services"
 	"github.com/holdfast-io/holdfast/observe"
 	"github.com/holdfast-io/holdfast/observe/health"
 )
 
-func main() {
-	url := flag.String("backend", "", "redlock://host,host,host (default: three redis-server of its own)")
-	data := flag.String("data", "", "file of the database, which several processes may share (default: a file of this run)")
-	instances := flag.Int("instances", 3, "how many instances")
-	epoch := flag.Uint("epoch", 0, "epoch of the store of the locks: one more after each move to another store")
-	listen := flag.String("listen", "", "serve /healthz and /metrics on this address until SIGINT or SIGTERM")
-	flag.Parse()
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	err := run(ctx, os.Stdout, *url, *data, *epoch, *instances, *listen)
-	stop()
-	if err != nil {
-		fmt.Fprintln(os.Stderr, "redlock-services:", err)
-		os.Exit(1)
-	}
-}
+func main() { os.Exit(web.Main("redlock-services", run)) }
 
-func run(ctx context.Context, out io.Writer, url, data string, epoch uint, n int, listen string) error {
-	if epoch > math.MaxUint32 {
-		return fmt.Errorf("command line: %w", &holdfast.InvalidError{Field: "-epoch", Value: strconv.FormatUint(uint64(epoch), 10), Bound: "0 to 4294967295"})
+func run(ctx context.Context, args []string, out, diag io.Writer) error {
+	flags := flag.NewFlagSet("redlock-services", flag.ContinueOnError)
+	backend := flags.String("backend", "", "redlock://host,host,host (default: three redis-server of its own)")
+	data := flags.String("data", "", "file of the database, which several processes may share (default: a file of this run)")
+	instances := flags.Int("instances", 3, "how many instances")
+	epoch := web.Epoch(flags)
+	listen := flags.String("listen", "", "serve /healthz and /metrics on this address until SIGINT or SIGTERM")
+	if ok, err := web.Parse(flags, args, diag); !ok {
+		return err
 	}
 	dir, err := os.MkdirTemp("", "redlock-services-")
 	if err != nil {
 		return fmt.Errorf("make a folder: %w", err)
 	}
 	defer os.RemoveAll(dir) //nolint:errcheck // a folder of the system's own
+	url := *backend
 	if url == "" {
 		nodes, err := startNodes(ctx, dir)
 		if err != nil {
@@ -67,7 +55,7 @@ func run(ctx context.Context, out io.Writer, url, data string, epoch uint, n int
 		url = nodes.url()
 		fmt.Fprintln(out, "three Redis servers:", url)
 	}
-	store, err := services.OpenStore(ctx, cmp.Or(data, filepath.Join(dir, "data.db")), uint32(epoch))
+	store, err := services.OpenStore(ctx, cmp.Or(*data, filepath.Join(dir, "data.db")), *epoch)
 	if err != nil {
 		return err
 	}
@@ -79,7 +67,7 @@ func run(ctx context.Context, out io.Writer, url, data string, epoch uint, n int
 	}
 	var locks []*holdfast.Client
 	var check *health.Checker
-	for i := range n {
+	for i := range *instances {
 		b, err := redlock.Open(ctx, url, redlock.Config{})
 		if err != nil {
 			return err
@@ -102,10 +90,13 @@ func run(ctx context.Context, out io.Writer, url, data string, epoch uint, n int
 	}
 	report := check.Check(ctx)
 	fmt.Fprintln(out, "health:", report.Status, report.Found)
-	if listen == "" {
+	if *listen == "" {
 		return nil
 	}
-	return serve(ctx, out, listen, check, promhttp.HandlerFor(reg, promhttp.HandlerOpts{}))
+	mux := http.NewServeMux()
+	mux.Handle("/healthz", check)
+	mux.Handle("/metrics", promhttp.HandlerFor(reg, promhttp.HandlerOpts{}))
+	return web.Serve(ctx, *listen, mux, out)
 }
 
 // work has all instances do all of the work concurrently.
@@ -154,21 +145,4 @@ func (ticks) Since(_ context.Context, seq int64) ([]services.Change, error) {
 		page = append(page, services.Change{Seq: n, Key: fmt.Sprintf("customer-%d", n)})
 	}
 	return page, nil
-}
-
-func serve(ctx context.Context, out io.Writer, listen string, check, metrics http.Handler) error {
-	mux := http.NewServeMux()
-	mux.Handle("/healthz", check)
-	mux.Handle("/metrics", metrics)
-	srv := &http.Server{Handler: mux, ReadHeaderTimeout: 5 * time.Second}
-	ln, err := new(net.ListenConfig).Listen(ctx, "tcp", listen)
-	if err != nil {
-		return fmt.Errorf("listen: %w", err)
-	}
-	fmt.Fprintf(out, "http://%s/healthz and /metrics; Ctrl-C ends it\n", ln.Addr())
-	defer context.AfterFunc(ctx, func() { _ = srv.Close() })()
-	if err := srv.Serve(ln); !errors.Is(err, http.ErrServerClosed) {
-		return fmt.Errorf("serve: %w", err)
-	}
-	return nil
 }

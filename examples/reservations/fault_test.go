@@ -18,24 +18,21 @@ import (
 func TestWithoutLock(t *testing.T) {
 	t.Parallel()
 	redis := testserver.Redis(t)
-	var asked, wg sync.WaitGroup
+	var asked sync.WaitGroup
 	asked.Add(2)
-	told := make([]bool, 2)
-	for i := range told {
-		wg.Go(func() {
-			taken, err := redis.DoContext(t.Context(), "GET", "apto-12")
-			asked.Done()
-			asked.Wait() // the other has read too
-			if err == nil && taken == nil {
-				_, err = redis.DoContext(t.Context(), "SET", "apto-12", "corretor-"+strconv.Itoa(i))
-				told[i] = err == nil
-			}
-			if err != nil {
-				t.Error(err)
-			}
-		})
-	}
-	wg.Wait()
+	var told [2]bool
+	testserver.Together(2, func(i int) {
+		taken, err := redis.DoContext(t.Context(), "GET", "apto-12")
+		asked.Done()
+		asked.Wait() // the other has read too
+		if err == nil && taken == nil {
+			_, err = redis.DoContext(t.Context(), "SET", "apto-12", "corretor-"+strconv.Itoa(i))
+			told[i] = err == nil
+		}
+		if err != nil {
+			t.Error(err)
+		}
+	})
 	if !told[0] || !told[1] {
 		t.Errorf("brokers were told %v: without a lock both have it", told)
 	}
@@ -64,10 +61,10 @@ func TestAskedTwice(t *testing.T) {
 	if !theirs.acquire("apto-12", "ana") || theirs.acquire("apto-12", "ana") {
 		t.Error("the owner can acquire the document's lock twice: this test is out of date")
 	}
-	url, _ := instance(t, redisURL(redis), twoHours, holdfast.Config{})
-	first := expect(t, reserve(t, url, "ana", "apto-12"), http.StatusOK)
-	if again := expect(t, reserve(t, url, "ana", "apto-12"), http.StatusOK); !again.Renewed || again.Number != first.Number {
-		t.Errorf("the repeated reservation: %s", again.text)
+	url, _ := instance(t, redisURL(redis), holdfast.Config{})
+	first := reserve(t, url, "ana", "apto-12").Expect(t, http.StatusOK, "")
+	if again := reserve(t, url, "ana", "apto-12").Expect(t, http.StatusOK, ""); !again.Body.Renewed || again.Body.Number != first.Body.Number {
+		t.Errorf("the repeated reservation: %s", again.Text)
 	}
 }
 
@@ -85,19 +82,15 @@ func TestLateRelease(t *testing.T) {
 		t.Error("the document's late release does no harm: this test is out of date")
 	}
 
-	url, locks := instance(t, redisURL(redis), twoHours, holdfast.Config{})
-	first := expect(t, reserve(t, url, "ana", "apto-12"), http.StatusOK)
+	url, locks := instance(t, redisURL(redis), holdfast.Config{})
+	first := reserve(t, url, "ana", "apto-12").Expect(t, http.StatusOK, "")
 	if _, err := locks.Break(t.Context(), "reserva:apto-12", "its two hours have elapsed"); err != nil {
 		t.Fatal(err)
 	}
-	second := expect(t, reserve(t, url, "ana", "apto-12"), http.StatusOK)
-	late := `{"idUsuario":"ana","idImovel":"apto-12","numero":` + strconv.FormatUint(first.Number, 10) + `}`
-	if a := expect(t, do(t, http.MethodPost, url+"/release", late), http.StatusConflict); a.Type != "urn:holdfast:example:other-number" {
-		t.Errorf("a late release: %s", a.text)
-	}
-	expect(t, reserve(t, url, "bia", "apto-12"), http.StatusConflict)
-	now := `{"idUsuario":"ana","idImovel":"apto-12","numero":` + strconv.FormatUint(second.Number, 10) + `}`
-	expect(t, do(t, http.MethodPost, url+"/release", now), http.StatusNoContent)
+	second := reserve(t, url, "ana", "apto-12").Expect(t, http.StatusOK, "")
+	release(t, url, "ana", "apto-12", first.Body.Number).Expect(t, http.StatusConflict, "other-number")
+	reserve(t, url, "bia", "apto-12").Expect(t, http.StatusConflict, "reserved")
+	release(t, url, "ana", "apto-12", second.Body.Number).Expect(t, http.StatusNoContent, "")
 }
 
 // TestDoubleClick: two concurrent requests of one broker, at two instances, are one
@@ -105,13 +98,15 @@ func TestLateRelease(t *testing.T) {
 func TestDoubleClick(t *testing.T) {
 	t.Parallel()
 	redis := redisURL(testserver.Redis(t))
-	here, _ := instance(t, redis, twoHours, holdfast.Config{})
-	there, _ := instance(t, redis, twoHours, holdfast.Config{})
+	here, _ := instance(t, redis, holdfast.Config{})
+	there, _ := instance(t, redis, holdfast.Config{})
 	for round := range 20 {
 		property := "apto-" + strconv.Itoa(round)
-		both := each(2, func(i int) answer { return reserve(t, []string{here, there}[i], "ana", property) })
-		if both[0].status != 200 || both[1].status != 200 || both[0].Number != both[1].Number || both[0].Renewed == both[1].Renewed {
-			t.Fatalf("two concurrent reservations: %d %s and %d %s", both[0].status, both[0].text, both[1].status, both[1].text)
+		var both [2]answer
+		testserver.Together(2, func(i int) { both[i] = reserve(t, []string{here, there}[i], "ana", property) })
+		a, b := both[0].Expect(t, http.StatusOK, ""), both[1].Expect(t, http.StatusOK, "")
+		if a.Body.Number != b.Body.Number || a.Body.Renewed == b.Body.Renewed {
+			t.Fatalf("two concurrent reservations: %s and %s", a.Text, b.Text)
 		}
 	}
 }
@@ -124,25 +119,25 @@ func TestLostAnswer(t *testing.T) {
 	t.Parallel()
 	redis := testserver.Redis(t)
 	proxy := chaos.Start(t, redis.Addr())
-	here, locks := instance(t, "redis://"+proxy.Addr()+"?quarantine=off", twoHours, holdfast.Config{Timeout: 6 * time.Second})
-	there, _ := instance(t, redisURL(redis), twoHours, holdfast.Config{})
-	expect(t, reserve(t, here, "ana", "apto-11"), http.StatusOK) // it is connected
+	here, locks := instance(t, "redis://"+proxy.Addr()+"?quarantine=off", holdfast.Config{Timeout: 6 * time.Second})
+	there, _ := instance(t, redisURL(redis), holdfast.Config{})
+	reserve(t, here, "ana", "apto-11").Expect(t, http.StatusOK, "") // it is connected
 
 	proxy.Hold(chaos.Replies)
 	first := make(chan answer, 1)
 	go func() { first <- reserve(t, here, "ana", "apto-12") }()
 	for granted := false; !granted && len(first) == 0; {
-		granted = len(do(t, http.MethodGet, there+"/reservas", "").List) == 2
+		granted = len(list(t, there, "").List) == 2
 	}
 	proxy.Hold(chaos.Both)
-	if a := expect(t, <-first, http.StatusServiceUnavailable); a.header.Get("Retry-After") == "" {
-		t.Errorf("the store does not answer: %s", a.text)
-	}
+	(<-first).Expect(t, http.StatusServiceUnavailable, "unavailable")
 
 	said := reserve(t, there, "ana", "apto-12")
 	proxy.Heal()
-	for said.status != http.StatusOK { // an earlier request is being settled
-		expect(t, said, http.StatusServiceUnavailable)
+	for said.Status != http.StatusOK { // an earlier request is being settled
+		if said.Status != http.StatusServiceUnavailable {
+			t.Fatalf("ana is told %d %s", said.Status, said.Text)
+		}
 		said = reserve(t, there, "ana", "apto-12")
 	}
 	done, cancel := context.WithTimeout(t.Context(), time.Minute)
@@ -150,11 +145,11 @@ func TestLostAnswer(t *testing.T) {
 	if err := locks.Close(done); err != nil { // it waits for what is done in the background
 		t.Fatal(err)
 	}
-	if a := expect(t, reserve(t, there, "bia", "apto-12"), http.StatusConflict); a.Broker != "ana" {
-		t.Errorf("ana was told %s, and bia %s", said.text, a.text)
+	if a := reserve(t, there, "bia", "apto-12").Expect(t, http.StatusConflict, "reserved"); a.Body.Broker != "ana" {
+		t.Errorf("ana was told %s, and bia %s", said.Text, a.Text)
 	}
-	if again := expect(t, reserve(t, there, "ana", "apto-12"), http.StatusOK); again.Number != said.Number {
-		t.Errorf("ana was told %s, and then %s", said.text, again.text)
+	if again := reserve(t, there, "ana", "apto-12").Expect(t, http.StatusOK, ""); again.Body.Number != said.Body.Number {
+		t.Errorf("ana was told %s, and then %s", said.Text, again.Text)
 	}
 }
 
@@ -162,9 +157,9 @@ func TestLostAnswer(t *testing.T) {
 // and the service says for how long.
 func TestStoreRefuses(t *testing.T) {
 	t.Parallel()
-	url, _ := instance(t, "redis://"+testserver.Redis(t).Addr()+"?quarantine=10m", twoHours, holdfast.Config{Timeout: 4 * time.Second})
-	a := expect(t, reserve(t, url, "ana", "apto-12"), http.StatusServiceUnavailable)
-	if wait, err := strconv.Atoi(a.header.Get("Retry-After")); err != nil || wait < 60 {
-		t.Errorf("for ten minutes nothing is granted: Retry-After %q, %s", a.header.Get("Retry-After"), a.text)
+	url, _ := instance(t, "redis://"+testserver.Redis(t).Addr()+"?quarantine=10m", holdfast.Config{Timeout: 4 * time.Second})
+	a := reserve(t, url, "ana", "apto-12").Expect(t, http.StatusServiceUnavailable, "unavailable")
+	if wait, err := strconv.Atoi(a.Header.Get("Retry-After")); err != nil || wait < 60 {
+		t.Errorf("for ten minutes nothing is granted: Retry-After %q, %s", a.Header.Get("Retry-After"), a.Text)
 	}
 }

@@ -13,25 +13,14 @@ import (
 	"io"
 	"log/slog"
 	"os"
-	"os/signal"
 	"path/filepath"
-	"syscall"
 	"time"
 
 	"github.com/holdfast-io/holdfast"
 	"github.com/holdfast-io/holdfast/examples/internal/web"
-	"github.com/holdfast-io/holdfast/open"
 )
 
-func main() {
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	err := Run(ctx, os.Args[1:], os.Stdout, os.Stderr)
-	stop()
-	if err != nil {
-		fmt.Fprintln(os.Stderr, "reservations:", err)
-		os.Exit(1)
-	}
-}
+func main() { os.Exit(web.Main("reservations", Run)) }
 
 // Run is the command: it serves until ctx ends. out receives the address, diag is the log.
 //
@@ -47,19 +36,12 @@ func Run(ctx context.Context, args []string, out, diag io.Writer) error {
 	}
 	log := slog.New(slog.NewTextHandler(diag, nil))
 
-	b, err := open.URL(ctx, *url, open.Options{Logger: log})
+	locks, end, err := web.Locks(ctx, *url, holdfast.Config{Logger: log})
 	if err != nil {
-		return fmt.Errorf("--backend: %w", err)
-	}
-	locks, err := holdfast.New(b, holdfast.Config{Logger: log})
-	if err != nil {
-		return errors.Join(err, b.Close())
+		return err
 	}
 	err = serve(ctx, *listen, locks, *ttl, log, out)
-	// The reservations stay: they belong to no process.
-	done, cancel := context.WithTimeout(context.WithoutCancel(ctx), 10*time.Second)
-	defer cancel()
-	return errors.Join(err, locks.Close(done), b.Close())
+	return errors.Join(err, end()) // the reservations stay: they belong to no process
 }
 
 func serve(ctx context.Context, listen string, locks *holdfast.Client, ttl time.Duration, log *slog.Logger, out io.Writer) error {

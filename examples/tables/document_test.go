@@ -1,53 +1,35 @@
 package main_test
 
 import (
-	"context"
-	"database/sql"
 	"errors"
 	"sync"
 	"time"
 
 	tables "github.com/holdfast-io/holdfast/examples/tables"
+	"github.com/holdfast-io/holdfast/internal/testkit/testserver"
 	"github.com/holdfast-io/holdfast/rowlock"
 )
 
-// read is how a guest's transaction reads table 1: how many reservations it has.
-type read func(ctx context.Context, tx *sql.Tx) (int, error)
-
-// plain reads without a lock.
-func plain(ctx context.Context, tx *sql.Tx) (int, error) {
-	n := 0
-	err := tx.QueryRowContext(ctx, "SELECT reservas FROM mesa WHERE id = 1").Scan(&n)
-	return n, err
-}
-
-// shared reads FOR SHARE, as the document offers too.
-func shared(ctx context.Context, tx *sql.Tx) (int, error) {
-	mesa, err := rowlock.New(rowlock.Postgres, rowlock.Config{Table: "mesa", Key: "id"})
-	if err != nil {
-		return 0, err
-	}
-	n := 0
-	_, err = mesa.Lock(ctx, rowlock.SQL(tx), rowlock.Request{
-		Keys: []any{1}, Shared: true, Columns: []string{"reservas"}, Scan: func(row rowlock.Row) error { return row.Scan(&n) },
-	})
-	return n, err
-}
+// How a guest's transaction reads table 1.
+const (
+	plain     = ""
+	shared    = " FOR SHARE" // as the document offers too
+	exclusive = " FOR UPDATE"
+)
 
 // guest reserves as the document does: read, check whether another guest has that very time,
 // write. decided is called between. counted says whether the row of the table is written too.
-func (f *fixture) guest(guest int, how read, counted bool, decided func()) error {
+func (f *fixture) guest(guest int, how string, counted bool, decided func()) error {
 	ctx := f.t.Context()
 	tx, err := f.db.BeginTx(ctx, nil)
 	if err != nil {
 		return err
 	}
 	defer func() { _ = tx.Rollback() }()
-	n, err := how(ctx, tx)
-	if err != nil {
+	n, taken := 0, false
+	if err := tx.QueryRowContext(ctx, "SELECT reservas FROM mesa WHERE id = 1"+how).Scan(&n); err != nil {
 		return err
 	}
-	taken := false
 	if err := tx.QueryRowContext(ctx, "SELECT EXISTS (SELECT FROM reserva WHERE mesa_id = 1 AND inicio = $1)", evening).Scan(&taken); err != nil {
 		return err
 	}
@@ -68,14 +50,11 @@ func (f *fixture) guest(guest int, how read, counted bool, decided func()) error
 }
 
 // two guests decide when both have read.
-func (f *fixture) two(how read, counted bool) []error {
-	var decided, wg sync.WaitGroup
+func (f *fixture) two(how string, counted bool) []error {
+	var decided sync.WaitGroup
 	decided.Add(2)
 	errs := make([]error, 2)
-	for i := range errs {
-		wg.Go(func() { errs[i] = f.guest(i+1, how, counted, func() { decided.Done(); decided.Wait() }) })
-	}
-	wg.Wait()
+	testserver.Together(2, func(i int) { errs[i] = f.guest(i+1, how, counted, func() { decided.Done(); decided.Wait() }) })
 	return errs
 }
 
@@ -142,11 +121,4 @@ func testUpdateWaits(f *fixture) {
 		t.Errorf("the second is told %v", err)
 	}
 	f.count(1, 1)
-}
-
-// exclusive reads FOR UPDATE.
-func exclusive(ctx context.Context, tx *sql.Tx) (int, error) {
-	n := 0
-	err := tx.QueryRowContext(ctx, "SELECT reservas FROM mesa WHERE id = 1 FOR UPDATE").Scan(&n)
-	return n, err
 }

@@ -8,27 +8,15 @@ package main
 import (
 	"context"
 	"flag"
-	"fmt"
 	"io"
 	"log/slog"
 	"os"
-	"os/signal"
-	"syscall"
 	"time"
 
 	"github.com/holdfast-io/holdfast/examples/internal/web"
-	"github.com/holdfast-io/holdfast/fence"
 )
 
-func main() {
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	err := Run(ctx, os.Args[1:], os.Stdout, os.Stderr)
-	stop()
-	if err != nil {
-		fmt.Fprintln(os.Stderr, "tables:", err)
-		os.Exit(1)
-	}
-}
+func main() { os.Exit(web.Main("tables", Run)) }
 
 // Run is the command: it serves until ctx ends. out receives the address, diag is the log.
 // Errors: of the command line, and of the database.
@@ -44,11 +32,11 @@ func Run(ctx context.Context, args []string, out, diag io.Writer) error {
 	}
 	switch {
 	case *database == "":
-		return bad("--database", `""`, "the URL of a PostgreSQL database")
+		return web.Bad("--database", `""`, "the URL of a PostgreSQL database")
 	case *stay < time.Minute || *stay > 24*time.Hour:
-		return bad("--stay", stay.String(), "1m to 24h")
+		return web.Bad("--stay", stay.String(), "1m to 24h")
 	case *wait < time.Millisecond || *wait > 10*time.Second:
-		return bad("--wait", wait.String(), "1ms to 10s")
+		return web.Bad("--wait", wait.String(), "1ms to 10s")
 	}
 	bar, err := Open(ctx, *database, *stay, *wait)
 	if err != nil {
@@ -61,8 +49,4 @@ func Run(ctx context.Context, args []string, out, diag io.Writer) error {
 		}
 	}
 	return web.Serve(ctx, *listen, NewAPI(bar, slog.New(slog.NewTextHandler(diag, nil))), out)
-}
-
-func bad(field, value, bound string) error {
-	return fmt.Errorf("command line: %w", &fence.InvalidError{Field: field, Value: value, Bound: bound})
 }

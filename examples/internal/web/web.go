@@ -1,6 +1,6 @@
-// Package web is what the examples have in common over HTTP: routes whose functions return
-// errors, bodies that are bounded and have no unknown field, errors as problem details (RFC
-// 9457), time-outs, and a stop that lets requests in progress finish.
+// Package web is what the services have in common: routes whose functions return errors, bodies
+// that are bounded and have no unknown field, errors as problem details (RFC 9457), time-outs, the
+// command line, and a stop that lets requests in progress finish.
 package web
 
 import (

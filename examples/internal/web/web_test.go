@@ -9,10 +9,10 @@ import (
 	"net/http/httptest"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/holdfast-io/holdfast/examples/internal/web"
 	"github.com/holdfast-io/holdfast/internal/testkit/leaktest"
+	"github.com/holdfast-io/holdfast/internal/testkit/testserver"
 )
 
 func TestMain(m *testing.M) { leaktest.Main(m) }
@@ -42,23 +42,16 @@ func TestStop(t *testing.T) {
 	}
 	url := strings.TrimSpace(strings.TrimPrefix(string(text[:n]), "listening on "))
 
-	status, body := get(t, url+"/fails")
-	if status != http.StatusServiceUnavailable || strings.Contains(body, "secret") {
-		t.Errorf("an unmapped error: %d %s", status, body)
+	a := testserver.Do[any](t, http.MethodGet, url+"/fails", "").Expect(t, http.StatusServiceUnavailable, "unavailable")
+	if strings.Contains(a.Text, "secret") || a.Header.Get("Retry-After") != "1" {
+		t.Errorf("an unmapped error: %v %s", a.Header, a.Text)
 	}
 	slow := make(chan string, 1)
-	go func() { _, body := get(t, url+"/slow"); slow <- body }()
+	go func() { slow <- testserver.Do[any](t, http.MethodGet, url+"/slow", "").Text }()
 	<-begun
 	stop()
-	for refused := false; !refused; { // the listener goes first
-		r, err := http.NewRequestWithContext(t.Context(), http.MethodGet, url+"/fails", http.NoBody)
-		if err != nil {
-			t.Fatal(err)
-		}
-		res, err := (&http.Transport{DisableKeepAlives: true}).RoundTrip(r)
-		if refused = err != nil; !refused {
-			_ = res.Body.Close()
-		}
+	for err == nil { // the listener goes first
+		_, err = testserver.Ask[any](t.Context(), http.MethodGet, url+"/fails", "")
 	}
 	if len(served) > 0 {
 		t.Error("it ended with a request under way")
@@ -67,38 +60,49 @@ func TestStop(t *testing.T) {
 	if body := <-slow; !strings.Contains(body, "done") {
 		t.Errorf("the request under way got %q", body)
 	}
-	select {
-	case err := <-served:
-		if err != nil {
-			t.Errorf("it ended with %v", err)
-		}
-	case <-time.After(time.Minute):
-		t.Error("it did not end")
-	}
-	if err := web.Serve(t.Context(), "127.0.0.1:99999", h, io.Discard); err == nil {
-		t.Error("it listens on a port that there is not")
+	if err := <-served; err != nil {
+		t.Errorf("it ended with %v", err)
 	}
 	http.DefaultClient.CloseIdleConnections()
 }
 
-func get(t *testing.T, url string) (int, string) {
-	t.Helper()
-	r, err := http.NewRequestWithContext(t.Context(), http.MethodGet, url, http.NoBody)
-	if err != nil {
-		t.Error(err)
-		return 0, ""
+// TestInput: every refusal is a problem that says what is wrong.
+func TestInput(t *testing.T) {
+	t.Parallel()
+	h := web.New(slog.New(slog.DiscardHandler), map[string]web.Handler{
+		"POST /things/{id}": func(w http.ResponseWriter, r *http.Request) error {
+			if _, err := web.ID(r, "id"); err != nil {
+				return err
+			}
+			return web.Decode(w, r, new(struct {
+				Number int `json:"number"`
+			}))
+		},
+	}, nil, web.Portuguese{})
+	for _, c := range []struct {
+		method, path, body, want string
+		status                   int
+	}{
+		{"POST", "/things/1", `{"number":1}`, "", 200},
+		{"POST", "/things/1", ``, `"field":"body"`, 400},
+		{"POST", "/things/1", `{`, `"field":"body"`, 400},
+		{"POST", "/things/1", `[]`, `"field":"body"`, 400},
+		{"POST", "/things/1", `{"number":"1"}`, `"field":"number"`, 400},
+		{"POST", "/things/1", `{"number":1.5}`, `"field":"number"`, 400},
+		{"POST", "/things/1", `{"number":1,"price":0}`, `"field":"body"`, 400},
+		{"POST", "/things/1", `{"number":1} {}`, `"field":"body"`, 400},
+		{"POST", "/things/1", `{"number":1` + strings.Repeat(" ", 5000) + `}`, "too-large", 413},
+		{"POST", "/things/0", ``, `"field":"id"`, 400},
+		{"POST", "/things/99999999999999999999", ``, `"field":"id"`, 400},
+		{"GET", "/things/1", ``, "POST", 405},
+		{"GET", "/nothing", ``, "no-such-path", 404},
+	} {
+		w := httptest.NewRecorder()
+		h.ServeHTTP(w, httptest.NewRequestWithContext(t.Context(), c.method, c.path, strings.NewReader(c.body)))
+		if kind := w.Header().Get("Content-Type"); w.Code != c.status || !strings.Contains(w.Body.String(), c.want) || (kind == "application/problem+json") != (c.status != 200) {
+			t.Errorf("%s %s %.60s: %d %s", c.method, c.path, c.body, w.Code, w.Body)
+		}
 	}
-	res, err := http.DefaultClient.Do(r)
-	if err != nil {
-		t.Error(err)
-		return 0, ""
-	}
-	defer func() { _ = res.Body.Close() }()
-	body, err := io.ReadAll(res.Body)
-	if err != nil {
-		t.Error(err)
-	}
-	return res.StatusCode, string(body)
 }
 
 // Problems are told in the language that the client prefers, or in that of the service.

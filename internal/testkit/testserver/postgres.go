@@ -4,6 +4,7 @@ package testserver
 
 import (
 	"context"
+	"database/sql"
 	"fmt"
 	"os"
 	"strconv"
@@ -87,6 +88,19 @@ func (s *PostgresServer) Database(t testing.TB, name string) *PostgresDatabase {
 	return &PostgresDatabase{t, strings.Replace(s.URL(), "/postgres?", "/"+name+"?", 1)}
 }
 
+// OnPostgres runs tests on one server, side by side, each on a database of its own.
+func OnPostgres(t *testing.T, tests map[string]func(*testing.T, *PostgresDatabase)) {
+	t.Helper()
+	pg := Postgres(t, "max_connections=200")
+	for name, test := range tests {
+		t.Run(name, func(t *testing.T) {
+			database := pg.Database(t, "test_"+strings.ToLower(name))
+			t.Parallel() // it continues when all have been started
+			test(t, database)
+		})
+	}
+}
+
 // hostile are settings of a server, a database, a role or a pooler that change what statements mean, do, return or say.
 // default_transaction_read_only is not one of them: who sets it wants no writes.
 func hostile() []string {
@@ -129,6 +143,15 @@ func (s *PostgresServer) Int(query string, args ...any) int64 {
 
 // URL is the superuser's URL.
 func (d *PostgresDatabase) URL() string { return d.url }
+
+// Pool connects by the driver "pgx", which the test imports. It ends with the test.
+func (d *PostgresDatabase) Pool() *sql.DB {
+	d.t.Helper()
+	db, err := sql.Open("pgx", d.url)
+	check(d.t, err)
+	d.t.Cleanup(func() { _ = db.Close() })
+	return db
+}
 
 // Exec runs statements as the superuser, over a connection of its own.
 func (d *PostgresDatabase) Exec(statements ...string) {
