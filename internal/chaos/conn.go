@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"errors"
 	"io"
+	"math/rand/v2"
 	"net"
 	"time"
 )
@@ -29,7 +30,6 @@ type conn struct {
 type pipe struct {
 	queue []piece
 	kept  int           // bytes in queue
-	limit *int64        // bytes that may still pass
 	wake  chan struct{} // capacity 1: the queue or a fault has changed
 	room  chan struct{} // capacity 1: the queue has become shorter
 }
@@ -50,20 +50,13 @@ type verdict struct {
 	close *trap
 }
 
-func newPipe(limit *int64) *pipe {
-	n := &pipe{wake: make(chan struct{}, 1), room: make(chan struct{}, 1)}
-	if limit != nil {
-		own := *limit
-		n.limit = &own
-	}
-	return n
-}
+func newPipe() *pipe { return &pipe{wake: make(chan struct{}, 1), room: make(chan struct{}, 1)} }
 
 // admit starts to serve a client. The caller holds mu.
 func (p *Proxy) admit(client net.Conn) {
 	c := &conn{
 		ends:  [2]net.Conn{client, nil},
-		pipes: [2]*pipe{newPipe(p.faults[0].limit), newPipe(p.faults[1].limit)},
+		pipes: [2]*pipe{newPipe(), newPipe()},
 		done:  make(chan struct{}),
 	}
 	p.conns[c] = struct{}{}
@@ -139,7 +132,7 @@ func (p *Proxy) push(c *conn, i int, next piece) bool {
 		}
 	}
 	defer p.mu.Unlock()
-	if late := p.lateness(p.faults[i]); late > 0 {
+	if late := p.faults[i].lateness(); late > 0 {
 		next.due = time.Now().Add(late)
 	}
 	l.queue = append(l.queue, next)
@@ -151,11 +144,11 @@ func (p *Proxy) push(c *conn, i int, next piece) bool {
 }
 
 // lateness returns how much later a piece arrives, at random.
-func (p *Proxy) lateness(f faults) time.Duration {
+func (f faults) lateness() time.Duration {
 	if f.jitter <= 0 {
 		return f.delay
 	}
-	return f.delay + time.Duration(p.random.Int64N(int64(f.jitter)+1))
+	return f.delay + rand.N(f.jitter+1)
 }
 
 // write sends on what read has read, as far as the faults allow.
@@ -214,7 +207,7 @@ func (p *Proxy) next(c *conn, i int) (verdict, time.Duration, bool) {
 
 // judge applies the faults to a piece whose time has come.
 func (p *Proxy) judge(c *conn, i int, head piece) verdict {
-	l, flow := c.pipes[i], p.stats.flow(i)
+	flow := p.stats.flow(i)
 	drop := func(n int) {
 		flow.Kept -= int64(n)
 		flow.Dropped += int64(n)
@@ -234,16 +227,12 @@ func (p *Proxy) judge(c *conn, i int, head piece) verdict {
 	if head.end {
 		return verdict{end: !head.err, kill: head.err}
 	}
-	v := verdict{pass: head.data}
-	if l.limit != nil {
-		n := min(int64(len(head.data)), *l.limit)
-		*l.limit -= n
-		if rest := len(head.data) - int(n); rest > 0 {
-			v.pass, v.kill = head.data[:n], true
-			drop(rest)
-		}
+	if p.faults[i].resets {
+		drop(len(head.data))
+		return verdict{kill: true}
 	}
-	if i == 0 && len(v.pass) > 0 {
+	v := verdict{pass: head.data}
+	if i == 0 {
 		v.close = p.spring(c, v.pass)
 	}
 	return v

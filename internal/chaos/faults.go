@@ -13,7 +13,7 @@ func (dir Direction) each(f func(i int)) {
 }
 
 // Delay makes everything arrive d later, and up to jitter more, chosen at random
-// for each piece (see Seed). The order is kept. Zero ends the delay for what is
+// for each piece. The order is kept. Zero ends the delay for what is
 // sent afterwards.
 func (p *Proxy) Delay(dir Direction, d, jitter time.Duration) {
 	p.change(dir, func(f *faults) { f.delay, f.jitter = d, jitter })
@@ -39,9 +39,8 @@ func (p *Proxy) BlackHole() {
 	p.poke()
 }
 
-// ResetAfter lets n more bytes of each connection pass, new ones included, and
-// resets it when more follow. The cut may fall inside a message.
-func (p *Proxy) ResetAfter(dir Direction, n int64) { p.limit(dir, n) }
+// ResetSenders resets each connection, new ones included, on which anything more is sent, until Heal.
+func (p *Proxy) ResetSenders(dir Direction) { p.change(dir, func(f *faults) { f.resets = true }) }
 
 // Refuse makes the kernel refuse new connections until Heal. Open ones stay.
 func (p *Proxy) Refuse() {
@@ -103,7 +102,6 @@ func (p *Proxy) Heal() {
 			continue
 		}
 		for _, l := range c.pipes {
-			l.limit = nil
 			for i := range l.queue {
 				l.queue[i].due = time.Time{}
 			}
@@ -117,18 +115,6 @@ func (p *Proxy) change(dir Direction, set func(*faults)) {
 	defer p.mu.Unlock()
 	dir.each(func(i int) { set(&p.faults[i]) })
 	p.poke()
-}
-
-func (p *Proxy) limit(dir Direction, left int64) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	dir.each(func(i int) {
-		p.faults[i].limit = &left
-		for c := range p.conns {
-			own := left
-			c.pipes[i].limit = &own
-		}
-	})
 }
 
 func (p *Proxy) arm(t *trap) <-chan struct{} {

@@ -86,21 +86,19 @@ func TestCutWinsOverHold(t *testing.T) {
 	wait(t, p, "the request is dropped", func(s chaos.Stats) bool { return s.Requests.Dropped == 4 && s.Requests.Kept == 0 })
 }
 
-func TestResetAfterAByte(t *testing.T) {
+func TestResetSenders(t *testing.T) {
 	t.Parallel()
 	p, u := start(t)
 	client, server := pair(t, p, u)
-	p.ResetAfter(chaos.Requests, 3)
-	pass(t, client, server, "123")
+	p.ResetSenders(chaos.Requests)
 	pass(t, server, client, "replies flow")
 	send(t, client, "4")
 	ended(t, server, errReset)
 	ended(t, client, errReset)
 	late := dial(t, p)
 	lateServer := u.accepted(t)
-	pass(t, late, lateServer, "ab")
 	p.Heal()
-	pass(t, late, lateServer, "no limit any more")
+	pass(t, late, lateServer, "a new one that sent nothing meanwhile")
 }
 
 func TestRefuse(t *testing.T) {

@@ -30,10 +30,10 @@ type upstream struct {
 	conns chan net.Conn
 }
 
-func listen(t *testing.T, network, address string) *upstream {
+func listen(t *testing.T) *upstream {
 	t.Helper()
 	var lc net.ListenConfig
-	l, err := lc.Listen(t.Context(), network, address)
+	l, err := lc.Listen(t.Context(), "tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -73,7 +73,7 @@ func (u *upstream) accepted(t *testing.T) net.Conn {
 // start starts a proxy in front of a server.
 func start(t *testing.T) (*chaos.Proxy, *upstream) {
 	t.Helper()
-	u := listen(t, "tcp", "127.0.0.1:0")
+	u := listen(t)
 	return chaos.Start(t, u.Addr().String()), u
 }
 

@@ -4,9 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"math/rand/v2"
 	"net"
-	"strings"
 	"sync"
 	"time"
 )
@@ -38,15 +36,12 @@ type Proxy struct {
 	listen      func(at string) (net.Listener, error)
 	unreserve   func()
 	wg          sync.WaitGroup
-	mu          sync.Mutex // guards the fields below, and all of conn and pipe
-	network     string
-	upstream    string
+	mu          sync.Mutex   // guards the fields below, and all of conn and pipe
 	listener    net.Listener // nil while connections are refused
 	conns       map[*conn]struct{}
 	faults      [2]faults
 	blackHole   bool
 	traps       []*trap
-	random      *rand.Rand
 	stats       Stats
 	changed     chan struct{} // closed when the counters move; nil when no goroutine waits
 	closed      bool
@@ -57,7 +52,7 @@ type Proxy struct {
 type faults struct {
 	delay, jitter time.Duration
 	held, cut     bool
-	limit         *int64 // bytes that may pass on a new connection
+	resets        bool // whatever is sent resets its connection
 }
 
 // trap waits for one request.
@@ -67,9 +62,8 @@ type trap struct {
 	sprung chan struct{}
 }
 
-// NewProxy starts a relay from a free port of the loopback to upstream: "host:port", or "unix:"
-// and the path of a socket. It runs until Close, or until ctx ends. A server that is
-// unavailable is not an error: its clients are reset.
+// NewProxy starts a relay from a free port of the loopback to upstream, "host:port". It runs until
+// Close, or until ctx ends. A server that is unavailable is not an error: its clients are reset.
 func NewProxy(ctx context.Context, upstream string) (*Proxy, error) {
 	ctx, stop := context.WithCancel(ctx)
 	address, unreserve, err := reserve()
@@ -81,15 +75,10 @@ func NewProxy(ctx context.Context, upstream string) (*Proxy, error) {
 		stop:      stop,
 		unreserve: unreserve,
 		conns:     make(map[*conn]struct{}),
-		random:    newRandom(1),
 	}
-	p.SetUpstream(upstream)
 	p.dial = func() (net.Conn, error) {
-		p.mu.Lock()
-		network, target := p.network, p.upstream
-		p.mu.Unlock()
 		d := net.Dialer{Timeout: dialTimeout}
-		return d.DialContext(ctx, network, target)
+		return d.DialContext(ctx, "tcp", upstream)
 	}
 	p.listen = func(at string) (net.Listener, error) {
 		var lc net.ListenConfig
@@ -119,29 +108,6 @@ func (p *Proxy) Close() error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.listenError
-}
-
-// SetUpstream makes new connections go to another server, in the form of
-// NewProxy. Open ones stay where they are.
-func (p *Proxy) SetUpstream(upstream string) {
-	network := "tcp"
-	if path, ok := strings.CutPrefix(upstream, "unix:"); ok {
-		network, upstream = "unix", path
-	}
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.network, p.upstream = network, upstream
-}
-
-// Seed makes the jitter of Delay repeatable from here on.
-func (p *Proxy) Seed(seed uint64) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.random = newRandom(seed)
-}
-
-func newRandom(seed uint64) *rand.Rand {
-	return rand.New(rand.NewPCG(seed, 0))
 }
 
 // shut ends what Close ends, without waiting for the goroutines.

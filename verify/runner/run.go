@@ -222,7 +222,6 @@ func (r *run) relay(ctx context.Context) error {
 			if err != nil {
 				return fmt.Errorf("verify: put a relay before the backend: %w", err)
 			}
-			p.Seed(r.cfg.Seed)
 			relays = append(relays, p)
 			hosts = append(hosts, p.Addr())
 		}

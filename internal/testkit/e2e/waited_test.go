@@ -92,8 +92,8 @@ func TestServersThatEndConnectionsAreWaitedFor(t *testing.T) {
 			})
 			c := connected(t.Context(), t, at)
 			for fault, apply := range map[string]func(*chaos.Proxy){
-				"reset before the server has anything": func(p *chaos.Proxy) { p.ResetAfter(chaos.Requests, 0) },
-				"reset before the client has anything": func(p *chaos.Proxy) { p.ResetAfter(chaos.Replies, 0) },
+				"reset before the server has anything": func(p *chaos.Proxy) { p.ResetSenders(chaos.Requests) },
+				"reset before the client has anything": func(p *chaos.Proxy) { p.ResetSenders(chaos.Replies) },
 				"the first one is reset":               func(p *chaos.Proxy) { p.CloseAfterRequest(nil) },
 			} {
 				waitedFor(t, c, proxies, fault, apply)
