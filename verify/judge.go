@@ -10,9 +10,6 @@ import (
 
 // Options configure Judge. The zero value uses the defaults.
 type Options struct {
-	// ModelTime bounds the search of the model check for each lock. Default: 10 s.
-	// Optional.
-	ModelTime time.Duration
 	// MinGrants is how many grants there must be for a pass to mean something. Default: 20. A
 	// value below 0 means no minimum. Optional.
 	MinGrants int
@@ -50,9 +47,6 @@ type Counts struct {
 }
 
 func (o Options) withDefaults() Options {
-	if o.ModelTime == 0 {
-		o.ModelTime = 10 * time.Second
-	}
 	if o.Grace == 0 {
 		o.Grace = time.Duration(grace)
 	}

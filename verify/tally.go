@@ -71,7 +71,7 @@ func (t *tally) judge(ctx context.Context, g *game, o Options) {
 	g.overlap(t)
 	g.tokens(t)
 	g.registers(t)
-	g.model(ctx, o.ModelTime, t)
+	g.model(ctx, t)
 	g.liveness(t, o.Grace)
 	g.losses(t)
 	g.rest(t)

@@ -140,13 +140,6 @@ func built(t testing.TB, name string, flags ...string) string {
 	return path
 }
 
-// EtcdBinary builds the server, without the race detector, and returns the path of the program
-// in the build cache, where it stays.
-func EtcdBinary(tb testing.TB) string {
-	tb.Helper()
-	return Tool(tb, "etcd")
-}
-
 // tool is a table for [launch.Options.Programs].
 func tool(t testing.TB, name string) map[string][]string {
 	t.Helper()

@@ -10,8 +10,11 @@ import (
 	"testing"
 	"time"
 
+	"github.com/holdfast-io/holdfast/internal/testkit/leaktest"
 	"github.com/holdfast-io/holdfast/internal/testkit/testserver"
 )
+
+func TestMain(m *testing.M) { leaktest.Main(m) }
 
 // F28: on a slow disk a write is durable, and answered, after its delay, and a server that is
 // killed during the delay comes back. A clock can be put into the same server.

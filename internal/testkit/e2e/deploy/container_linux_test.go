@@ -270,7 +270,7 @@ func TestCompose(t *testing.T) {
 			t.Errorf("%s: %+v", name, s)
 		}
 		processes[name] = run([]string{
-			"/usr/local/bin/etcd", testserver.EtcdBinary(t), "0.0.0.0:2379", clients[name], "0.0.0.0:2380", peers[name], "/var/lib/etcd", testserver.Dir(t),
+			"/usr/local/bin/etcd", testserver.Tool(t, "etcd"), "0.0.0.0:2379", clients[name], "0.0.0.0:2380", peers[name], "/var/lib/etcd", testserver.Dir(t),
 		}, slices.Concat(s.Entrypoint, s.Command)...)
 	}
 	for _, name := range servers {
