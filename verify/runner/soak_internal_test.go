@@ -59,11 +59,10 @@ func onSQLite(t *testing.T) store {
 }
 
 // TestSoak runs for the time in SOAK on the backend that BACKEND names, with another seed each
-// minute, or as ROUND says, beginning with SEED, in the profile PROFILE, with leases of TTL, or
-// the default TTL: see make soak. The servers are the same for all rounds, and have faults too:
-// see start. It ends at the first violation, and when sizes grew that must not. SOAK_REPORT is
-// a file to which the result is appended. Without these settings it is a short gentle run in
-// this process.
+// minute, beginning with SEED, in the profile PROFILE, with leases of TTL, or the default TTL: see
+// make soak. The servers are the same for all rounds, and have faults too: see start. It ends at the
+// first violation, and fails when sizes grew that must not. Without these settings it is a short
+// gentle run in this process.
 func TestSoak(t *testing.T) { //nolint:tparallel // one minute after the other
 	t.Parallel()
 	long, err := time.ParseDuration(cmp.Or(os.Getenv("SOAK"), "2s"))
@@ -74,41 +73,33 @@ func TestSoak(t *testing.T) { //nolint:tparallel // one minute after the other
 	if err != nil {
 		t.Fatal(err)
 	}
-	name := cmp.Or(os.Getenv("BACKEND"), "memory")
-	where := start(t, name)
+	where := start(t, cmp.Or(os.Getenv("BACKEND"), "memory"))
 	profile := Profile(cmp.Or(os.Getenv("PROFILE"), "gentle"))
-	piece, err := time.ParseDuration(cmp.Or(os.Getenv("ROUND"), "1m"))
-	if err != nil {
-		t.Fatal(err)
-	}
 	ttl, err := time.ParseDuration(cmp.Or(os.Getenv("TTL"), "0s"))
 	if err != nil {
 		t.Fatal(err)
 	}
+	piece := time.Minute
 	if profile == Jepsen {
 		piece = 2 * time.Minute // as Jepsen's
 	}
-	sum := soaked{Backend: name, Profile: string(profile), Seed: seed, Begun: time.Now()}
+	var after []sizes // each round
 	for end := time.Now().Add(long); time.Now().Before(end) && !t.Failed(); seed++ {
 		t.Run(fmt.Sprintf("seed-%d", seed), func(t *testing.T) {
-			r := runAndJudge(t, Config{
+			runAndJudge(t, Config{
 				URL: where.url, disturb: where.disturb, Worker: workers(), Seed: seed, Profile: profile,
 				For: min(piece, max(2*time.Second, time.Until(end))), TTL: ttl,
 			})
-			sum.add(r)
 			now := make(sizes)
 			now.own()
 			where.look(t, now)
-			sum.Sizes = append(sum.Sizes, now)
+			after = append(after, now)
 			for _, name := range namesOf([]sizes{now}) {
 				t.Logf("%s: %d", name, now[name])
 			}
 		})
 	}
-	sum.Grown = grown(sum.Sizes)
-	for _, text := range sum.Grown {
+	for _, text := range grown(after) {
 		t.Error(text)
 	}
-	sum.Failed = t.Failed()
-	sum.report(t)
 }
