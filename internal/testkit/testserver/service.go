@@ -57,7 +57,7 @@ func Ask[T any](ctx context.Context, method, url, body string, header ...string)
 	var a Answer[T]
 	r, err := http.NewRequestWithContext(ctx, method, url, strings.NewReader(body))
 	if err != nil {
-		return a, err
+		return a, fmt.Errorf("testserver: %w", err)
 	}
 	r.Header.Set("Accept-Language", "pt-BR, en;q=0.5")
 	for i := 0; i < len(header); i += 2 {
@@ -65,13 +65,16 @@ func Ask[T any](ctx context.Context, method, url, body string, header ...string)
 	}
 	res, err := http.DefaultClient.Do(r)
 	if err != nil {
-		return a, err
+		return a, fmt.Errorf("testserver: %w", err)
 	}
 	defer func() { _ = res.Body.Close() }()
 	text, err := io.ReadAll(res.Body)
 	a.Status, a.Header, a.Text = res.StatusCode, res.Header, string(text)
-	if err != nil || len(text) == 0 {
-		return a, err
+	if err != nil {
+		return a, fmt.Errorf("testserver: %w", err)
+	}
+	if len(text) == 0 {
+		return a, nil
 	}
 	if res.Header.Get("Content-Type") == "application/problem+json" {
 		var problem struct{ Type string }
