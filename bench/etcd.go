@@ -21,29 +21,38 @@ import (
 
 // etcdEngine returns the engine at a URL of etcdlock. Over TLS it has our client alone.
 func etcdEngine(ctx context.Context, raw string) (*bench.Engine, error) {
-	cfg, err := etcdConfig(raw)
+	client, endpoints, err := etcdClient(raw)
 	if err != nil {
 		return nil, err
-	}
-	client, err := clientv3.New(cfg)
-	if err != nil {
-		return nil, &backend.UnavailableError{Backend: "etcd", Op: "connect", Err: err}
 	}
 	defer client.Close() //nolint:errcheck // the answer is complete
 	asked, cancel := context.WithTimeout(ctx, connectTimeout)
 	defer cancel()
-	status, err := client.Status(asked, cfg.Endpoints[0])
+	status, err := client.Status(asked, endpoints[0])
 	if err != nil {
 		return nil, &backend.UnavailableError{Backend: "etcd", Op: "status", Err: err}
 	}
 	return &bench.Engine{
 		Name: "etcd", URL: raw, Version: status.Version,
 		Contenders: []bench.Contender{ours(), rawEtcd(), etcdConcurrency()},
-		Meter:      func(ctx context.Context) (func() (int64, error), error) { return meterEtcd(ctx, cfg.Endpoints) },
+		Meter:      func(ctx context.Context) (func() (int64, error), error) { return meterEtcd(ctx, endpoints) },
 	}, nil
 }
 
 const connectTimeout = 10 * time.Second
+
+// etcdClient returns etcd's own client for a URL, and the addresses of the members.
+func etcdClient(raw string) (*clientv3.Client, []string, error) {
+	cfg, err := etcdConfig(raw)
+	if err != nil {
+		return nil, nil, err
+	}
+	client, err := clientv3.New(cfg)
+	if err != nil {
+		return nil, nil, &backend.UnavailableError{Backend: "etcd", Op: "connect", Err: err}
+	}
+	return client, cfg.Endpoints, nil
+}
 
 // etcdConfig returns the configuration of etcd's own client for a URL, without TLS.
 func etcdConfig(raw string) (clientv3.Config, error) {
@@ -77,13 +86,9 @@ func etcdConfig(raw string) (clientv3.Config, error) {
 // nothing ends with its owner: it is a limit, not a lock.
 func rawEtcd() bench.Contender {
 	return bench.Contender{Name: "raw", Open: func(_ context.Context, cfg bench.Config) (bench.Locker, error) {
-		c, err := etcdConfig(cfg.URL)
+		client, _, err := etcdClient(cfg.URL)
 		if err != nil {
 			return nil, err
-		}
-		client, err := clientv3.New(c)
-		if err != nil {
-			return nil, &backend.UnavailableError{Backend: "etcd", Op: "connect", Err: err}
 		}
 		return &rawEtcdLocker{client: client}, nil
 	}}
@@ -171,13 +176,9 @@ func etcdConcurrency() bench.Contender {
 	return bench.Contender{
 		Name: "etcd concurrency", Can: bench.CanWait | bench.CanRenew,
 		Open: func(_ context.Context, cfg bench.Config) (bench.Locker, error) {
-			c, err := etcdConfig(cfg.URL)
+			client, _, err := etcdClient(cfg.URL)
 			if err != nil {
 				return nil, err
-			}
-			client, err := clientv3.New(c)
-			if err != nil {
-				return nil, fmt.Errorf("connect: %w", err)
 			}
 			return &concurrencyLocker{client: client, ttl: seconds(cfg.TTL)}, nil
 		},

@@ -23,7 +23,7 @@ func zooKeeperEngine(ctx context.Context, raw string) (*bench.Engine, error) {
 	if err != nil {
 		return nil, err
 	}
-	conn, err := zooKeeperConn(ctx, servers)
+	conn, err := zooKeeperConn(ctx, raw)
 	if err != nil {
 		return nil, err
 	}
@@ -58,7 +58,11 @@ func zooKeeperServers(raw string) ([]string, error) {
 }
 
 // zooKeeperConn returns a go-zookeeper session that is connected.
-func zooKeeperConn(ctx context.Context, servers []string) (*zk.Conn, error) {
+func zooKeeperConn(ctx context.Context, raw string) (*zk.Conn, error) {
+	servers, err := zooKeeperServers(raw)
+	if err != nil {
+		return nil, err
+	}
 	conn, events, err := zk.Connect(servers, connectTimeout, zk.WithLogger(silent{}), zk.WithLogInfo(false))
 	if err != nil {
 		return nil, &backend.UnavailableError{Backend: "zookeeper", Op: "connect", Err: err}
@@ -94,11 +98,7 @@ func zooKeeperPath(name string) string { return "/" + strings.ReplaceAll(name, "
 // wait, and nothing ends with its owner: it is a limit, not a lock.
 func rawZooKeeper() bench.Contender {
 	return bench.Contender{Name: "raw", Open: func(ctx context.Context, cfg bench.Config) (bench.Locker, error) {
-		servers, err := zooKeeperServers(cfg.URL)
-		if err != nil {
-			return nil, err
-		}
-		conn, err := zooKeeperConn(ctx, servers)
+		conn, err := zooKeeperConn(ctx, cfg.URL)
 		if err != nil {
 			return nil, err
 		}
@@ -186,11 +186,7 @@ func zooKeeperStats(ctx context.Context, server string) (map[string]string, erro
 // is given up here continues, and releases the lock when it gets it.
 func zooKeeperLock() bench.Contender {
 	return bench.Contender{Name: "go-zookeeper", Can: bench.CanWait | bench.CanRenew, Open: func(ctx context.Context, cfg bench.Config) (bench.Locker, error) {
-		servers, err := zooKeeperServers(cfg.URL)
-		if err != nil {
-			return nil, err
-		}
-		conn, err := zooKeeperConn(ctx, servers)
+		conn, err := zooKeeperConn(ctx, cfg.URL)
 		if err != nil {
 			return nil, err
 		}
