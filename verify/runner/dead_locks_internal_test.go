@@ -36,7 +36,7 @@ func TestHeir(t *testing.T) {
 		}
 	}
 	slices.Sort(left)
-	if len(left) > len(want)/10 { // a grant may be reported after its client died
+	if len(left) > len(want)/2 { // a grant may be reported after its client died, and requests beyond probeSlots are dropped
 		t.Errorf("%d of %d locks of the dead are not asked for: %.300q", len(left), len(want), left)
 	}
 }
