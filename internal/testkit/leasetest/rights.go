@@ -11,19 +11,16 @@ import (
 	"time"
 
 	"github.com/holdfast-io/holdfast/backend"
+	"github.com/holdfast-io/holdfast/internal/testkit/launch"
 )
 
 // Rights returns the fenced blocks under the heading "Least rights" of a page in docs/backends, without
-// their fences. It applies them to a real server: what users
-// paste is what is tested.
+// their fences. The test applies them to a real server: what users paste is what is tested.
 func Rights(tb testing.TB, page string) []string {
 	tb.Helper()
-	root := ".."
-	for range 6 { // to the folder of the repository
-		if _, err := os.Stat(filepath.Join(root, "go.work")); err == nil {
-			break
-		}
-		root = filepath.Join(root, "..")
+	root, err := launch.Repository()
+	if err != nil {
+		tb.Fatal(err)
 	}
 	text, err := os.ReadFile(filepath.Join(root, "docs", "backends", page)) //nolint:gosec // of this repository
 	if err != nil {
