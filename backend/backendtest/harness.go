@@ -30,6 +30,9 @@ type Harness struct {
 	// Open returns a new backend value on the store, as another process would have one: values
 	// share nothing but the store. The suite closes it. Open is called concurrently. Required.
 	Open func(t T) backend.Backend
+	// Only are the cases that Run runs, as "C1/exclusive-excludes"; nil: all that apply. For a variant of a store that
+	// runs all of them somewhere else: another transport, another version. Optional.
+	Only []string
 	// Restart kills the store without a clean shutdown and starts it again with its data. The
 	// backend values that are open stay open. It returns when the store accepts connections.
 	// Nil leaves the restart cases out, which is an error for a backend that claims to be

@@ -13,6 +13,7 @@ import (
 	"github.com/holdfast-io/holdfast/backend"
 	"github.com/holdfast-io/holdfast/backend/backendtest"
 	"github.com/holdfast-io/holdfast/backend/memlock"
+	"github.com/holdfast-io/holdfast/internal/testkit/leasetest"
 )
 
 // find returns a case by its ID and name.
@@ -25,6 +26,13 @@ func find(t *testing.T, name string) backendtest.Case {
 	}
 	t.Fatalf("there is no case %s", name)
 	return backendtest.Case{}
+}
+
+// The cases of a slice exist, and a backend that keeps all rules passes them.
+func TestOnly(t *testing.T) {
+	t.Parallel()
+	store := memlock.NewStore()
+	backendtest.Run(t, backendtest.Harness{Only: leasetest.Transport(), Open: func(backendtest.T) backend.Backend { return store.Open() }})
 }
 
 func TestCasesAreComplete(t *testing.T) {

@@ -23,6 +23,7 @@ func Run(t *testing.T, h Harness) {
 		h.Kills = n
 	}
 	h = h.withDefaults(caps)
+	cases := chosen(t, h.Only)
 	if caps.Durable && h.Restart == nil && h.NoRestart == "" {
 		t.Errorf("C2: %s claims to be durable: give Harness.Restart, or say in NoRestart why not", caps.Name)
 	}
@@ -31,7 +32,7 @@ func Run(t *testing.T, h Harness) {
 	}
 	gate, crowd := make(chan struct{}, h.Parallel), make(chan struct{}, 1)
 	t.Run("cases", func(t *testing.T) {
-		for _, c := range Cases() {
+		for _, c := range cases {
 			if c.Restarts {
 				continue
 			}
@@ -55,12 +56,30 @@ func Run(t *testing.T, h Harness) {
 		return
 	}
 	t.Run("restart", func(t *testing.T) {
-		for _, c := range Cases() {
+		for _, c := range cases {
 			if c.Restarts {
 				t.Run(c.ID+"/"+c.Name, func(t *testing.T) { report(t, c.Run(t.Context(), h)) })
 			}
 		}
 	})
+}
+
+// chosen returns the cases with these names; nil: all.
+func chosen(t *testing.T, only []string) []Case {
+	t.Helper()
+	all := Cases()
+	if only == nil {
+		return all
+	}
+	var some []Case
+	for _, name := range only {
+		i := slices.IndexFunc(all, func(c Case) bool { return c.ID+"/"+c.Name == name })
+		if i < 0 {
+			t.Fatalf("Harness.Only has %q, and there is no such case", name)
+		}
+		some = append(some, all[i])
+	}
+	return some
 }
 
 // start runs the case in the background as soon as it has passed the gates, one after the
