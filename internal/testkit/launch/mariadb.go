@@ -18,7 +18,7 @@ func MariaDB(ctx context.Context, o Options) (*Server, error) {
 		return nil, err
 	}
 	data := s.Path("data")
-	err = o.once(ctx, s, "mariadb-install-db", "--no-defaults", "--datadir="+data, "--auth-root-authentication-method=normal", "--skip-test-db",
+	err = o.data(ctx, s, "mariadb-install-db", "--no-defaults", "--datadir="+data, "--auth-root-authentication-method=normal", "--skip-test-db",
 		"--tmpdir="+s.Dir(), "--innodb-log-file-size=8M", "--innodb-flush-method=fsync")
 	if err != nil {
 		return nil, err

@@ -22,7 +22,7 @@ func Postgres(ctx context.Context, o Options) (*Server, error) {
 		return nil, err
 	}
 	data := s.Path("data")
-	if err := o.once(ctx, s, "initdb", "-D", data, "-A", "trust", "-U", "postgres", "--no-sync", "-E", "UTF8", "--locale=C"); err != nil {
+	if err := o.data(ctx, s, "initdb", "-D", data, "-A", "trust", "-U", "postgres", "--no-sync", "-E", "UTF8", "--locale=C"); err != nil {
 		return nil, err
 	}
 	url := "postgres://postgres@" + s.addr + "/postgres?sslmode=disable"

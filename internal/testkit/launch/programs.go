@@ -53,23 +53,6 @@ func (o Options) server(program, folder, account string) (*Server, error) {
 	return s, err
 }
 
-// once runs a program to its end in the folder of a server, as its account.
-func (o Options) once(ctx context.Context, s *Server, program string, args ...string) error {
-	argv, err := o.Program(program)
-	if err != nil {
-		return err
-	}
-	ctx, cancel := context.WithTimeout(ctx, StartTimeout)
-	defer cancel()
-	argv = append(slices.Clone(argv), args...)
-	cmd := exec.CommandContext(ctx, argv[0], argv[1:]...) //nolint:gosec // of the list of kinds
-	cmd.Dir, cmd.SysProcAttr = s.Dir(), Attributes(s.command.Account)
-	if out, err := cmd.CombinedOutput(); err != nil {
-		return fmt.Errorf("%s: %w: %.500s", program, err, out)
-	}
-	return nil
-}
-
 // client runs the command-line client of a server to its end, and returns what it prints.
 func client(ctx context.Context, program string, args ...string) (string, error) {
 	argv, err := Options{}.Program(program)
