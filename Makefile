@@ -43,8 +43,24 @@ run: build ## start a server on 127.0.0.1:7420 that keeps its leases in .data (A
 build: ## build bin/holdfast
 	$(GO) build -trimpath -tags grpcnotrace -ldflags '-s -w' -o bin/holdfast ./cmd/holdfast
 
+.PHONY: test
+test: ## while you write, and on a new machine: what is missing (apt), and tests on the stores of Debian, without the race detector
+	@scripts/install-test-deps test
+	$(GO) test -short -timeout $(TESTTIMEOUT) $(TESTFLAGS) $$($(GO) list work | grep -vE '$(SLOW)')
+	@echo 'Left out: Consul, Kubernetes, the race detector, tests with -short that say "make check runs it". make check was last green:'
+	@cat verify/results/check.txt
+SLOW = /(consullock|k8slock|bench|otel|nightly)$$$$
+
 .PHONY: check
-check: fmt-check vet lint cross policy test ## everything that must pass before a commit: format, vet, lint, policy, tests
+check: test ## before a commit: format, lint, other systems, and all tests with the race detector
+	@scripts/install-test-deps check
+	$(MAKE) fmt-check lint cross
+	CGO_ENABLED=1 HOLDFAST_SCREENSHOTS='$(HOLDFAST_SCREENSHOTS)' $(GO) test -race -timeout $(TESTTIMEOUT) $(TESTFLAGS) $$($(GO) list work | grep -v /nightly$$)
+	@echo "$$(date -u +%F), commit $$(git describe --always --dirty --exclude='*')" >verify/results/check.txt
+
+.PHONY: nightly
+nightly: ## by hand: charts, packages, images, chaos, crashes, a soak, simulation, fuzzing, mutants; into verify/results (FOR=60s FUZZTIME=30s)
+	@scripts/nightly
 
 .PHONY: cross
 cross: ## compile the command for macOS and the BSDs, and vet on Linux what supervises there (its tests need Linux)
@@ -55,31 +71,14 @@ cross: ## compile the command for macOS and the BSDs, and vet on Linux what supe
 
 .PHONY: deps
 deps: ## install what the tests need, if it is missing (apt, as root or with sudo; some is built once, outside of this folder)
-	@scripts/install-test-deps
+	@scripts/install-test-deps check
 	@scripts/tool etcd >/dev/null
 	@scripts/tool consul >/dev/null
 	@scripts/tool kube-apiserver >/dev/null
-	@scripts/tool promtool >/dev/null
-	@scripts/tool nfpm >/dev/null
-	@scripts/tool helm >/dev/null
-
-.PHONY: test
-test: export HOLDFAST_SCREENSHOTS := $(HOLDFAST_SCREENSHOTS)
-test: deps ## all tests with the race detector, on real servers; pictures of the page at / are left in .screenshots
-	CGO_ENABLED=1 $(GO) test -race -timeout $(TESTTIMEOUT) $(TESTFLAGS) work
 
 .PHONY: image-test
 image-test: ## build the image of deploy/docker with docker, podman or buildah, and run its command (fetches images)
 	HOLDFAST_IMAGE=1 $(GO) test -count=1 -v -run '^TestImage$$' -timeout $(TESTTIMEOUT) ./internal/testkit/e2e/deploy
-
-.PHONY: test-quick
-test-quick: ## tests with -short and without the race detector: while you write, not before a commit
-	@echo 'test-quick: NO race detector, and tests that say so with -short are LEFT OUT. make test runs all.'
-	$(GO) test -short -timeout $(TESTTIMEOUT) $(TESTFLAGS) work
-
-.PHONY: policy
-policy: ## only the rules about the sources: imports, globals, docs, sizes, modules
-	$(GO) test -short ./internal/testkit/policy
 
 .PHONY: docs
 docs: ## compile and run the Go blocks of README.md and docs, and check the links, the tests and the holdfast commands on all pages
@@ -121,10 +120,11 @@ fuzz: ## every fuzz target for FUZZTIME each
 	scripts/fuzz $(FUZZTIME)
 
 .PHONY: mutants
-mutants: deps ## faults put into our own code, and backends that are broken on purpose: the tests must catch each (BACKEND=)
-	@$(GO) test -list Mutant ./backend/backendtest/... | grep -q '^Test' || { echo 'there is no test of mutants in backend/backendtest' >&2; exit 1; }
-	$(GO) test -count=1 -v -run Mutant -timeout $(TESTTIMEOUT) ./backend/backendtest/...
-	$(GO) run ./internal/testkit/mutants $(BACKEND)
+mutants: ## change one operator at a time in packages that need no server, and list what their own tests miss (PACKAGES=)
+	@gremlins=$$(scripts/tool gremlins) && for package in $(PACKAGES); do \
+		echo "$$package:" && GOWORK=off "$$gremlins" unleash --output-statuses lt ./$$package || exit; \
+	done
+PACKAGES = internal/liveness internal/lockstate internal/waiters internal/retry fence
 
 .PHONY: chaos
 chaos: deps ## the faults of docs/faults.md on every store, one after the other, planned by SEED, in about ten minutes (BACKEND=redis: only that; FOR=20s for each, PROFILE=torture, RATE=8000 acquires per second)
@@ -162,10 +162,6 @@ generate: ## write the generated parts of the documents: the contract, the table
 .PHONY: lint
 lint: ## golangci-lint, in the version that tools/go.mod pins
 	@$(LINTER) run $$($(GO) list -m -f '{{.Dir}}/...')
-
-.PHONY: vet
-vet: ## go vet, of all modules
-	$(GO) vet work
 
 .PHONY: fmt
 fmt: ## format all sources
