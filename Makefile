@@ -78,7 +78,7 @@ deps: ## install what the tests need, if it is missing (apt, as root or with sud
 
 .PHONY: image-test
 image-test: ## build the image of deploy/docker with docker, podman or buildah, and run its command (fetches images)
-	HOLDFAST_IMAGE=1 $(GO) test -count=1 -v -run '^TestImage$$' -timeout $(TESTTIMEOUT) ./internal/testkit/e2e/deploy
+	HOLDFAST_IMAGE=1 $(GO) test -count=1 -v -run '^TestImage$$' -timeout $(TESTTIMEOUT) ./internal/testkit/e2e/nightly
 
 .PHONY: docs
 docs: ## compile and run the Go blocks of README.md and docs, and check the links, the tests and the holdfast commands on all pages
@@ -112,7 +112,7 @@ bench-go: deps ## Go benchmarks of the packages (BENCH= a pattern, BENCHTIME=)
 conformance: deps ## every case of the suite on one backend: BACKEND=redis or redislock
 	@test -n '$(BACKEND)' || { echo 'make conformance needs BACKEND=, one of:' $$(cd backend && ls -d *lock) >&2; exit 2; }
 	@test -d 'backend/$(CONFORMANCE)' || { echo 'there is no backend/$(CONFORMANCE); there are:' $$(cd backend && ls -d *lock) >&2; exit 2; }
-	CGO_ENABLED=1 $(GO) test -race -count=1 -v -timeout $(TESTTIMEOUT) $(TESTFLAGS) ./backend/$(CONFORMANCE)/... $(addsuffix /...,$(addprefix ./,$(wildcard internal/testkit/e2e/$(CONFORMANCE))))
+	CGO_ENABLED=1 $(GO) test -race -count=1 -v -timeout $(TESTTIMEOUT) $(TESTFLAGS) $(if $(filter remotelock,$(CONFORMANCE)),-run ^TestConformance ./internal/testkit/e2e,./backend/$(CONFORMANCE)/...)
 CONFORMANCE = $(patsubst %lock,%,$(BACKEND))lock
 
 .PHONY: fuzz

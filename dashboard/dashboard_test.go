@@ -197,7 +197,7 @@ func TestContrast(t *testing.T) {
 	}
 }
 
-// The pure functions of the page, where Node is there. Chromium runs the same cases in internal/testkit/e2e/page.
+// The pure functions of the page, where Node is there. Chromium runs the same cases in internal/testkit/e2e.
 func TestStateInNode(t *testing.T) {
 	t.Parallel()
 	node, err := exec.LookPath("node")

@@ -11,7 +11,7 @@ import (
 
 func TestMain(m *testing.M) { leaktest.Main(m) }
 
-// What needs a database is tested in internal/testkit/e2e/sqlfence.
+// What needs a database is tested in internal/testkit/e2e.
 func TestBadInput(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {

@@ -20,13 +20,10 @@ import (
 	"github.com/holdfast-io/holdfast/backend/remotelock"
 	"github.com/holdfast-io/holdfast/backend/zklock"
 	"github.com/holdfast-io/holdfast/internal/chaos"
-	"github.com/holdfast-io/holdfast/internal/testkit/leaktest"
 	"github.com/holdfast-io/holdfast/internal/testkit/leasetest"
 	"github.com/holdfast-io/holdfast/internal/testkit/testserver"
 	"github.com/holdfast-io/holdfast/server"
 )
-
-func TestMain(m *testing.M) { leaktest.Main(m) }
 
 // networks returns the backends that have a network in front of them. Each function returns the
 // address of a real server, and a function for a backend value that reaches it through proxy.

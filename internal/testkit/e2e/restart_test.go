@@ -22,8 +22,8 @@ import (
 	"github.com/holdfast-io/holdfast/internal/testkit/testserver"
 )
 
-// stores are servers that can be killed and started again with their data.
-func stores() map[string]func(t *testing.T) (func(t *testing.T) backend.Backend, func()) {
+// restartable are servers that can be killed and started again with their data.
+func restartable() map[string]func(t *testing.T) (func(t *testing.T) backend.Backend, func()) {
 	return map[string]func(t *testing.T) (func(t *testing.T) backend.Backend, func()){
 		"redis": func(t *testing.T) (func(t *testing.T) backend.Backend, func()) {
 			t.Helper()
@@ -134,7 +134,7 @@ func restartTTL(store string) time.Duration {
 // waiter continues to wait, and is granted the lock.
 func TestStoreKilled(t *testing.T) {
 	t.Parallel()
-	for name, start := range stores() {
+	for name, start := range restartable() {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			open, restart := start(t)
@@ -205,7 +205,7 @@ func awaitWaiters(t *testing.T, c *holdfast.Client, name string, n int) {
 // it is killed and started again during the test.
 func TestCountIsExact(t *testing.T) {
 	t.Parallel()
-	for name, start := range stores() {
+	for name, start := range restartable() {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			open, restart := start(t)
