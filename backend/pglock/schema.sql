@@ -56,7 +56,7 @@ CREATE TABLE @leases (
 	name      text        COLLATE "C" NOT NULL,
 	lease     text        COLLATE "C" NOT NULL,
 	session   text        COLLATE "C" NOT NULL, -- empty: none
-	addr      text        NOT NULL, -- the channel of its waiter
+	addr      text        NOT NULL, -- the channels of its waiters, with blanks between them
 	held      boolean     NOT NULL,
 	place     bigint      NOT NULL, -- in the queue, or among the holders; a greater one is later
 	mode      smallint    NOT NULL,

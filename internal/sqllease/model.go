@@ -29,7 +29,7 @@ type ofLease struct {
 	// timed. A held timed lease has it only to know which client to notify of its loss. Nil:
 	// none.
 	session *session
-	addr    string    // of the backend value that waits for it
+	addr    string    // of the backend values that wait for it, with blanks between them
 	place   int64     // in the queue or among the holders; a greater one is later
 	ends    time.Time // of a timed lease that is held
 

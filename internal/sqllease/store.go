@@ -150,7 +150,7 @@ type LeaseRow struct {
 	Name    string
 	Lease   backend.LeaseID
 	Session backend.SessionID // empty: none
-	Addr    string            // of the value that waits for it
+	Addr    string            // of the values that wait for it, with blanks between them
 	Held    bool              // held; otherwise in the queue
 	Place   int64             // in the queue or among the holders; a greater one is later
 	Claim   backend.Claim

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"maps"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/holdfast-io/holdfast/backend"
@@ -139,8 +140,8 @@ func (t *txn) take(req *backend.AcquireRequest) (*lease, error) {
 		}
 		return nil, err
 	}
-	if l.Own.addr != t.b.addr && (l.State == lockstate.Waiting || !l.Own.saved) {
-		l.Own.addr, l.Own.dirty = t.b.addr, true
+	if addrs := strings.Fields(l.Own.addr); t.b.addr != "" && !slices.Contains(addrs, t.b.addr) && (l.State == lockstate.Waiting || !l.Own.saved) {
+		l.Own.addr, l.Own.dirty = strings.Join(append(addrs, t.b.addr), " "), true
 	}
 	return l, nil
 }
@@ -234,9 +235,11 @@ func (t *txn) tell(s *session, x backend.Loss) {
 
 // wake notifies the waiters for the lease that it is held, or why it never will be.
 func (t *txn) wake(l *lease, err error) {
-	if l.Own.addr != "" && l.Own.addr != t.b.addr {
-		to := t.notificationTo(l.Own.addr)
-		to.ended = append(to.ended, l)
+	for _, addr := range strings.Fields(l.Own.addr) {
+		if addr != t.b.addr {
+			to := t.notificationTo(addr)
+			to.ended = append(to.ended, l)
+		}
 	}
 	t.after = append(t.after, func() { // a caller here may wait for it as well
 		for _, w := range t.b.calls.Of(l.Key()) {
