@@ -2,7 +2,6 @@ package mysqllock_test
 
 import (
 	"context"
-	"math/rand/v2"
 	"testing"
 
 	"github.com/holdfast-io/holdfast/backend"
@@ -40,33 +39,27 @@ func TestConformance(t *testing.T) {
 	backendtest.Run(t, h)
 }
 
-// TestConformanceInOtherWays runs the suite without the short way, and with locks that are inflated as
-// soon as they were taken: all, and every other one.
+// TestConformanceInOtherWays runs the suite with values that take the short way, that never take it, and that inflate
+// locks as soon as they were taken, on one server.
 func TestConformanceInOtherWays(t *testing.T) {
+	leasetest.Slow(t)
 	t.Parallel()
-	inflating := func(toss func() bool) func(*mysqllock.Backend) backend.Backend {
-		return func(b *mysqllock.Backend) backend.Backend { return leasetest.Inflating{Backend: b, Toss: toss} }
-	}
-	for name, as := range map[string]func(*mysqllock.Backend) backend.Backend{
-		"long":     func(b *mysqllock.Backend) backend.Backend { b.NeverQuick(); return b },
-		"inflated": inflating(func() bool { return true }),
-		"coin":     inflating(func() bool { return rand.IntN(2) == 0 }),
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			s := testserver.MariaDB(t)
-			backendtest.Run(t, backendtest.Harness{
-				Open: func(t backendtest.T) backend.Backend {
-					b, err := mysqllock.Open(t.Context(), s.URL(), mysqllock.Config{})
-					if err != nil {
-						t.Fatalf("open: %v", err)
-					}
-					return as(b)
-				},
-				Restart:    func(backendtest.T) { s.Restart() },
-				Holders:    leasetest.Holders(500),
-				NoSlowDisk: "TestConformance has the same server on one",
-			})
-		})
-	}
+	s := testserver.MariaDB(t)
+	as := leasetest.Drawn(t,
+		func(b *mysqllock.Backend) backend.Backend { return b },
+		func(b *mysqllock.Backend) backend.Backend { b.NeverQuick(); return b },
+		func(b *mysqllock.Backend) backend.Backend { return leasetest.Inflating{Backend: b} },
+	)
+	backendtest.Run(t, backendtest.Harness{
+		Open: func(t backendtest.T) backend.Backend {
+			b, err := mysqllock.Open(t.Context(), s.URL(), mysqllock.Config{})
+			if err != nil {
+				t.Fatalf("open: %v", err)
+			}
+			return as(b)
+		},
+		Restart:    func(backendtest.T) { s.Restart() },
+		Holders:    leasetest.Holders(500),
+		NoSlowDisk: "TestConformance has the same server on one",
+	})
 }

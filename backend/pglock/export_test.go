@@ -13,6 +13,9 @@ func (b *Backend) KeepFromSweeping() { b.leases.KeepStill() }
 // Sweep deletes everything that has been over for at least age.
 func (b *Backend) Sweep(ctx context.Context, age time.Duration) { b.leases.Sweep(ctx, "", age) }
 
+// NeverQuick makes every request take the long way.
+func (b *Backend) NeverQuick() { b.leases.NeverQuick() }
+
 // Strange returns how many locks with a queue are remembered that other values may free.
 func (b *Backend) Strange() int { return b.leases.Strange() }
 

@@ -3,6 +3,8 @@ package leasetest
 import (
 	"context"
 	"errors"
+	"math/rand/v2"
+	"sync"
 	"testing"
 	"time"
 
@@ -11,21 +13,31 @@ import (
 
 // Inflating is a backend that inflates locks which it has just taken, by a long transaction that
 // abandons a lease that there never was.
-type Inflating struct {
-	backend.Backend
+type Inflating struct{ backend.Backend }
 
-	Toss func() bool // whether to inflate the lock
-}
-
-// Acquire acquires the lock, and may inflate it, within a minute: the caller's context may have ended.
+// Acquire acquires the lock and inflates it, within a minute: the caller's context may have ended.
 func (b Inflating) Acquire(ctx context.Context, req backend.AcquireRequest) (backend.Grant, error) {
 	g, err := b.Backend.Acquire(ctx, req)
-	if err == nil && !g.Waited && b.Toss() {
+	if err == nil && !g.Waited {
 		within, stop := context.WithTimeout(context.WithoutCancel(ctx), time.Minute)
 		defer stop()
 		_ = b.Release(within, backend.ReleaseRequest{Name: req.Name, Lease: backend.NewLeaseID(), Abandon: true}) // the server may be down by now
 	}
 	return g, err
+}
+
+// Drawn returns what gives each backend value one of the forms, drawn by a seed that it logs.
+func Drawn[B backend.Backend](t *testing.T, forms ...func(B) backend.Backend) func(B) backend.Backend {
+	t.Helper()
+	seed := rand.Uint64()
+	t.Logf("the forms of the values are drawn by the seed %d", seed)
+	var mu sync.Mutex
+	coin := rand.New(rand.NewPCG(seed, 0))
+	return func(b B) backend.Backend {
+		mu.Lock()
+		defer mu.Unlock()
+		return forms[coin.IntN(len(forms))](b)
+	}
 }
 
 // Unwatched is a backend that no case of the suite watches: while there is a watcher, no lock is thin.
