@@ -135,7 +135,7 @@ func startInsisting(t *testing.T, b backend.Backend, req backend.AcquireRequest)
 
 func TestLostReply(t *testing.T) {
 	t.Parallel()
-	members := testserver.StartEtcd(t, testserver.EtcdOptions{NoFsync: true})
+	members := etcd(t)
 	proxy := chaos.Start(t, members[0].Addr())
 	b := through(t, proxy, "&timeout=30s")
 	other := direct(t, members)
@@ -187,7 +187,7 @@ func TestLostReply(t *testing.T) {
 
 func TestWatchIsCutWhileWaiting(t *testing.T) {
 	t.Parallel()
-	members := testserver.StartEtcd(t, testserver.EtcdOptions{NoFsync: true})
+	members := etcd(t)
 	proxy := chaos.Start(t, members[0].Addr())
 	waiting, holding := through(t, proxy, "&timeout=15s"), direct(t, members)
 	ws, hs := kept(t, waiting), kept(t, holding)
@@ -228,8 +228,9 @@ func TestWatchIsCutWhileWaiting(t *testing.T) {
 }
 
 func TestServerSleepsPastTheTTL(t *testing.T) {
+	leasetest.Slow(t)
 	t.Parallel()
-	members := testserver.StartEtcd(t, testserver.EtcdOptions{NoFsync: true})
+	members := etcd(t)
 	holding, waiting := direct(t, members), direct(t, members)
 	const ttl = 12 * time.Second // the waiter is in the queue in this time
 	began := time.Now()          // of the last renewal, at the latest
@@ -289,6 +290,7 @@ func TestServerSleepsPastTheTTL(t *testing.T) {
 }
 
 func TestLeaderIsKilled(t *testing.T) {
+	leasetest.Slow(t)
 	t.Parallel()
 	members := testserver.StartEtcd(t, testserver.EtcdOptions{Members: 3, Tick: 200}) // only the kill changes the leader
 	n := slices.Index(members, leader(t, members))
@@ -321,9 +323,10 @@ func TestLeaderIsKilled(t *testing.T) {
 // sometimes reach it first, and a caller with time left, if only a moment, would be told that etcd
 // is unavailable.
 func TestDeadlineIsTheCallers(t *testing.T) {
+	leasetest.Slow(t)
 	t.Parallel()
 	const tries, callers = 500, 4
-	members := testserver.StartEtcd(t, testserver.EtcdOptions{Debian: true, NoFsync: true})
+	members := etcd(t)
 	b := direct(t, members)
 	sess := kept(t, b)
 	for try := range tries {

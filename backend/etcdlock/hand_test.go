@@ -8,7 +8,6 @@ import (
 	"github.com/holdfast-io/holdfast/backend"
 	"github.com/holdfast-io/holdfast/backend/etcdlock"
 	"github.com/holdfast-io/holdfast/fence"
-	"github.com/holdfast-io/holdfast/internal/testkit/testserver"
 )
 
 // still fails if a waiter is granted the lock although it is not its turn.
@@ -26,7 +25,7 @@ func still(t *testing.T, b *etcdlock.Backend, name string, waits <-chan result) 
 // next waiter, and takes along a change that joins the queue.
 func TestHandOverIsOneRequest(t *testing.T) {
 	t.Parallel()
-	members := testserver.StartEtcd(t, testserver.EtcdOptions{NoFsync: true}) // a lease that is held for long is written again
+	members := etcd(t) // a lease that is held for long is written again
 	b := direct(t, members)
 	s := kept(t, b)
 	const waiters, proposals = 12, "etcd_server_proposals_committed_total"
@@ -80,34 +79,29 @@ func TestHandOverIsOneRequest(t *testing.T) {
 // If the entry right before a waiter goes, others may still hold the lock.
 func TestHandOverIsNotTooEarly(t *testing.T) {
 	t.Parallel()
-	for version, options := range map[string]testserver.EtcdOptions{"": {NoFsync: true}, " of Debian": {Debian: true, NoFsync: true}} {
-		b := direct(t, testserver.StartEtcd(t, options))
-		s := kept(t, b)
-		t.Run("shared"+version, func(t *testing.T) {
-			t.Parallel()
-			first, second := request("shared", s), request("shared", s)
-			for _, req := range []*backend.AcquireRequest{&first, &second} {
-				req.Mode = backend.Shared
-				if _, err := b.Acquire(t.Context(), *req); err != nil {
-					t.Fatal(err)
-				}
-			}
-			waits := start(t.Context(), b, request("shared", s))
-			await(t, "in the queue", func() bool { return b.Waiting("shared") == 1 })
-			release(t, b, second)
-			still(t, b, "shared", waits)
-			release(t, b, first)
-			if r := receive(t, waits); r.err != nil {
-				t.Fatal(r.err)
-			}
-		})
+	b := direct(t, etcd(t))
+	s := kept(t, b)
+	first, second := request("shared", s), request("shared", s)
+	for _, req := range []*backend.AcquireRequest{&first, &second} {
+		req.Mode = backend.Shared
+		if _, err := b.Acquire(t.Context(), *req); err != nil {
+			t.Fatal(err)
+		}
+	}
+	waits := start(t.Context(), b, request("shared", s))
+	await(t, "in the queue", func() bool { return b.Waiting("shared") == 1 })
+	release(t, b, second)
+	still(t, b, "shared", waits)
+	release(t, b, first)
+	if r := receive(t, waits); r.err != nil {
+		t.Fatal(r.err)
 	}
 }
 
 // A waiter whose entry was removed from the queue by another client is not handed the lock.
 func TestHandOverToOneThatIsGone(t *testing.T) {
 	t.Parallel()
-	members := testserver.StartEtcd(t, testserver.EtcdOptions{NoFsync: true})
+	members := etcd(t)
 	b, other := direct(t, members), direct(t, members)
 	s := kept(t, b)
 	held, gone := request("lock", s), request("lock", s)
@@ -132,7 +126,7 @@ func TestHandOverToOneThatIsGone(t *testing.T) {
 // withdrawn when its caller leaves.
 func TestRiderGoesAlone(t *testing.T) {
 	t.Parallel()
-	members := testserver.StartEtcd(t, testserver.EtcdOptions{NoFsync: true})
+	members := etcd(t)
 	b := direct(t, members)
 	s := kept(t, b)
 	held := request("lock", s)

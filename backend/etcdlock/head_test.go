@@ -10,7 +10,6 @@ import (
 
 	"github.com/holdfast-io/holdfast/backend"
 	"github.com/holdfast-io/holdfast/backend/etcdlock"
-	"github.com/holdfast-io/holdfast/internal/testkit/testserver"
 )
 
 // keysBelow returns the keys of one kind: "q" for entries, "c" for claims.
@@ -31,64 +30,60 @@ func keysBelow(t *testing.T, c *clientv3.Client, kind string) []string {
 // and whatever came after it, and every client that is to release it finds it.
 func TestHeadIsGrantedOnce(t *testing.T) {
 	t.Parallel()
-	for _, members := range [][]*testserver.Etcd{
-		testserver.StartEtcd(t, testserver.EtcdOptions{NoFsync: true}),
-		testserver.StartEtcd(t, testserver.EtcdOptions{Debian: true, NoFsync: true}),
-	} {
-		b, other, c := direct(t, members), direct(t, members), raw(t, members)
-		s := kept(t, b)
-		first := request("lock", s)
-		g, err := b.Acquire(t.Context(), first)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if entries, claims := keysBelow(t, c, "q"), keysBelow(t, c, "c"); len(entries) != 1 || len(claims) != 0 {
-			t.Fatalf("the first made the entries %q and the claims %q", entries, claims)
-		}
-		again := func(what string, entries int) {
-			t.Helper()
-			for _, wait := range []bool{false, true} {
-				req := first
-				req.Wait = wait
-				for _, from := range []*etcdlock.Backend{b, other} {
-					if r := receive(t, start(t.Context(), from, req)); r.err != nil || r.grant.Token != g.Token {
-						t.Fatalf("%s, wait %v: %+v, %v; it has token %d", what, wait, r.grant, r.err, g.Token)
-					}
+	members := etcd(t)
+	b, other, c := direct(t, members), direct(t, members), raw(t, members)
+	s := kept(t, b)
+	first := request("lock", s)
+	g, err := b.Acquire(t.Context(), first)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if entries, claims := keysBelow(t, c, "q"), keysBelow(t, c, "c"); len(entries) != 1 || len(claims) != 0 {
+		t.Fatalf("the first made the entries %q and the claims %q", entries, claims)
+	}
+	again := func(what string, entries int) {
+		t.Helper()
+		for _, wait := range []bool{false, true} {
+			req := first
+			req.Wait = wait
+			for _, from := range []*etcdlock.Backend{b, other} {
+				if r := receive(t, start(t.Context(), from, req)); r.err != nil || r.grant.Token != g.Token {
+					t.Fatalf("%s, wait %v: %+v, %v; it has token %d", what, wait, r.grant, r.err, g.Token)
 				}
 			}
-			if got := keysBelow(t, c, "q"); len(got) != entries {
-				t.Fatalf("%s: entries %q", what, got)
-			}
 		}
-		again("alone", 1)
-		next := request("lock", s)
-		waits := start(t.Context(), other, next)
-		await(t, "in the queue", func() bool { return other.Waiting("lock") == 1 })
-		again("before another", 2)
-		// This client looks for the entry without having made it.
-		third := direct(t, members)
-		if err := third.Release(t.Context(), backend.ReleaseRequest{Name: first.Name, Lease: first.Lease}); err != nil {
-			t.Fatal(err)
+		if got := keysBelow(t, c, "q"); len(got) != entries {
+			t.Fatalf("%s: entries %q", what, got)
 		}
-		r := receive(t, waits)
-		if r.err != nil || r.grant.Token <= g.Token {
-			t.Fatalf("the next: %+v, %v", r.grant, r.err)
-		}
-		err = third.Release(t.Context(), backend.ReleaseRequest{Name: first.Name, Lease: first.Lease})
-		if !errors.Is(err, backend.ErrLost) {
-			t.Errorf("released again: %v", err)
-		}
-		release(t, other, next)
-		if entries, claims := keysBelow(t, c, "q"), keysBelow(t, c, "c"); len(entries)+len(claims) != 0 {
-			t.Errorf("left: entries %q, claims %q", entries, claims)
-		}
+	}
+	again("alone", 1)
+	next := request("lock", s)
+	waits := start(t.Context(), other, next)
+	await(t, "in the queue", func() bool { return other.Waiting("lock") == 1 })
+	again("before another", 2)
+	// This client looks for the entry without having made it.
+	third := direct(t, members)
+	if err := third.Release(t.Context(), backend.ReleaseRequest{Name: first.Name, Lease: first.Lease}); err != nil {
+		t.Fatal(err)
+	}
+	r := receive(t, waits)
+	if r.err != nil || r.grant.Token <= g.Token {
+		t.Fatalf("the next: %+v, %v", r.grant, r.err)
+	}
+	err = third.Release(t.Context(), backend.ReleaseRequest{Name: first.Name, Lease: first.Lease})
+	if !errors.Is(err, backend.ErrLost) {
+		t.Errorf("released again: %v", err)
+	}
+	release(t, other, next)
+	if entries, claims := keysBelow(t, c, "q"), keysBelow(t, c, "c"); len(entries)+len(claims) != 0 {
+		t.Errorf("left: entries %q, claims %q", entries, claims)
 	}
 }
 
 // A lease that waits has a claim, and does not go to the head when that is free.
 func TestInQueueIsGrantedOnce(t *testing.T) {
 	t.Parallel()
-	members := testserver.StartEtcd(t, testserver.EtcdOptions{NoFsync: true})
+	members := etcd(t)
 	b, other, c := direct(t, members), direct(t, members), raw(t, members)
 	s := kept(t, b)
 	holder, waiter := request("lock", s), request("lock", s)

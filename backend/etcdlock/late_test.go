@@ -66,7 +66,7 @@ func postman(t *testing.T, members []*testserver.Etcd) (*etcdlock.Backend, func(
 // A call of several requests of which a later one is refused says that it may have worked.
 func TestRefusedAfterTheFirstPart(t *testing.T) {
 	t.Parallel()
-	members := testserver.StartEtcd(t, testserver.EtcdOptions{NoFsync: true})
+	members := etcd(t)
 	var refused atomic.Value // the method
 	refused.Store("none")
 	client, err := clientv3.New(clientv3.Config{
@@ -128,7 +128,7 @@ func lost(_ *pb.TxnRequest, send func() error) error {
 // for the same lease arrived late: what is left of it counts from then.
 func TestTimedLeaseOnAnOlderEtcdLease(t *testing.T) {
 	t.Parallel()
-	members := testserver.StartEtcd(t, testserver.EtcdOptions{NoFsync: true})
+	members := etcd(t)
 	other, c := direct(t, members), raw(t, members)
 	b, next := postman(t, members)
 	before := request("lock", kept(t, other))
@@ -169,7 +169,7 @@ func TestTimedLeaseOnAnOlderEtcdLease(t *testing.T) {
 // alarm, after it did so. The lease is held then.
 func TestNoSpaceAfterTheFact(t *testing.T) {
 	t.Parallel()
-	members := testserver.StartEtcd(t, testserver.EtcdOptions{NoFsync: true})
+	members := etcd(t)
 	other := direct(t, members)
 	b, next := postman(t, members)
 	req := request("lock", kept(t, b))
@@ -192,7 +192,7 @@ func TestNoSpaceAfterTheFact(t *testing.T) {
 // later renewal has reported.
 func TestShorterRenewalComesLate(t *testing.T) {
 	t.Parallel()
-	members := testserver.StartEtcd(t, testserver.EtcdOptions{NoFsync: true})
+	members := etcd(t)
 	c := raw(t, members)
 	b, next := postman(t, members)
 	const long, short = time.Minute, 10 * time.Second
@@ -238,7 +238,7 @@ func TestShorterRenewalComesLate(t *testing.T) {
 // A session that has moved, and whose answer was lost, continues, and ends with all that it owns.
 func TestMoveWithoutAnswer(t *testing.T) {
 	t.Parallel()
-	members := testserver.StartEtcd(t, testserver.EtcdOptions{NoFsync: true})
+	members := etcd(t)
 	other := direct(t, members)
 	b, next := postman(t, members)
 	s := kept(t, b)

@@ -17,7 +17,7 @@ import (
 func TestLimitBehindManyLeases(t *testing.T) {
 	t.Parallel()
 	const ahead, inForce, asked = 40, 3, 5
-	members := testserver.StartEtcd(t, testserver.EtcdOptions{NoFsync: true})
+	members := etcd(t)
 	b, other := direct(t, members), direct(t, members)
 	s, os := kept(t, b), kept(t, other)
 	for range ahead { // the first holds the lock

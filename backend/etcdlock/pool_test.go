@@ -10,7 +10,7 @@ import (
 
 	"github.com/holdfast-io/holdfast/backend"
 	"github.com/holdfast-io/holdfast/backend/etcdlock"
-	"github.com/holdfast-io/holdfast/internal/testkit/testserver"
+	"github.com/holdfast-io/holdfast/internal/testkit/leasetest"
 )
 
 // timed requests a lease that needs no session.
@@ -47,59 +47,56 @@ func renewals(reqs []backend.AcquireRequest) backend.RenewRequest {
 // them does not affect the others.
 func TestTimedLeasesShare(t *testing.T) {
 	t.Parallel()
-	for _, members := range [][]*testserver.Etcd{
-		testserver.StartEtcd(t, testserver.EtcdOptions{NoFsync: true}),
-		testserver.StartEtcd(t, testserver.EtcdOptions{Debian: true, NoFsync: true}),
-	} {
-		b, other, c := direct(t, members), direct(t, members), raw(t, members)
-		const n = 60
-		begun := time.Now()
-		reqs := takeTimed(t, b, n, time.Minute)
-		resp, err := c.Leases(t.Context())
-		if err != nil {
+	members := etcd(t)
+	b, other, c := direct(t, members), direct(t, members), raw(t, members)
+	const n = 60
+	begun := time.Now()
+	reqs := takeTimed(t, b, n, time.Minute)
+	resp, err := c.Leases(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if most := 3 + int(time.Since(begun)/time.Second); len(resp.Leases) > most {
+		t.Errorf("%d timed leases made %d leases of etcd; there is one for each second", n, len(resp.Leases))
+	}
+	// Each way for a lease to end, by the client that took it and by another.
+	for i, from := range []*etcdlock.Backend{b, other} {
+		release(t, from, reqs[2*i])
+		if _, err := from.Break(t.Context(), backend.BreakRequest{Name: reqs[2*i+1].Name}); err != nil {
 			t.Fatal(err)
 		}
-		if most := 3 + int(time.Since(begun)/time.Second); len(resp.Leases) > most {
-			t.Errorf("%d timed leases made %d leases of etcd; there is one for each second", n, len(resp.Leases))
+	}
+	// The others still exist after everything that is done in the background.
+	if err := b.Close(); err != nil {
+		t.Fatal(err)
+	}
+	for i, r := range reqs {
+		info, err := other.Inspect(t.Context(), r.Name)
+		if err != nil || (len(info.Holders) == 1) != (i >= 4) {
+			t.Errorf("lease %d: %+v, %v", i, info, err)
 		}
-		// Each way for a lease to end, by the client that took it and by another.
-		for i, from := range []*etcdlock.Backend{b, other} {
-			release(t, from, reqs[2*i])
-			if _, err := from.Break(t.Context(), backend.BreakRequest{Name: reqs[2*i+1].Name}); err != nil {
-				t.Fatal(err)
-			}
+	}
+	third := direct(t, members)
+	res, err := third.Renew(t.Context(), renewals(reqs[4:]))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i, r := range res.Leases {
+		if r.Err != nil {
+			t.Errorf("renew %d: %v", i, r.Err)
 		}
-		// The others still exist after everything that is done in the background.
-		if err := b.Close(); err != nil {
-			t.Fatal(err)
-		}
-		for i, r := range reqs {
-			info, err := other.Inspect(t.Context(), r.Name)
-			if err != nil || (len(info.Holders) == 1) != (i >= 4) {
-				t.Errorf("lease %d: %+v, %v", i, info, err)
-			}
-		}
-		third := direct(t, members)
-		res, err := third.Renew(t.Context(), renewals(reqs[4:]))
-		if err != nil {
-			t.Fatal(err)
-		}
-		for i, r := range res.Leases {
-			if r.Err != nil {
-				t.Errorf("renew %d: %v", i, r.Err)
-			}
-		}
-		for _, r := range reqs[4:] {
-			release(t, other, r)
-		}
+	}
+	for _, r := range reqs[4:] {
+		release(t, other, r)
 	}
 }
 
 // A lease that is renewed stays, and one that is not expires, although they began on one etcd
 // lease; and watchers are told which is which.
 func TestSharedLeaseEndsForWhoDoesNotRenew(t *testing.T) {
+	leasetest.Slow(t)
 	t.Parallel()
-	members := testserver.StartEtcd(t, testserver.EtcdOptions{NoFsync: true})
+	members := etcd(t)
 	b, other := direct(t, members), direct(t, members)
 	var mu sync.Mutex
 	ended := make(map[string]backend.EventKind)
@@ -118,7 +115,7 @@ func TestSharedLeaseEndsForWhoDoesNotRenew(t *testing.T) {
 		})
 	}()
 	<-watching
-	const n, renewed, ttl = 40, 20, 12 * time.Second
+	const n, renewed, ttl = 40, 20, 8 * time.Second
 	begun := time.Now()
 	reqs := takeTimed(t, b, n, ttl)
 	release(t, b, reqs[n-1])
@@ -178,7 +175,7 @@ func TestSharedLeaseEndsForWhoDoesNotRenew(t *testing.T) {
 // before. A client that renews it at that moment is not told that the lease is lost.
 func TestRenewalsThatCross(t *testing.T) {
 	t.Parallel()
-	members := testserver.StartEtcd(t, testserver.EtcdOptions{NoFsync: true})
+	members := etcd(t)
 	b, other := direct(t, members), direct(t, members)
 	req := takeTimed(t, b, 1, time.Minute)[0]
 	var wg sync.WaitGroup

@@ -143,7 +143,7 @@ func handOver(t *testing.T, members []*testserver.Etcd, bs []*etcdlock.Backend, 
 
 func TestQueueOfOneClient(t *testing.T) {
 	t.Parallel()
-	members := testserver.StartEtcd(t, testserver.EtcdOptions{NoFsync: true})
+	members := etcd(t)
 	const waiters = 200
 	// One watch for all of them: one event for each release.
 	if n := handOver(t, members, []*etcdlock.Backend{direct(t, members)}, waiters); n > waiters+20 {
@@ -153,7 +153,7 @@ func TestQueueOfOneClient(t *testing.T) {
 
 func TestQueueOfManyClients(t *testing.T) {
 	t.Parallel()
-	members := testserver.StartEtcd(t, testserver.EtcdOptions{NoFsync: true})
+	members := etcd(t)
 	bs := make([]*etcdlock.Backend, 25)
 	for i := range bs {
 		bs[i] = direct(t, members)
@@ -167,7 +167,7 @@ func TestQueueOfManyClients(t *testing.T) {
 // A lock that is used often must not make etcd read over all the keys that it ever had.
 func TestKeysAreUsedAgain(t *testing.T) {
 	t.Parallel()
-	members := testserver.StartEtcd(t, testserver.EtcdOptions{NoFsync: true})
+	members := etcd(t)
 	b, c := direct(t, members), raw(t, members)
 	s := kept(t, b)
 	seen := make(map[string]bool)
@@ -195,7 +195,7 @@ func TestKeysAreUsedAgain(t *testing.T) {
 // Many concurrent callers share transactions.
 func TestGroupCommit(t *testing.T) {
 	t.Parallel()
-	members := testserver.StartEtcd(t, testserver.EtcdOptions{NoFsync: true})
+	members := etcd(t)
 	b, c := direct(t, members), raw(t, members)
 	s := kept(t, b)
 	revision := func() int64 {
@@ -237,7 +237,7 @@ func TestGroupCommit(t *testing.T) {
 // one, or they would share a token and a place.
 func TestOneLockInOneBatch(t *testing.T) {
 	t.Parallel()
-	members := testserver.StartEtcd(t, testserver.EtcdOptions{NoFsync: true})
+	members := etcd(t)
 	b := direct(t, members)
 	s := kept(t, b)
 	const callers, rounds = 32, 10
@@ -285,7 +285,7 @@ const wakes = 3 * time.Second
 
 func TestDeletedKeyIsALoss(t *testing.T) {
 	t.Parallel()
-	members := testserver.StartEtcd(t, testserver.EtcdOptions{NoFsync: true})
+	members := etcd(t)
 	b, c := direct(t, members), raw(t, members)
 	s := kept(t, b)
 	gone, stays := request("gone", s), request("stays", s)
@@ -310,7 +310,7 @@ func TestDeletedKeyIsALoss(t *testing.T) {
 // Every key that is left at the end will expire.
 func TestNothingStays(t *testing.T) {
 	t.Parallel()
-	members := testserver.StartEtcd(t, testserver.EtcdOptions{NoFsync: true})
+	members := etcd(t)
 	b, c := open(t, members), raw(t, members)
 	s := kept(t, b)
 	for i := range 10 {
@@ -350,7 +350,7 @@ func TestNothingStays(t *testing.T) {
 
 func TestClientIsNotClosed(t *testing.T) {
 	t.Parallel()
-	members := testserver.StartEtcd(t, testserver.EtcdOptions{NoFsync: true})
+	members := etcd(t)
 	c := raw(t, members)
 	b, err := etcdlock.New(c, etcdlock.Config{})
 	if err != nil {

@@ -5,21 +5,37 @@ import (
 	"testing"
 
 	"github.com/holdfast-io/holdfast/backend"
-	"github.com/holdfast-io/holdfast/backend/backendtest"
 	"github.com/holdfast-io/holdfast/internal/testkit/leasetest"
 	"github.com/holdfast-io/holdfast/internal/testkit/testserver"
 )
 
-// The role that the page gives to paste is enough for the whole suite. Without reading, or without
-// writing, doctor and the first request that needs it name it.
+// Without reading, or without writing, doctor and the first request that needs it name it. The suite runs with the whole
+// role, too.
 func TestLeastRights(t *testing.T) {
 	t.Parallel()
-	m := testserver.StartEtcd(t, testserver.EtcdOptions{NoFsync: true})[0]
+	url, grant := leastRights(t, etcd(t)[0])
+	as := func() backend.Backend {
+		b := openURL(t, url)
+		t.Cleanup(func() { _ = b.Close() })
+		return b
+	}
+	leasetest.Suffices(t, as())
+	for kind, missing := range map[string]string{"read": "write", "write": "read"} {
+		from := grant(kind)
+		leasetest.Refuses(t, as(), missing+" below "+from)
+	}
+}
+
+// leastRights turns authentication on, with the role that the page gives to paste. It returns the URL of its user, and
+// what changes the permission below the prefix that it returns.
+func leastRights(t *testing.T, m *testserver.Etcd) (url string, grant func(kind string) string) {
+	t.Helper()
 	var role, from, login string
-	grant := func(kind string) {
+	grant = func(kind string) string {
 		end := []byte(from)
 		end[len(end)-1]++ // the first key behind the prefix
 		m.Do("auth/role/grant", map[string]any{"name": role, "perm": map[string]any{"permType": strings.ToUpper(kind), "key": []byte(from), "range_end": end}})
+		return from
 	}
 	for line := range strings.Lines(leasetest.Rights(t, "etcd.md")[0]) {
 		words := strings.Fields(line)
@@ -44,23 +60,5 @@ func TestLeastRights(t *testing.T) {
 		}
 	}
 	m.EnableAuth()
-	url := "etcd://" + login + "@" + m.Addr() + "?min_ttl=1s"
-	as := func() backend.Backend {
-		b := openURL(t, url)
-		t.Cleanup(func() { _ = b.Close() })
-		return b
-	}
-	leasetest.Suffices(t, as())
-	for kind, missing := range map[string]string{"read": "write", "write": "read"} {
-		grant(kind)
-		leasetest.Refuses(t, as(), missing+" below "+from)
-	}
-	grant("readwrite")
-	backendtest.Run(t, backendtest.Harness{
-		Open:       func(t backendtest.T) backend.Backend { return openURL(t, url) },
-		Restart:    func(backendtest.T) { m.Restart() },
-		NoSlowDisk: "TestConformance has the same server on one",
-		TTL:        shortest,
-		Holders:    leasetest.Holders(1000),
-	})
+	return "etcd://" + login + "@" + m.Addr() + "?min_ttl=1s", grant
 }

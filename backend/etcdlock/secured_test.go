@@ -22,12 +22,7 @@ const (
 )
 
 // secured starts an etcd that requires a certificate and a password, and returns its certificates.
-func secured(t *testing.T) (*testserver.Etcd, *testserver.Certificates) {
-	t.Helper()
-	return securedAs(t, testserver.EtcdOptions{NoFsync: true})
-}
-
-func securedAs(t *testing.T, o testserver.EtcdOptions) (*testserver.Etcd, *testserver.Certificates) {
+func secured(t *testing.T, o testserver.EtcdOptions) (*testserver.Etcd, *testserver.Certificates) {
 	t.Helper()
 	o.Certificates = testserver.NewCertificates(t)
 	m := testserver.StartEtcd(t, o)[0]
@@ -49,18 +44,18 @@ func files(c *testserver.Certificates) url.Values {
 	return url.Values{"ca": {c.CA}, "cert": {c.ClientCert}, "key": {c.ClientKey}}
 }
 
-// TestConformanceSecured runs the suite over TLS, as a user that may only read and write below the
-// prefix.
+// TestConformanceSecured runs a part of the suite on the newest etcd, over TLS and with a password.
 func TestConformanceSecured(t *testing.T) {
+	leasetest.Slow(t)
 	t.Parallel()
-	m, certs := secured(t)
+	m, certs := secured(t, testserver.EtcdOptions{Newest: true, NoFsync: true})
 	rawURL := securedURL(m, url.UserPassword(user, password), files(certs))
 	backendtest.Run(t, backendtest.Harness{
 		Open:       func(t backendtest.T) backend.Backend { return openURL(t, rawURL) },
+		Only:       leasetest.Transport(),
 		Restart:    func(backendtest.T) { m.Restart() },
-		NoSlowDisk: "TestConformance has the same server on one",
+		NoSlowDisk: "TestConformance has one",
 		TTL:        shortest,
-		Holders:    leasetest.Holders(1000),
 	})
 }
 
@@ -68,7 +63,7 @@ func TestConformanceSecured(t *testing.T) {
 // no password or may not touch the prefix soon gets an error that says so, and holds nothing.
 func TestNotAdmitted(t *testing.T) {
 	t.Parallel()
-	m, certs := secured(t)
+	m, certs := secured(t, testserver.EtcdOptions{NoFsync: true})
 	strangers := testserver.NewCertificates(t)
 	right := url.UserPassword(user, password)
 	for name, c := range map[string]struct {
@@ -112,8 +107,9 @@ func TestNotAdmitted(t *testing.T) {
 // TestOneEndpointRefuses: a client continues with the other endpoints, and is refused only if all refuse it. One
 // that is not there may be restarting.
 func TestOneEndpointRefuses(t *testing.T) {
+	leasetest.Slow(t)
 	t.Parallel()
-	m, certs := secured(t)
+	m, certs := secured(t, testserver.EtcdOptions{NoFsync: true})
 	strangers := testserver.NewCertificates(t)
 	broken, another := strangers.Terminate(t, m.Addr()), strangers.Terminate(t, m.Addr())
 	absent := "127.0.0.1:" + strconv.Itoa(testserver.FreePort(t))
@@ -147,8 +143,11 @@ func takeOne(t *testing.T, rawURL string) error {
 // before, and so does a restart. A waiter continues to wait, and callers do not notice.
 func TestUsersChange(t *testing.T) {
 	t.Parallel()
-	for name, o := range map[string]testserver.EtcdOptions{"newest": {NoFsync: true}, "of Debian": {Debian: true}} {
+	for name, o := range map[string]testserver.EtcdOptions{"newest": {Newest: true}, "of Debian": {}} {
 		t.Run(name, func(t *testing.T) {
+			if o.Newest {
+				leasetest.Slow(t)
+			}
 			t.Parallel()
 			usersChange(t, o)
 		})
@@ -157,7 +156,7 @@ func TestUsersChange(t *testing.T) {
 
 func usersChange(t *testing.T, o testserver.EtcdOptions) {
 	t.Helper()
-	m, certs := securedAs(t, o)
+	m, certs := secured(t, o)
 	b := openURL(t, securedURL(m, url.UserPassword(user, password), files(certs)))
 	t.Cleanup(func() { _ = b.Close() })
 	s := kept(t, b)
@@ -190,7 +189,7 @@ func TestNotThere(t *testing.T) {
 	t.Parallel()
 	absent := "127.0.0.1:" + strconv.Itoa(testserver.FreePort(t))
 	for _, u := range []string{"etcd://" + absent, "etcd://u:p@" + absent, "etcds://" + absent} {
-		err := takeOne(t, u)
+		err := takeOne(t, u+"?timeout=1s")
 		if !errors.Is(err, backend.ErrUnavailable) || errors.Is(err, backend.ErrRefused) || !strings.Contains(err.Error(), "connection refused") {
 			t.Errorf("%s: %v; want that the connection was refused", u, err)
 		}

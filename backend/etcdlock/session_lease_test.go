@@ -18,6 +18,7 @@ import (
 
 	"github.com/holdfast-io/holdfast/backend"
 	"github.com/holdfast-io/holdfast/backend/etcdlock"
+	"github.com/holdfast-io/holdfast/internal/testkit/leasetest"
 	"github.com/holdfast-io/holdfast/internal/testkit/testserver"
 )
 
@@ -41,6 +42,7 @@ func leases(t *testing.T, c *clientv3.Client) []clientv3.LeaseID {
 // renewed with the new one: all that it knows and that were not renewed with it. The test does the
 // same itself, because that happens only one time in three.
 func TestDeposedLeaderEndsLeases(t *testing.T) {
+	leasetest.Slow(t)
 	t.Parallel()
 	const ttl = time.Minute
 	members := testserver.StartEtcd(t, testserver.EtcdOptions{Members: 3, Tick: 200}) // only the kill changes the leader
@@ -113,7 +115,7 @@ func TestDeposedLeaderEndsLeases(t *testing.T) {
 func TestAcquiresWhileTheSessionMoves(t *testing.T) {
 	t.Parallel()
 	const moves = 40
-	members := testserver.StartEtcd(t, testserver.EtcdOptions{NoFsync: true})
+	members := etcd(t)
 	b, admin := direct(t, members), raw(t, members)
 	s := kept(t, b)
 	held := request("held", s)
@@ -176,7 +178,7 @@ func TestAcquiresWhileTheSessionMoves(t *testing.T) {
 // session is.
 func TestAcquireFromBeforeTheMove(t *testing.T) {
 	t.Parallel()
-	members := testserver.StartEtcd(t, testserver.EtcdOptions{NoFsync: true})
+	members := etcd(t)
 	b, other, admin := direct(t, members), direct(t, members), raw(t, members)
 	s, os := kept(t, b), kept(t, other)
 	held := request("lock", os)
@@ -231,7 +233,7 @@ func (o oldTerm) RecvMsg(m any) error {
 func TestAnswersOfTheDeposed(t *testing.T) {
 	t.Parallel()
 	var on, gone atomic.Bool
-	members := testserver.StartEtcd(t, testserver.EtcdOptions{NoFsync: true})
+	members := etcd(t)
 	client, err := clientv3.New(clientv3.Config{
 		Endpoints: testserver.Endpoints(members), Logger: zap.NewNop(),
 		DialOptions: []grpc.DialOption{grpc.WithChainStreamInterceptor(

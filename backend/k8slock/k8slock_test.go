@@ -25,7 +25,7 @@ func open(t backendtest.T, kubeconfig string) *k8slock.Backend {
 
 func TestConformance(t *testing.T) {
 	t.Parallel()
-	etcd, disk := testserver.WithSlowDisk(t, testserver.StartEtcd(t, testserver.EtcdOptions{})[0])
+	etcd, disk := testserver.WithSlowDisk(t, testserver.StartEtcd(t, testserver.EtcdOptions{Newest: true})[0])
 	server := testserver.KubernetesOn(t, etcd, fairless()...)
 	leastAccount(t, server)
 	kubeconfig, restart := server.KubeconfigAs(leastName), server.Restart

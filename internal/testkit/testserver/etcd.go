@@ -26,8 +26,9 @@ type EtcdOptions struct {
 	// Quota is how many bytes it stores at most, before it raises an alarm. Default: etcd's
 	// own. Optional.
 	Quota int
-	// Debian runs the etcd of Debian's package instead of the newest. Optional.
-	Debian bool
+	// Newest runs the etcd that scripts/tool builds, of the version of the client, instead of the
+	// etcd 3.4 of Debian's package. Only `make check` has it. Optional.
+	Newest bool
 	// Certificates makes it speak TLS only, with clients that show one of its own.
 	// Optional.
 	Certificates *Certificates
@@ -44,13 +45,12 @@ type Etcd struct {
 	admin *launch.EtcdAdmin // of the cluster
 }
 
-// StartEtcd starts an etcd of one member or more, built from the module that the
-// client comes from, and waits until it answers.
+// StartEtcd starts an etcd of one member or more, and waits until it answers.
 func StartEtcd(tb testing.TB, o EtcdOptions) []*Etcd {
 	tb.Helper()
 	l := launch.EtcdOptions{Options: options(tb), Tick: cmp.Or(o.Tick, 50), Admin: new(launch.EtcdAdmin), Reach: o.Reach}
 	l.Members = o.Members
-	if !o.Debian {
+	if o.Newest {
 		l.Programs = tool(tb, "etcd")
 	}
 	if c := o.Certificates; c != nil {

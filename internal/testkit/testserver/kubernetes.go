@@ -29,7 +29,7 @@ type KubernetesServer struct {
 // Kubernetes starts a server. flags are added to its command line. It ends with the test.
 func Kubernetes(t testing.TB, flags ...string) *KubernetesServer {
 	t.Helper()
-	return KubernetesOn(t, StartEtcd(t, EtcdOptions{NoFsync: true})[0], flags...)
+	return KubernetesOn(t, StartEtcd(t, EtcdOptions{Newest: true, NoFsync: true})[0], flags...)
 }
 
 // KubernetesOn starts a server that stores everything in an etcd, or through one member of it.
