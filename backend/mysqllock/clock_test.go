@@ -17,6 +17,7 @@ func TestServerClockAhead(t *testing.T) {
 
 // F13: the server's clock jumps back.
 func TestServerClockBack(t *testing.T) {
+	leasetest.Slow(t)
 	t.Parallel()
 	s, clock := testserver.WithClock(t, testserver.MariaDB(t))
 	leasetest.ClockBack(t, open(t, s.URL()), open(t, s.URL()), clock, true)
@@ -24,6 +25,7 @@ func TestServerClockBack(t *testing.T) {
 
 // F12, F13: the locks of a connection do not depend on the clock.
 func TestUserLocksServerClock(t *testing.T) {
+	leasetest.Slow(t)
 	t.Parallel()
 	s, clock := testserver.WithClock(t, testserver.MariaDB(t))
 	b, other := openUserLocks(t, getlockURL(s, "root", s.Addr())), openUserLocks(t, getlockURL(s, "root", s.Addr()))

@@ -21,6 +21,7 @@ import (
 // Nothing is granted or renewed there any more, also for a user who may write there. The next
 // primary under the same address is found, however busy the connections are.
 func TestDemoted(t *testing.T) {
+	leasetest.Slow(t)
 	t.Parallel()
 	old, primary := testserver.MariaDB(t), testserver.MariaDB(t)
 	for _, s := range []*testserver.MariaDBServer{old, primary} {

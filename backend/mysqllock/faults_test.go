@@ -39,6 +39,7 @@ func TestLostRenewalReply(t *testing.T) {
 
 // C12: the server is gone.
 func TestServerGone(t *testing.T) {
+	leasetest.Slow(t)
 	t.Parallel()
 	s := testserver.MariaDB(t)
 	proxy := chaos.Start(t, s.Addr())
@@ -49,6 +50,7 @@ func TestServerGone(t *testing.T) {
 // that learns of a grant, or of the end of a lease, by a read gets no answer before it is on the
 // disk. Then the server is killed, and everything is as the answers said.
 func TestWhatIsToldSurvives(t *testing.T) { //nolint:tparallel // one server, which each of them kills
+	leasetest.Slow(t)
 	t.Parallel()
 	s, disk := testserver.WithSlowDisk(t, testserver.MariaDB(t))
 	const waiter = "the grant of a waiter"
@@ -159,6 +161,7 @@ func TestConnectionsKilled(t *testing.T) {
 // server ends its connection, and the other clients continue; those that want other locks
 // continue before that.
 func TestSleeperInTransaction(t *testing.T) {
+	leasetest.Slow(t)
 	t.Parallel()
 	const most, tries = 4 * time.Second, 3
 	s := testserver.MariaDB(t)
@@ -225,6 +228,7 @@ func besideASleeper(t *testing.T, s *testserver.MariaDBServer, db *sql.DB) time.
 // F7: the server is stopped for a while, and continues. A request made during the stop may have
 // been executed; the same request has the same answer.
 func TestPausedServer(t *testing.T) {
+	leasetest.Slow(t)
 	t.Parallel()
 	s := testserver.MariaDB(t)
 	b := open(t, s.URL())
@@ -261,6 +265,7 @@ func transactions(s *testserver.MariaDBServer, where string) int64 {
 }
 
 func TestRenewalOnItsWay(t *testing.T) {
+	leasetest.Slow(t)
 	t.Parallel()
 	s := testserver.MariaDB(t)
 	leasetest.RenewalOnItsWay(t, open(t, s.URL()), func(id backend.SessionID) func() {

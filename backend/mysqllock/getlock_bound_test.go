@@ -31,21 +31,25 @@ func TestUserLocksIdleConnectionKilled(t *testing.T) {
 }
 
 func TestUserLocksManyOnOneConnection(t *testing.T) {
+	leasetest.Slow(t)
 	t.Parallel()
 	leasetest.ManyOnOneConnection(t, userLocks(t))
 }
 
 func TestUserLocksHolderCutOff(t *testing.T) {
+	leasetest.Slow(t)
 	t.Parallel()
 	leasetest.HolderCutOff(t, userLocks(t))
 }
 
 func TestUserLocksCutOffAfterARenewal(t *testing.T) {
+	leasetest.Slow(t)
 	t.Parallel()
 	leasetest.CutOffAfterARenewal(t, userLocks(t))
 }
 
 func TestUserLocksBreakOfADeafHolder(t *testing.T) {
+	leasetest.Slow(t)
 	t.Parallel()
 	leasetest.BreakOfADeafHolder(t, userLocks(t))
 }
@@ -56,6 +60,7 @@ func TestUserLocksTwoBreaks(t *testing.T) {
 }
 
 func TestUserLocksKilledUnderLoad(t *testing.T) {
+	leasetest.Slow(t)
 	t.Parallel()
 	leasetest.EndedUnderLoad(t, userLocks(t), 1)
 }
@@ -76,6 +81,7 @@ func TestUserLocksRenewalIsHeard(t *testing.T) {
 }
 
 func TestUserLocksNotWrittenDown(t *testing.T) {
+	leasetest.Slow(t)
 	t.Parallel()
 	leasetest.NotWrittenDown(t, userLocks(t))
 }

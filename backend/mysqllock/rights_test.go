@@ -14,6 +14,7 @@ import (
 // The rights that the pages give to paste are enough, and none of them is too much: without it, doctor and
 // the first request that needs it name it. The suite runs with them, too.
 func TestLeastRights(t *testing.T) {
+	leasetest.Slow(t)
 	t.Parallel()
 	for page, open := range map[string]opener{"mysql": openLeases, "mysql+getlock": openLocks} {
 		t.Run(page, func(t *testing.T) {

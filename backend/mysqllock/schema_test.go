@@ -75,6 +75,7 @@ func TestUserWhoMayOnlyUse(t *testing.T) {
 // Tables of a later version, a replica, also for users who may write there, and a server that
 // forgets are refused. So is one that refuses READ COMMITTED, with a code that is not known to pass.
 func TestRefusedServers(t *testing.T) {
+	leasetest.Slow(t)
 	t.Parallel()
 	s := testserver.MariaDB(t, "log-bin")
 	refused(t, s, "test.holdfast_meta", func() backend.Backend { return open(t, s.URL()) })

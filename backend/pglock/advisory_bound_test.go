@@ -25,16 +25,19 @@ func TestAdvisoryManyLocksOnOneConnection(t *testing.T) {
 }
 
 func TestAdvisoryHolderCutOff(t *testing.T) {
+	leasetest.Slow(t)
 	t.Parallel()
 	leasetest.HolderCutOff(t, advisory(t))
 }
 
 func TestAdvisoryCutOffAfterARenewal(t *testing.T) {
+	leasetest.Slow(t)
 	t.Parallel()
 	leasetest.CutOffAfterARenewal(t, advisory(t))
 }
 
 func TestAdvisoryBreakOfADeafHolder(t *testing.T) {
+	leasetest.Slow(t)
 	t.Parallel()
 	leasetest.BreakOfADeafHolder(t, advisory(t))
 }
@@ -45,6 +48,7 @@ func TestAdvisoryTwoBreaks(t *testing.T) {
 }
 
 func TestAdvisoryTerminatedUnderLoad(t *testing.T) {
+	leasetest.Slow(t)
 	t.Parallel()
 	leasetest.EndedUnderLoad(t, advisory(t), 3)
 }
@@ -65,6 +69,7 @@ func TestAdvisoryRenewalIsHeard(t *testing.T) {
 }
 
 func TestAdvisoryNotWrittenDown(t *testing.T) {
+	leasetest.Slow(t)
 	t.Parallel()
 	leasetest.NotWrittenDown(t, advisory(t))
 }

@@ -66,6 +66,7 @@ func TestAdvisoryLocksAreNotReentrant(t *testing.T) {
 
 // C12: the server is gone.
 func TestAdvisoryServerGone(t *testing.T) {
+	leasetest.Slow(t)
 	t.Parallel()
 	s := testserver.Postgres(t)
 	proxy := chaos.Start(t, s.Addr())

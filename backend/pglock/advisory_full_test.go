@@ -15,6 +15,7 @@ import (
 // caller gets the error, and the session loses nothing. When locks are released there is room
 // again.
 func TestAdvisoryLockTableFull(t *testing.T) {
+	leasetest.Slow(t)
 	t.Parallel()
 	const most = 100_000
 	s := testserver.Postgres(t, "max_locks_per_transaction=10", "max_connections=20")

@@ -11,6 +11,7 @@ import (
 
 // F12: the server's clock jumps ahead.
 func TestServerClockAhead(t *testing.T) {
+	leasetest.Slow(t)
 	t.Parallel()
 	s, clock := testserver.WithClock(t, testserver.Postgres(t))
 	leasetest.ClockAhead(t, open(t, s.URL()), open(t, s.URL()), clock)
@@ -18,6 +19,7 @@ func TestServerClockAhead(t *testing.T) {
 
 // F13: the server's clock jumps back.
 func TestServerClockBack(t *testing.T) {
+	leasetest.Slow(t)
 	t.Parallel()
 	s, clock := testserver.WithClock(t, testserver.Postgres(t))
 	leasetest.ClockBack(t, open(t, s.URL()), open(t, s.URL()), clock, true)
@@ -25,6 +27,7 @@ func TestServerClockBack(t *testing.T) {
 
 // F13: the locks of a connection do not depend on the clock.
 func TestAdvisoryServerClockBack(t *testing.T) {
+	leasetest.Slow(t)
 	t.Parallel()
 	s, clock := testserver.WithClock(t, testserver.Postgres(t))
 	b, other := openAdvisory(t, advisoryURL(s, "postgres", s.Addr())), openAdvisory(t, advisoryURL(s, "postgres", s.Addr()))
@@ -35,6 +38,7 @@ func TestAdvisoryServerClockBack(t *testing.T) {
 // arrived just now, and end them. The holder of the lock is notified, and the next holder has a
 // greater token.
 func TestAdvisoryServerClockAhead(t *testing.T) {
+	leasetest.Slow(t)
 	t.Parallel()
 	s, clock := testserver.WithClock(t, testserver.Postgres(t))
 	b, other := openAdvisory(t, advisoryURL(s, "postgres", s.Addr())), openAdvisory(t, advisoryURL(s, "postgres", s.Addr()))

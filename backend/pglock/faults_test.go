@@ -5,8 +5,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/jackc/pgx/v5"
-
 	"github.com/holdfast-io/holdfast/backend"
 	"github.com/holdfast-io/holdfast/backend/pglock"
 	"github.com/holdfast-io/holdfast/internal/chaos"
@@ -119,6 +117,7 @@ func TestConnectionsTerminated(t *testing.T) {
 // F8: a process sleeps in the middle of a transaction, with the rows of its locks locked. The
 // server ends its connection, and the other clients continue.
 func TestSleeperInTransaction(t *testing.T) {
+	leasetest.Slow(t)
 	t.Parallel()
 	s := testserver.Postgres(t)
 	proxy := chaos.Start(t, s.Addr())
@@ -128,30 +127,19 @@ func TestSleeperInTransaction(t *testing.T) {
 	leasetest.Give(t, b, func() backend.AcquireRequest { r := leasetest.Ask("n", awake); leasetest.Take(t, b, r); return r }())
 
 	// Its transaction waits for the row, and when it gets that its client is gone.
-	conn, err := pgx.Connect(leasetest.Within(t), s.URL())
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer conn.Close(leasetest.Within(t))
-	if _, err := conn.Exec(leasetest.Within(t), `BEGIN; SELECT FROM holdfast.locks WHERE name = 'n' FOR UPDATE`); err != nil {
-		t.Fatal(err)
-	}
-	got := make(chan error, 1)
-	ctx := leasetest.Within(t)
+	tx := begun(t, s, `SELECT FROM holdfast.locks WHERE name = 'n' FOR UPDATE`)
+	waits, got := waitsForARow(t, s), make(chan error, 1)
+	ctx, began := leasetest.Within(t), time.Now()
 	go func() {
 		got <- sleeper.Release(ctx, backend.ReleaseRequest{Name: "n", Lease: backend.NewLeaseID(), Abandon: true})
 	}()
-	leasetest.Eventually(t, "the transaction waits", func() bool {
-		return s.Int(`SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock'`) > 0
-	})
+	leasetest.Eventually(t, "the transaction waits", func() bool { return waits("") })
 	proxy.Hold(chaos.Replies)
-	if _, err := conn.Exec(leasetest.Within(t), `ROLLBACK`); err != nil {
+	if err := tx.Rollback(leasetest.Within(t)); err != nil {
 		t.Fatal(err)
 	}
 	// On a busy machine the server may have ended it by now.
-	leasetest.Eventually(t, "it sleeps with the row locked", func() bool {
-		return s.Int(`SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock'`) == 0
-	})
+	leasetest.Eventually(t, "it sleeps with the row locked", func() bool { return !waits("") })
 	from := time.Now()
 	leasetest.Take(t, b, leasetest.Ask("another", awake))
 	mine := leasetest.Ask("n", awake)
@@ -159,14 +147,16 @@ func TestSleeperInTransaction(t *testing.T) {
 	t.Logf("acquiring the lock took %s", time.Since(from))
 	proxy.Heal()
 	proxy.Reset()
-	if err := <-got; err != nil { // it retries
-		t.Error(err)
+	const longest = 10 * time.Second // of a request; a busy machine may take more
+	if err := <-got; err != nil && (time.Since(began) < longest || !errors.Is(err, backend.ErrUnavailable)) {
+		t.Errorf("it is to be retried: %v", err)
 	}
 	leasetest.Give(t, b, mine)
 }
 
 // C12: the server is gone.
 func TestServerGone(t *testing.T) {
+	leasetest.Slow(t)
 	t.Parallel()
 	s := testserver.Postgres(t)
 	proxy := chaos.Start(t, s.Addr())
@@ -176,12 +166,14 @@ func TestServerGone(t *testing.T) {
 // F9: the server is killed again and again under load, and its default is a snapshot for each
 // transaction, which does not see what was committed while the transaction waited for a row.
 func TestKilledUnderLoadWithSnapshots(t *testing.T) {
+	leasetest.Slow(t)
 	t.Parallel()
 	s := testserver.Postgres(t, "default_transaction_isolation=repeatable read")
 	leasetest.KilledUnderLoad(t, func() backend.Backend { return open(t, s.URL()) }, s.Restart)
 }
 
 func TestRenewalOnItsWay(t *testing.T) {
+	leasetest.Slow(t)
 	t.Parallel()
 	s := testserver.Postgres(t)
 	leasetest.RenewalOnItsWay(t, open(t, s.URL()), func(id backend.SessionID) func() {

@@ -33,6 +33,7 @@ func fullQueue(s *testserver.PostgresServer) func(full bool) {
 // B: the queue of notifications is full, because a listener of any database sleeps in a transaction. Everything works without
 // notifications, and waiters poll; a watcher learns that events are missing.
 func TestFullQueueOfNotifications(t *testing.T) {
+	leasetest.Slow(t)
 	t.Parallel()
 	s := testserver.Postgres(t)
 	full := fullQueue(s)
@@ -62,6 +63,7 @@ func TestFullQueueOfNotifications(t *testing.T) {
 }
 
 func TestAdvisoryFullQueueOfNotifications(t *testing.T) {
+	leasetest.Slow(t)
 	t.Parallel()
 	s := testserver.Postgres(t)
 	full := fullQueue(s)

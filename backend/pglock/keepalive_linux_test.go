@@ -17,6 +17,7 @@ import (
 // which idle_session_timeout does not apply: the kernel has to probe the other side, after the
 // TTL and not after two hours.
 func TestAdvisoryCutOffInTheMiddle(t *testing.T) {
+	leasetest.Slow(t)
 	t.Parallel()
 	s := testserver.Postgres(t)
 	b := openAdvisory(t, advisoryURL(s, "postgres", s.Addr()))

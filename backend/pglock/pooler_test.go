@@ -86,6 +86,7 @@ func TestPoolerIsSeen(t *testing.T) {
 // B: the server behind a pooler becomes a standby. The pooler keeps our connections, over which
 // nothing works any more: the other server of the URL is found all the same.
 func TestPoolerOfAStandbyIsLeft(t *testing.T) {
+	leasetest.Slow(t)
 	t.Parallel()
 	first, second := testserver.Postgres(t), testserver.Postgres(t)
 	if err := open(t, second.URL()).Migrate(leasetest.Within(t)); err != nil {
@@ -124,6 +125,7 @@ func TestPoolerLosesTheServer(t *testing.T) {
 // B20, B22: a server that ends idle connections, and a pool that has replaced all its
 // connections, release no lock, and a waiter learns of its grant all the same.
 func TestIdleConnectionsAreEnded(t *testing.T) {
+	leasetest.Slow(t)
 	t.Parallel()
 	server := testserver.Postgres(t, "idle_session_timeout=2s")
 	b, other := open(t, server.URL()), open(t, server.URL())

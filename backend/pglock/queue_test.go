@@ -17,6 +17,7 @@ import (
 // C3, B12: three hundred waiters are in the queue, on three values. Nothing is sent while they
 // wait, and they are granted in order.
 func TestQueueAtRest(t *testing.T) {
+	leasetest.Slow(t)
 	t.Parallel()
 	const n = 300
 	s := testserver.Postgres(t, "shared_preload_libraries=pg_stat_statements", "autovacuum=off")

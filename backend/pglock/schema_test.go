@@ -99,6 +99,7 @@ func TestRefusedDatabases(t *testing.T) {
 
 // C2: the rows of unused locks are deleted, while clients use other locks.
 func TestSweep(t *testing.T) {
+	leasetest.Slow(t)
 	t.Parallel()
 	s := testserver.Postgres(t)
 	sweeper := open(t, s.URL())
@@ -110,34 +111,10 @@ func TestSweep(t *testing.T) {
 	}
 }
 
-// B: what has expired is deleted also while there are watchers, for however long.
-func TestSweepWhileWatched(t *testing.T) {
-	t.Parallel()
-	s := testserver.Postgres(t)
-	b := open(t, s.URL())
-	ctx, cancel := context.WithCancel(t.Context())
-	watching, ended := make(chan struct{}, 1), make(chan error, 1)
-	go func() {
-		ended <- b.Watch(ctx, backend.WatchRequest{}, func(e backend.Event) {
-			if e.Kind == backend.EventWatching {
-				watching <- struct{}{}
-			}
-		})
-	}()
-	<-watching
-	for range 2 { // the first time may have been set before there was a watcher
-		s.Exec(`INSERT INTO holdfast.tombs (name, lease, until) VALUES ('n', 'l', clock_timestamp() - interval '1 hour')`)
-		leasetest.Eventually(t, "it is gone", func() bool { return s.Int(`SELECT count(*) FROM holdfast.tombs`) == 0 })
-	}
-	cancel()
-	if err := <-ended; !errors.Is(err, context.Canceled) {
-		t.Error(err)
-	}
-}
-
 // A server that does not wait for its disk is made to, in our transactions; also one whose
 // settings change while we are connected.
 func TestCommitsAreDurable(t *testing.T) {
+	leasetest.Slow(t)
 	t.Parallel()
 	t.Run("from the start", func(t *testing.T) { t.Parallel(); commitsAreDurable(t, "synchronous_commit=off") })
 	t.Run("while connected", func(t *testing.T) {
@@ -169,6 +146,7 @@ func commitsAreDurable(t *testing.T, setting string, later ...string) {
 // A renewal is as durable as a grant: after a crash the session does not end before its holder
 // believes. This holds also behind a pooler, where nothing can be set for a connection.
 func TestRenewalsAreDurable(t *testing.T) {
+	leasetest.Slow(t)
 	t.Parallel()
 	for _, listen := range []string{"true", "false"} {
 		t.Run("listen="+listen, func(t *testing.T) {

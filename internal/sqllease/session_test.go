@@ -190,3 +190,34 @@ func TestSweepKeepsUp(t *testing.T) {
 		}
 	})
 }
+
+// sweptStore is a store that counts its sweeps.
+type sweptStore struct {
+	*sessionStore
+
+	sweeps atomic.Int64
+}
+
+func (*sweptStore) Dead(context.Context, time.Duration) ([]string, error) { return nil, nil }
+
+func (s *sweptStore) Sweep(context.Context, string, time.Duration) (string, []string, int) {
+	s.sweeps.Add(1)
+	return "", nil, 0
+}
+
+// B: what has expired is deleted also while there are watchers, for however long.
+func TestSweepWhileWatched(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		s := &sweptStore{sessionStore: &sessionStore{}}
+		b := sqllease.New(sqllease.Config{
+			Store: s, Name: "test", Caps: sqllease.Capabilities("test", true), Addr: "addr", Conns: 3, Logger: slog.New(slog.DiscardHandler),
+		})
+		defer b.Close()
+		b.Watching(1)
+		time.Sleep(time.Hour)
+		if n := s.sweeps.Load(); n < 60 || n > 600 {
+			t.Errorf("%d sweeps in an hour", n)
+		}
+	})
+}

@@ -127,60 +127,57 @@ func turns(t *testing.T, b, other backend.Backend, has backend.AcquireRequest) f
 	return last
 }
 
-// ClockBack (F13): the clock of a server that counts with it jumps back while a dead client
-// holds the lock, and another waits. The waiter is granted the lock no earlier than the lease
-// ends, and does not wait until the clock has caught up. The leases of live clients continue.
-// timed: the same with timed leases.
+// ClockBack (F13): the clock of a server that counts with it jumps back while dead clients hold locks, and another waits
+// for them: in the queue, and by asking again and again. It is granted each lock no earlier than the lease ends, and does not
+// wait until the clock has caught up. The leases of live clients continue. timed: the same with a timed lease.
 func ClockBack(t *testing.T, b, other backend.Backend, clock Clock, timed bool) {
 	t.Helper()
 	const (
-		ttl                     = 20 * time.Second
+		ttl                     = 10 * time.Second
 		waits, insists, ofTimed = "who waits", "who asks again and again", "who waits for a timed lease"
 	)
 	lives := Session(t, b, 2*ClockJump, nil)
-	kept := Ask("kept", lives)
-	Take(t, b, kept)
+	Take(t, b, Ask("kept", lives))
 	theirs := Session(t, other, 2*ClockJump, nil)
 	cases := []string{waits, insists}
 	if timed {
 		cases = append(cases, ofTimed)
 	}
+	sent, dead := time.Now(), Session(t, b, ttl, nil)
+	lost, before := make(map[string]backend.AcquireRequest), make(map[string]fence.Token)
+	got := make(map[string]<-chan Answer)
 	for _, name := range cases {
-		sent, wait := time.Now(), name != insists
-		dead := Session(t, b, ttl, nil)
-		lost := Ask(name, dead)
+		req := Ask(name, dead)
 		if name == ofTimed {
-			lost.Timed, lost.TTL, lost.Session, lost.Wait = true, ttl, "", false
+			req.Timed, req.TTL, req.Session, req.Wait = true, ttl, "", false
 		}
-		before := Take(t, b, lost)
-		req := Ask(name, theirs)
-		got := make(<-chan Answer)
-		if wait {
-			got = Start(t, other, req)
+		lost[name], before[name] = req, Take(t, b, req)
+		if name != insists {
+			got[name] = Start(t, other, Ask(name, theirs))
 			inQueue(t, other, name)
 		}
-		clock.Set(-ClockJump)
-		if !wait {
-			got = insisting(t, other, req)
-		}
-		g := <-got
-		if g.Err != nil || g.Grant.Token <= before {
-			t.Fatalf("%s: %+v after token %d", name, g, before)
+	}
+	clock.Set(-ClockJump)
+	got[insists] = insisting(t, other, Ask(insists, theirs))
+	for _, name := range cases {
+		g := <-got[name]
+		if g.Err != nil || g.Grant.Token <= before[name] {
+			t.Fatalf("%s: %+v after token %d", name, g, before[name])
 		}
 		if took := time.Since(sent); took < ttl {
 			t.Errorf("%s: it had the lock after %s", name, took)
 		}
-		if err := b.Release(Within(t), backend.ReleaseRequest{Name: name, Lease: lost.Lease, Session: lost.Session}); !errors.Is(err, backend.ErrLost) {
+		if err := b.Release(Within(t), backend.ReleaseRequest{Name: name, Lease: lost[name].Lease, Session: lost[name].Session}); !errors.Is(err, backend.ErrLost) {
 			t.Errorf("%s: the dead: Release: %v", name, err)
 		}
-		if res, err := b.Renew(Within(t), backend.RenewRequest{Session: lives}); err != nil || res.SessionLost {
-			t.Errorf("%s: Renew of a session that lives: %+v, %v", name, res, err)
-		}
-		if g, err := other.Acquire(Within(t), try("kept", theirs)); !errors.Is(err, backend.ErrHeld) {
-			t.Errorf("%s: a held lock was acquired: %+v, %v", name, g, err)
-		}
-		clock.Set(0)
 	}
+	if res, err := b.Renew(Within(t), backend.RenewRequest{Session: lives}); err != nil || res.SessionLost {
+		t.Errorf("Renew of a session that lives: %+v, %v", res, err)
+	}
+	if g, err := other.Acquire(Within(t), try("kept", theirs)); !errors.Is(err, backend.ErrHeld) {
+		t.Errorf("a held lock was acquired: %+v, %v", g, err)
+	}
+	clock.Set(0)
 }
 
 // try returns a request that does not wait.
