@@ -1,4 +1,4 @@
-package policy_test
+package nightly_test
 
 import (
 	"bufio"
@@ -22,9 +22,6 @@ import (
 // as its users will. Nothing is published, and with the module cache filled nothing is downloaded.
 func TestRelease(t *testing.T) {
 	t.Parallel()
-	if testing.Short() {
-		t.Skip("a release takes half a minute")
-	}
 	const version = "v0.1.0"
 	dir := t.TempDir()
 	source := filepath.Join(dir, "source")
@@ -43,7 +40,7 @@ func TestRelease(t *testing.T) {
 			t.Errorf("there is no tag %s in %q", tag, tags)
 		}
 	}
-	cache := strings.TrimSpace(run(t, ".", nil, "go", "env", "GOMODCACHE"))
+	cache := strings.TrimSpace(run(t, "", nil, "go", "env", "GOMODCACHE"))
 	proxy := "file://" + filepath.Join(dir, "modules", "cache", "download") + ",file://" + filepath.Join(cache, "cache", "download")
 	env := []string{
 		"GOWORK=off", "GOFLAGS=-mod=mod -modcacherw", "GOSUMDB=off", "GOPROXY=" + proxy, "GOMODCACHE=" + filepath.Join(dir, "outside"),
@@ -105,11 +102,7 @@ func open(b *NAME.Backend, err ...error) { _, _ = holdfast.New(b, holdfast.Confi
 // just started. The first lock comes within a second, or a sentence says when it will, and why.
 func stranger(t *testing.T, folder, version string, env []string) {
 	t.Helper()
-	page, err := os.ReadFile("README.md")
-	if err != nil {
-		t.Fatal(err)
-	}
-	_, rest, _ := strings.Cut(string(page), "```go\n")
+	_, rest, _ := strings.Cut(read(t, "README.md"), "```go\n")
 	program, _, _ := strings.Cut(rest, "```")
 	const url = "sqlite:///tmp/locks.db"
 	if !strings.Contains(program, url) {
@@ -119,7 +112,7 @@ func stranger(t *testing.T, folder, version string, env []string) {
 	if err := os.MkdirAll(home, 0o700); err != nil {
 		t.Fatal(err)
 	}
-	env = append(env, "GOCACHE="+strings.TrimSpace(run(t, ".", nil, "go", "env", "GOCACHE")), "HOME="+home, "XDG_CONFIG_HOME="+home)
+	env = append(env, "GOCACHE="+strings.TrimSpace(run(t, "", nil, "go", "env", "GOCACHE")), "HOME="+home, "XDG_CONFIG_HOME="+home)
 	server := testserver.Redis(t)
 	for name, c := range map[string]struct{ url, says string }{
 		"fresh": {"redis://" + server.Addr(), "the server is new or lost its data"},
@@ -184,7 +177,9 @@ func says(t *testing.T, dir string, env []string, want string) time.Duration {
 // copySources copies the sources as they are: committed or not, and also from a folder that is no clone.
 func copySources(t *testing.T, to string) {
 	t.Helper()
-	err := filepath.WalkDir(".", func(path string, d fs.DirEntry, err error) error {
+	root := file(t)
+	err := filepath.WalkDir(root, func(from string, d fs.DirEntry, err error) error {
+		path := strings.TrimPrefix(strings.TrimPrefix(from, root), "/")
 		switch {
 		case err != nil:
 			return err
@@ -201,7 +196,7 @@ func copySources(t *testing.T, to string) {
 		if err != nil {
 			return err
 		}
-		text, err := os.ReadFile(path)
+		text, err := os.ReadFile(from)
 		if err != nil {
 			return err
 		}
