@@ -32,7 +32,7 @@ func find(t *testing.T, name string) backendtest.Case {
 func TestOnly(t *testing.T) {
 	t.Parallel()
 	store := memlock.NewStore()
-	backendtest.Run(t, backendtest.Harness{Only: leasetest.Transport(), Open: func(backendtest.T) backend.Backend { return store.Open() }})
+	backendtest.Run(t, backendtest.Harness{Only: leasetest.Transport(), TTL: 300 * time.Millisecond, Open: func(backendtest.T) backend.Backend { return store.Open() }})
 }
 
 func TestCasesAreComplete(t *testing.T) {
