@@ -11,12 +11,14 @@ import (
 )
 
 // patience bounds the wait for goroutines that are ending: a machine that stands still may take
-// seconds from the last statement of one to its end. TestMainFails waits for all of it.
+// seconds from the last statement of one to its end.
 const patience = 30 * time.Second
 
 // Main runs the tests and exits the process with their status. If they passed and goroutines that
 // they started are still running, it prints the stacks and the status is 1.
-func Main(m *testing.M) {
+func Main(m *testing.M) { run(m, patience) }
+
+func run(m *testing.M, patience time.Duration) {
 	before := goroutines()
 	status := m.Run()
 	if status == 0 {

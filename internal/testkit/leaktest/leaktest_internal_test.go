@@ -10,7 +10,12 @@ import (
 
 const leaks = "HOLDFAST_TEST_LEAKS"
 
-func TestMain(m *testing.M) { Main(m) }
+func TestMain(m *testing.M) {
+	if os.Getenv(leaks) != "" {
+		run(m, time.Second)
+	}
+	Main(m)
+}
 
 // The goroutines before are no leak, one that is ending is none either, and one that stays is
 // reported with the line that started it.
