@@ -16,6 +16,7 @@ import (
 	"github.com/holdfast-io/holdfast"
 	"github.com/holdfast-io/holdfast/backend/k8slock"
 	"github.com/holdfast-io/holdfast/internal/chaos"
+	"github.com/holdfast-io/holdfast/internal/testkit/leasetest"
 	"github.com/holdfast-io/holdfast/internal/testkit/testserver"
 )
 
@@ -172,11 +173,22 @@ func (c cluster) acquire(locks *holdfast.Client, name string) <-chan result {
 // ours and client-go's leader election see each other as the holder of one Lease, and hand
 // it to each other.
 func TestClientGo(t *testing.T) {
+	leasetest.Slow(t)
 	t.Parallel()
 	c := startCluster(t)
-	locks := c.locks(c.server.Addr(), oursTTL, "ours")
-	const name = "controller"
-	first, err := locks.Acquire(t.Context(), name)
+	for name, test := range map[string]func(c cluster, name string){
+		"ours-leads": oursLeads, "theirs-leads": theirsLeads, "theirs-is-broken": theirsIsBroken, "theirs-dies": theirsDies, "ours-is-cut-off": oursIsCutOff,
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			test(cluster{t, c.server, c.config}, name)
+		})
+	}
+}
+
+func oursLeads(c cluster, name string) {
+	t := c.t
+	first, err := c.locks(c.server.Addr(), oursTTL, "ours").Acquire(t.Context(), name)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -189,6 +201,20 @@ func TestClientGo(t *testing.T) {
 		t.Fatal(err)
 	}
 	within(t, time.Minute, "client-go leads after the release", theirs.leads)
+}
+
+func theirsLeads(c cluster, name string) {
+	t := c.t
+	locks := c.locks(c.server.Addr(), oursTTL, "ours")
+	first, err := locks.Acquire(t.Context(), name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := first.Release(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	theirs := c.candidate(name, "theirs", true)
+	within(t, time.Minute, "client-go leads", theirs.leads)
 	_, err = locks.TryAcquire(t.Context(), name)
 	var held *holdfast.HeldError
 	if !errors.As(err, &held) || len(held.Holders) != 1 || held.Holders[0].Owner != "theirs" {
@@ -204,16 +230,18 @@ func TestClientGo(t *testing.T) {
 	if next.err != nil || next.lock.Token() <= first.Token() {
 		t.Fatalf("%v, token %d after %d", next.err, next.lock.Token(), first.Token())
 	}
-	// An operator breaks a leader of client-go's as any holder.
-	if err := next.lock.Release(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+}
+
+// An operator breaks a leader of client-go's as any holder.
+func theirsIsBroken(c cluster, name string) {
+	t := c.t
+	locks := c.locks(c.server.Addr(), oursTTL, "ours")
 	stubborn := c.candidate(name, "stubborn", false)
-	within(t, time.Minute, "client-go leads again", stubborn.leads)
-	got = c.acquire(locks, name)
+	within(t, time.Minute, "client-go leads", stubborn.leads)
+	got := c.acquire(locks, name)
 	awaitWaiter(t, locks, name)
 	broken, err := locks.Break(t.Context(), name, "test")
-	if err != nil || len(broken.Broken) != 1 || broken.Broken[0].Owner != "stubborn" || broken.Token <= next.lock.Token() {
+	if err != nil || len(broken.Broken) != 1 || broken.Broken[0].Owner != "stubborn" || broken.Token <= broken.Broken[0].Token {
 		t.Fatalf("%+v, %v", broken, err)
 	}
 	within(t, time.Minute, "client-go ends after the break", stubborn.ended)
@@ -236,11 +264,9 @@ func awaitWaiter(t *testing.T, locks *holdfast.Client, name string) {
 
 // A leader of client-go's that is gone without a word is waited for as long as its lease
 // lasts, and no longer than that and a bit.
-func TestClientGoDies(t *testing.T) {
-	t.Parallel()
-	c := startCluster(t)
+func theirsDies(c cluster, name string) {
+	t := c.t
 	locks := c.locks(c.server.Addr(), oursTTL, "ours")
-	const name = "controller"
 	theirs := c.candidate(name, "theirs", false)
 	within(t, time.Minute, "client-go leads", theirs.leads)
 	got := c.acquire(locks, name)
@@ -259,16 +285,14 @@ func TestClientGoDies(t *testing.T) {
 
 // A holder of ours that is cut off knows that it has lost the lock before a candidate of
 // client-go's leads, which does after Config.Foreign.
-func TestCutOffFromClientGo(t *testing.T) {
-	t.Parallel()
-	c := startCluster(t)
+func oursIsCutOff(c cluster, name string) {
+	t := c.t
 	relay, err := chaos.NewProxy(t.Context(), c.server.Addr())
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = relay.Close() })
 	locks := c.locks(relay.Addr(), oursTTL, "ours")
-	const name = "controller"
 	lock, err := locks.Acquire(t.Context(), name)
 	if err != nil {
 		t.Fatal(err)

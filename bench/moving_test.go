@@ -16,6 +16,7 @@ import (
 	"github.com/redis/rueidis/rueidislock"
 
 	"github.com/holdfast-io/holdfast"
+	"github.com/holdfast-io/holdfast/internal/testkit/leasetest"
 	"github.com/holdfast-io/holdfast/internal/testkit/testserver"
 	"github.com/holdfast-io/holdfast/open"
 )
@@ -213,6 +214,7 @@ type section func(d deployment, ctx context.Context, f func(context.Context, *ho
 // In neither of the two deployments do two sections overlap. The old lock directly beside the new
 // one excludes nothing, so the test would see an overlap.
 func TestTwoDeployments(t *testing.T) {
+	leasetest.Slow(t)
 	t.Parallel()
 	const sections = 150 // of each process
 	for library, old := range oldLibraries() {
@@ -267,6 +269,7 @@ func TestTwoDeployments(t *testing.T) {
 // When the old lock is lost, what runs under both learns it, and the new lock is free again. A lock
 // that is not lost is extended beyond its TTL.
 func TestOldLockLost(t *testing.T) {
+	leasetest.Slow(t)
 	t.Parallel()
 	for library, old := range oldLibraries() {
 		t.Run(library, func(t *testing.T) {
