@@ -67,7 +67,7 @@ func TestRefereeKeepsAWindow(t *testing.T) { //nolint:paralleltest // it measure
 		return int64(m.HeapAlloc)
 	}
 	var early int64
-	const turns = 200_000
+	const turns = 80_000
 	for n := range int64(turns) {
 		at := n * 5
 		s.turn(at, at+1, "1.1", fmt.Sprintf("lock-%d", at/1000), uint64(n+1))

@@ -7,12 +7,14 @@ import (
 	"testing"
 	"time"
 
+	"github.com/holdfast-io/holdfast/internal/testkit/leasetest"
 	"github.com/holdfast-io/holdfast/verify/history"
 )
 
 // The locks that a client held when it died are requested by a client without faults, and no
 // others are.
 func TestHeir(t *testing.T) {
+	leasetest.Slow(t)
 	t.Parallel()
 	var want map[string]bool
 	var asked map[string]int

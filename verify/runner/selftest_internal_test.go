@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/holdfast-io/holdfast/backend"
+	"github.com/holdfast-io/holdfast/internal/testkit/leasetest"
 	"github.com/holdfast-io/holdfast/verify"
 	"github.com/holdfast-io/holdfast/verify/history"
 )
@@ -21,6 +22,7 @@ import (
 // grant, wait or release in RARITY is faulty: with 10000, which takes a quarter of an hour, one lock is tested after the
 // other. On a busy machine a lost wake-up may not occur in one run: a missed fault gets two more, with other seeds.
 func TestBrokenLocks(t *testing.T) { //nolint:tparallel // a rare fault needs the whole capacity of the machine
+	leasetest.Slow(t)
 	t.Parallel()
 	rarity, err := strconv.Atoi(cmp.Or(os.Getenv("RARITY"), "20"))
 	if err != nil || rarity < 1 {
@@ -82,6 +84,7 @@ func tryToCatch(t *testing.T, b broken, seed uint64, rarity int) (bool, *verify.
 
 // A run that is interrupted leaves no process of its own.
 func TestInterruptedRunLeavesNothing(t *testing.T) { //nolint:paralleltest // it looks at the children of this process
+	leasetest.Slow(t)
 	cfg := torture(t, "sqlite", Config{For: time.Minute, Seed: 1, Profile: Torture})
 	interrupted := errors.New("interrupted")
 	kills := 0

@@ -76,11 +76,9 @@ func (s *site) eachInTurn(disturbed func(what string)) {
 		serverAgain, etcdAgain func()
 	}{
 		{"server 0 is killed and etcd 0 is frozen", s.servers[0].Kill, s.etcd[0].Process().Stop, again(0), s.etcd[0].Process().Cont},
-		{"server 1 and etcd 1 are frozen", s.servers[1].Stop, s.etcd[1].Process().Stop, s.servers[1].Cont, s.etcd[1].Process().Cont},
+		{"server 1 is frozen and etcd 1 is killed", s.servers[1].Stop, s.etcd[1].Kill, s.servers[1].Cont, s.etcd[1].Start},
 		{"server 1 is killed and etcd 2 is frozen", s.servers[1].Kill, s.etcd[2].Process().Stop, again(1), s.etcd[2].Process().Cont},
-		{"server 0 is frozen and etcd 0 is killed", func() { s.servers[0].Stop() }, s.etcd[0].Kill, func() { s.servers[0].Cont() }, s.etcd[0].Start},
-		{"server 0 is stopped and etcd 1 is killed", func() { s.servers[0].Terminate() }, s.etcd[1].Kill, again(0), s.etcd[1].Start},
-		{"server 1 is stopped and etcd 2 is killed", func() { s.servers[1].Terminate() }, s.etcd[2].Kill, again(1), s.etcd[2].Start},
+		{"server 0 is stopped and etcd 0 is killed", func() { s.servers[0].Terminate() }, s.etcd[0].Kill, again(0), s.etcd[0].Start},
 	} {
 		since := time.Now()
 		f.server()
@@ -184,9 +182,9 @@ func (f *fleet) call(i int, e history.Event, do func() (*holdfast.Lock, error)) 
 	return err
 }
 
-// compete acquires and releases locks until stop is closed. Eight to ten clients compete for each.
+// compete acquires and releases locks until stop is closed. Nine clients compete for each.
 func (f *fleet) compete(ctx context.Context, stop <-chan struct{}) {
-	const names = 24
+	const names = 8
 	f.each(func(i int) error {
 		for n := 1; ; n++ {
 			select {
@@ -235,11 +233,12 @@ func (f *fleet) judge(ctx context.Context) {
 }
 
 // Several servers on one store are the high availability. Three etcd and two servers are killed and frozen in turn under
-// 200 clients that know both servers: no lock is granted twice, no lease that is renewed is lost, and a command
+// 72 clients that know both servers: no lock is granted twice, no lease that is renewed is lost, and a command
 // continues.
 func TestServersOnOneStore(t *testing.T) {
+	leasetest.Slow(t)
 	t.Parallel()
-	const clients, runTTL = 200, 45 * time.Second
+	const clients, runTTL = 72, 45 * time.Second
 	s := startSite(t)
 	ctx, cancel := context.WithTimeout(t.Context(), 8*time.Minute)
 	defer cancel()
@@ -260,7 +259,7 @@ func TestServersOnOneStore(t *testing.T) {
 		since := time.Now()
 		name(what)
 		f.renewed(ctx)
-		if !strings.HasPrefix(what, "server 0 is killed") && !strings.HasPrefix(what, "server 1 and") { // those that the command uses
+		if !strings.HasPrefix(what, "server 0 is killed") && !strings.HasPrefix(what, "server 1 is frozen") { // those that the command uses
 			return
 		}
 		leasetest.Eventually(t, "the command renews its lock", func() bool {

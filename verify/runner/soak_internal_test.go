@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/holdfast-io/holdfast/internal/testkit/leasetest"
 	"github.com/holdfast-io/holdfast/internal/testkit/testserver"
 )
 
@@ -64,6 +65,7 @@ func onSQLite(t *testing.T) store {
 // first violation, and fails when sizes grew that must not. Without these settings it is a short
 // gentle run in this process.
 func TestSoak(t *testing.T) { //nolint:tparallel // one minute after the other
+	leasetest.Slow(t)
 	t.Parallel()
 	long, err := time.ParseDuration(cmp.Or(os.Getenv("SOAK"), "2s"))
 	if err != nil {
