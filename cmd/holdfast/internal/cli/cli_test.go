@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"flag"
 	"fmt"
 	"io"
 	"net"
@@ -15,10 +16,12 @@ import (
 	"regexp"
 	"runtime"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 	"time"
 
+	"github.com/holdfast-io/holdfast/internal/testkit/leasetest"
 	"github.com/holdfast-io/holdfast/internal/testkit/testserver"
 )
 
@@ -39,6 +42,8 @@ func TestMain(m *testing.M) {
 		panic(fmt.Sprintf("build: %v\n%s", err, out))
 	}
 	heed()
+	flag.Parse()
+	_ = flag.Set("test.parallel", "8") // most tests wait: for a lease to end, or for a store that does not answer
 	status := m.Run()
 	_ = os.RemoveAll(dir)
 	os.Exit(status)
@@ -205,6 +210,7 @@ func TestExitStatuses(t *testing.T) {
 // A store that is down, or that accepts connections and never answers, ends a command without --wait: with 74, and with
 // the reason.
 func TestStoreIsDown(t *testing.T) {
+	leasetest.Slow(t)
 	t.Parallel()
 	silent, err := new(net.ListenConfig).Listen(t.Context(), "tcp", "127.0.0.1:0") // the kernel accepts
 	if err != nil {
@@ -229,7 +235,6 @@ func TestStoreIsDown(t *testing.T) {
 			"postgres": "/db", "postgres+advisory": "/db", "mysql": "/db", "mysql+getlock": "/db",
 		} {
 			t.Run(kind.name+"/"+scheme, func(t *testing.T) {
-				t.Parallel()
 				url, reason := scheme+"://"+kind.addr+rest, kind.reason
 				switch scheme {
 				case "kubernetes":
@@ -240,7 +245,10 @@ func TestStoreIsDown(t *testing.T) {
 				case "postgres", "postgres+advisory", "mysql", "mysql+getlock":
 					url = scheme + "://user@" + kind.addr + rest
 				}
-				got := run(t, command(t, url, "run", "n", "--", "true"))
+				cmd, ended := command(t, url, "run", "n", "--", "true"), make(chan result, 1)
+				go func() { ended <- run(t, cmd) }() // all commands wait at the same time
+				t.Parallel()
+				got := <-ended
 				if got.status != 74 || !regexp.MustCompile(reason).MatchString(got.stderr) {
 					t.Errorf("status %d; stderr %q, want %q in it", got.status, got.stderr, reason)
 				}
@@ -372,18 +380,22 @@ func TestCompletionAndHelp(t *testing.T) {
 func TestSecretsAreNotTold(t *testing.T) {
 	t.Parallel()
 	const secret = "hunter2-canary"
+	var all sync.WaitGroup
 	for _, url := range []string{
 		"redis://:" + secret + "@127.0.0.1:1", "redis://u:" + secret + "@127.0.0.1:1?nope=1", "etcd://u:" + secret + "@127.0.0.1:1?timeout=100ms",
 		"holdfast://:" + secret + "@127.0.0.1:1", "nope://u:" + secret + "@h", secret, "redis://u:" + secret + "@%zz", "sqlite://u:" + secret + "@/x",
 		"etcd://u:" + secret + "@h:port", "holdfast://u:" + secret + "@h?x=1", "memory://" + secret,
 	} {
 		for _, args := range [][]string{{"run", "--wait", "100ms", "n", "--", "true"}, {"ls", "-v"}, {"doctor", "--json"}} {
-			got := run(t, command(t, url, args...))
-			if got.status == 0 || strings.Contains(got.out+got.stderr, secret) {
-				t.Errorf("%s %v: status %d, told %q %q", url, args, got.status, got.out, got.stderr)
-			}
+			all.Go(func() {
+				got := run(t, command(t, url, args...))
+				if got.status == 0 || strings.Contains(got.out+got.stderr, secret) {
+					t.Errorf("%s %v: status %d, told %q %q", url, args, got.status, got.out, got.stderr)
+				}
+			})
 		}
 	}
+	all.Wait()
 }
 
 // A command that is interrupted while it waits leaves the queue, and ends like a process that

@@ -15,11 +15,13 @@ import (
 	"github.com/holdfast-io/holdfast/backend"
 	"github.com/holdfast-io/holdfast/backend/backendtest"
 	"github.com/holdfast-io/holdfast/backend/remotelock"
+	"github.com/holdfast-io/holdfast/internal/testkit/leasetest"
 	"github.com/holdfast-io/holdfast/internal/testkit/testserver"
 )
 
 // The server is killed under load, and with it the writer of its file: leases stand, and tokens grow.
 func TestServerKilledUnderLoad(t *testing.T) {
+	leasetest.Slow(t)
 	t.Parallel()
 	dir := testserver.Dir(t)
 	addr := fmt.Sprintf("127.0.0.1:%d", testserver.FreePort(t))

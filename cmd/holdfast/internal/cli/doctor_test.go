@@ -48,6 +48,7 @@ func TestDoctor(t *testing.T) {
 // A user of Redis that lacks one word of the rights which the page gives: the doctor names the word, and says where the
 // rights are. What the lack stops decides the exit status.
 func TestDoctorNamesAMissingRight(t *testing.T) {
+	leasetest.Slow(t)
 	t.Parallel()
 	line := strings.Fields(leasetest.Rights(t, "redis.md")[0])
 	user, words := line[2], line[3:]

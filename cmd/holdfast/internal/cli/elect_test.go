@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/holdfast-io/holdfast/internal/testkit/leasetest"
 	"github.com/holdfast-io/holdfast/internal/testkit/testserver"
 )
 
@@ -44,14 +45,16 @@ func leaders(t *testing.T, file string) string {
 // time the next in the queue leads. An observer sees all of them. The TTL is long enough that
 // no candidate loses its place in the queue because the machine is busy.
 func TestElect(t *testing.T) {
+	leasetest.Slow(t)
 	t.Parallel()
-	all := backends()
-	all["redlock"] = func(t *testing.T) string { // without a queue and events
-		t.Helper()
-		const nodes = 3
-		return "redlock://" + testserver.RedisAddrs(testserver.RedisNodes(t, nodes)) + "?quarantine=off&timeout=30s&max_ttl=5m"
-	}
-	for name, start := range all {
+	for name, start := range map[string]func(t *testing.T) string{
+		"sqlite": sqliteURL,
+		"redlock": func(t *testing.T) string { // without a queue and events
+			t.Helper()
+			const nodes = 3
+			return "redlock://" + testserver.RedisAddrs(testserver.RedisNodes(t, nodes)) + "?quarantine=off&timeout=30s&max_ttl=5m"
+		},
+	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			url := start(t)

@@ -22,6 +22,7 @@ import (
 
 	"github.com/holdfast-io/holdfast/backend"
 	"github.com/holdfast-io/holdfast/internal/retry"
+	"github.com/holdfast-io/holdfast/internal/testkit/leasetest"
 	"github.com/holdfast-io/holdfast/internal/testkit/testserver"
 	"github.com/holdfast-io/holdfast/internal/wire"
 )
@@ -45,12 +46,13 @@ func refusals() []string {
 	}
 }
 
-// Four principals, each at all its limits, send what they can for 50 s, and
-// break locks where they have the right. A principal with 200 leases loses none, another one acquires, renews, releases
+// Four principals, each at all its limits, send what they can for longer than a lease lasts,
+// and break locks where they have the right. A principal with 200 leases loses none, another one acquires, renews, releases
 // and watches, the memory of the server stays bounded, and nothing of the attackers is left in it when they are gone.
 func TestFlood(t *testing.T) {
+	leasetest.Slow(t)
 	t.Parallel()
-	const attackers, ttl, lasts = 4, 45 * time.Second, 50 * time.Second // a lease that is not renewed is lost
+	const attackers, ttl, lasts = 4, 24 * time.Second, 26 * time.Second // a lease that is not renewed is lost
 	const memory = 512 << 20                                            // about 210 MiB were measured
 	f := startFlooded(t, attackers)
 	v, b := newVictim(t, f, ttl), newBystander(t, f)

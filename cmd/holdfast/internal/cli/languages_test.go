@@ -21,6 +21,7 @@ import (
 
 	"github.com/holdfast-io/holdfast/fence"
 	"github.com/holdfast-io/holdfast/fence/httpfence"
+	"github.com/holdfast-io/holdfast/internal/testkit/leasetest"
 	"github.com/holdfast-io/holdfast/internal/testkit/testserver"
 )
 
@@ -127,6 +128,7 @@ const sampleTTL = 26 * time.Second // the least that worker.sh takes
 // stopped past its lease, and writes nothing after a third has written. Renewals keep the lock for longer than its TTL, and a
 // worker that ends releases it.
 func TestFromAnyLanguage(t *testing.T) {
+	leasetest.Slow(t)
 	t.Parallel()
 	// In memory: on a disk that stands still the two renewals of worker.sh would fail.
 	srv := startServerOn(t, testserver.FreePort(t), "--backend", "memory://")

@@ -6,15 +6,15 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/holdfast-io/holdfast/internal/testkit/leasetest"
 )
 
 // The supervision of macOS and the BSDs, on Linux: with it a command that is killed, stopped or signalled, or whose lock is
 // lost, passes the same tests. Those of what only Linux has are left out: see docs/guarantees.md.
 func TestSupervisionOfPOSIX(t *testing.T) {
+	leasetest.Slow(t)
 	t.Parallel()
-	if testing.Short() {
-		t.Skip("it builds the command once more")
-	}
 	same := []string{
 		"TestBrokenWhileRunning", "TestSignalsArePassedOn", "TestSignalWhileWaiting", "TestWatchdogKilled", "TestNoOtherWatchdog",
 		"TestStoppedCommandIsTerminated", "TestDaemonIsLeftAlone", "TestRunWithinRun", "TestFilesArePassedOn", "TestIgnoredSignals",

@@ -10,10 +10,12 @@ import (
 	"log/slog"
 	"net/http"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
 	"github.com/holdfast-io/holdfast"
+	"github.com/holdfast-io/holdfast/internal/testkit/leasetest"
 	"github.com/holdfast-io/holdfast/internal/testkit/testserver"
 	"github.com/holdfast-io/holdfast/open"
 )
@@ -31,6 +33,7 @@ func freshStores(t *testing.T) map[string]struct{ url, reason string } {
 // A store that was just started grants nothing for a while. Every surface says so, with the reason, the
 // end and what turns it off, and none says that the lock is held.
 func TestQuarantine(t *testing.T) {
+	leasetest.Slow(t)
 	t.Parallel()
 	for name, store := range freshStores(t) {
 		t.Run(name, func(t *testing.T) {
@@ -45,6 +48,7 @@ func TestQuarantine(t *testing.T) {
 func quarantineOfCommands(t *testing.T, url, reason string) {
 	t.Helper()
 	// They wait for as long as a store may need to answer.
+	var all sync.WaitGroup
 	for _, args := range [][]string{
 		{"run", "--wait", "20s", "job", "--", "true"},
 		{"run", "--try", "job", "--", "true"},
@@ -53,16 +57,19 @@ func quarantineOfCommands(t *testing.T, url, reason string) {
 		{"doctor"},
 		{"bench", "--rounds", "1"},
 	} {
-		got := run(t, command(t, url, args...))
-		if got.status != 74 || strings.Contains(got.stderr, "is held") {
-			t.Errorf("%v: %+v, want status 74", args, got)
-		}
-		for _, want := range []string{"in quarantine for another ", reason, "quarantine=off"} {
-			if !strings.Contains(got.stderr, want) {
-				t.Errorf("%v: it does not say %q: %s", args, want, got.stderr)
+		all.Go(func() {
+			got := run(t, command(t, url, args...))
+			if got.status != 74 || strings.Contains(got.stderr, "is held") {
+				t.Errorf("%v: %+v, want status 74", args, got)
 			}
-		}
+			for _, want := range []string{"in quarantine for another ", reason, "quarantine=off"} {
+				if !strings.Contains(got.stderr, want) {
+					t.Errorf("%v: it does not say %q: %s", args, want, got.stderr)
+				}
+			}
+		})
 	}
+	all.Wait()
 }
 
 // quarantineOfThePackage checks the error, the hook and the log of a program.

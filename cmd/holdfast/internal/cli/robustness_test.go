@@ -10,11 +10,14 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/holdfast-io/holdfast/internal/testkit/leasetest"
 )
 
 // The watchdog is killed and no other can be started: the command is ended within its lease,
 // and holdfast with it.
 func TestNoOtherWatchdog(t *testing.T) {
+	leasetest.Slow(t)
 	t.Parallel()
 	url := sqliteURL(t)
 	b := beat(t, url, "10s")

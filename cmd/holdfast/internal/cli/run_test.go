@@ -14,6 +14,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/holdfast-io/holdfast/internal/testkit/leasetest"
 	"github.com/holdfast-io/holdfast/internal/testkit/testserver"
 )
 
@@ -45,6 +46,7 @@ func await(t *testing.T, within time.Duration, what string, cond func() bool) {
 // 50 processes on one lock, each reading, adding one and writing without any other lock;
 // readers among them never see a partial write.
 func TestFiftyProcesses(t *testing.T) { //nolint:tparallel // one crowd at a time
+	leasetest.Slow(t)
 	t.Parallel()
 	for name, start := range backends() { //nolint:paralleltest // as above
 		t.Run(name, func(t *testing.T) {
@@ -79,6 +81,7 @@ func TestFiftyProcesses(t *testing.T) { //nolint:tparallel // one crowd at a tim
 
 // --limit 3 never sees 4.
 func TestLimit(t *testing.T) { //nolint:tparallel // one crowd at a time
+	leasetest.Slow(t)
 	t.Parallel()
 	for name, start := range backends() { //nolint:paralleltest // as above
 		t.Run(name, func(t *testing.T) {
@@ -100,6 +103,7 @@ func TestLimit(t *testing.T) { //nolint:tparallel // one crowd at a time
 
 // --shared admits any number of readers, and with --limit 1 only one.
 func TestSharedWithLimit(t *testing.T) {
+	leasetest.Slow(t)
 	t.Parallel()
 	url := sqliteURL(t)
 	for _, tc := range []struct {
@@ -203,6 +207,7 @@ func TestHolderKilled(t *testing.T) {
 // F1: the holder is stopped past its TTL: its command is dead before the next one begins, and
 // it exits with 70 when it continues.
 func TestHolderStopped(t *testing.T) {
+	leasetest.Slow(t)
 	t.Parallel()
 	for name, start := range backends() {
 		t.Run(name, func(t *testing.T) {
@@ -229,6 +234,7 @@ func TestHolderStopped(t *testing.T) {
 
 // F8: the backend hangs: the command is dead before another client can hold the lock.
 func TestBackendHangs(t *testing.T) {
+	leasetest.Slow(t)
 	t.Parallel()
 	redis := testserver.Redis(t)
 	url := "redis://" + redis.Addr() + "?quarantine=off"
@@ -279,6 +285,7 @@ func watchdogOf(t *testing.T, holder int) int {
 
 // The watchdog is killed: another one replaces it, and does its work.
 func TestWatchdogKilled(t *testing.T) {
+	leasetest.Slow(t)
 	t.Parallel()
 	url := sqliteURL(t)
 	b := beat(t, url, "10s")

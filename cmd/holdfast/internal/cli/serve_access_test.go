@@ -23,12 +23,14 @@ import (
 	"time"
 
 	"github.com/holdfast-io/holdfast/internal/certs"
+	"github.com/holdfast-io/holdfast/internal/testkit/leasetest"
 	"github.com/holdfast-io/holdfast/internal/testkit/testserver"
 )
 
 // A server with a policy tells its clients apart by token, client certificate and user, also after the
 // policy, the certificate and the token were replaced; a lock stays held all the while.
 func TestServeWithPolicy(t *testing.T) {
+	leasetest.Slow(t)
 	t.Parallel()
 	dir := t.TempDir()
 	at := func(name string) string { return filepath.Join(dir, name) }

@@ -19,6 +19,7 @@ import (
 	"github.com/coreos/go-oidc/v3/oidc"
 	"github.com/coreos/go-oidc/v3/oidc/oidctest"
 
+	"github.com/holdfast-io/holdfast/internal/testkit/leasetest"
 	"github.com/holdfast-io/holdfast/internal/testkit/testserver"
 )
 
@@ -26,6 +27,7 @@ import (
 // grants allow. A token for another audience, of another subject, that has expired, or that another key has signed is
 // refused.
 func TestServeWithAnIssuer(t *testing.T) {
+	leasetest.Slow(t)
 	t.Parallel()
 	newKey := func() *ecdsa.PrivateKey {
 		key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)

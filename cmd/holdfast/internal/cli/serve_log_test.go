@@ -13,6 +13,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/holdfast-io/holdfast/internal/testkit/leasetest"
 	"github.com/holdfast-io/holdfast/internal/testkit/testserver"
 )
 
@@ -54,6 +55,7 @@ func TestServeLog(t *testing.T) {
 
 // The server warns at its start of what the doctor finds in its store.
 func TestServeExaminesItsStore(t *testing.T) {
+	leasetest.Slow(t)
 	t.Parallel()
 	primary := testserver.Redis(t)
 	host, port, _ := strings.Cut(primary.Addr(), ":")

@@ -15,6 +15,7 @@ import (
 	"github.com/holdfast-io/holdfast"
 	"github.com/holdfast-io/holdfast/backend/remotelock"
 	"github.com/holdfast-io/holdfast/fence"
+	"github.com/holdfast-io/holdfast/internal/testkit/leasetest"
 	"github.com/holdfast-io/holdfast/internal/testkit/testserver"
 )
 
@@ -122,6 +123,7 @@ func TestServerOnAnOldCopy(t *testing.T) {
 // Two servers on one folder are two servers on one store: no lock is granted twice, tokens grow over both, and a waiter
 // at one is granted what a client of the other releases, also when that server is killed.
 func TestTwoServersOnOneFolder(t *testing.T) {
+	leasetest.Slow(t)
 	t.Parallel()
 	const workers, rounds = 4, 25
 	folder := filepath.Join(testserver.Dir(t), "data")

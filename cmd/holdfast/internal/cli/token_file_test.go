@@ -15,11 +15,13 @@ import (
 	"time"
 
 	"github.com/holdfast-io/holdfast/internal/certs"
+	"github.com/holdfast-io/holdfast/internal/testkit/leasetest"
 	"github.com/holdfast-io/holdfast/internal/testkit/testserver"
 )
 
 // Every command that takes a backend sends the token in the file that HOLDFAST_TOKEN_FILE names.
 func TestTokenFileOfEachCommand(t *testing.T) {
+	leasetest.Slow(t)
 	t.Parallel()
 	dir := testserver.Dir(t)
 	at := func(name string) string { return filepath.Join(dir, name) }

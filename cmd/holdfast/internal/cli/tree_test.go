@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/holdfast-io/holdfast/internal/testkit/leasetest"
 	"github.com/holdfast-io/holdfast/internal/testkit/testserver"
 )
 
@@ -54,6 +55,7 @@ func TestReapsAsPID1(t *testing.T) {
 // Both holdfast and its watchdog are killed: the kernel kills the command. As PID 1, holdfast takes also the children of
 // the command with it.
 func TestBothSupervisorsKilled(t *testing.T) {
+	leasetest.Slow(t)
 	t.Parallel()
 	t.Run("command", func(t *testing.T) {
 		t.Parallel()

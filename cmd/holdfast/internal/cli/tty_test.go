@@ -14,6 +14,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/holdfast-io/holdfast/internal/testkit/leasetest"
 )
 
 // terminal is a pseudo terminal with an interactive shell on it.
@@ -250,6 +252,7 @@ func TestStopAndGoOn(t *testing.T) {
 
 // A job that was stopped does not outlive its lease, and reports that when it continues.
 func TestStoppedPastTheLease(t *testing.T) {
+	leasetest.Slow(t)
 	t.Parallel()
 	url := sqliteURL(t)
 	x := openTerminal(t, url)

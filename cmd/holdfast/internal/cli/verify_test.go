@@ -9,6 +9,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/holdfast-io/holdfast/internal/testkit/leasetest"
 	"github.com/holdfast-io/holdfast/verify"
 )
 
@@ -22,6 +23,7 @@ const grantedTwice = `{"e":"header","t":1,"version":1,"session_ttl":1000000000,"
 `
 
 func TestVerifySQLite(t *testing.T) {
+	leasetest.Slow(t)
 	t.Parallel()
 	dir := t.TempDir()
 	recorded := filepath.Join(dir, "h.jsonl")
