@@ -177,6 +177,7 @@ func TestSameLeaseAgain(t *testing.T) {
 // A poll ends, and the next one uses the same lease: the place is kept if the request asked for
 // that.
 func TestKeepPlace(t *testing.T) {
+	leasetest.Slow(t)
 	t.Parallel()
 	a := start(t, server.Config{})
 	g := a.take("x", `{}`)
@@ -309,6 +310,7 @@ func TestExpiry(t *testing.T) {
 }
 
 func TestBackendAway(t *testing.T) {
+	leasetest.Slow(t)
 	t.Parallel()
 	store := memlock.NewStore()
 	a, calm := startOn(t, store, server.Config{Timeout: time.Second}), startOn(t, store, server.Config{})

@@ -88,6 +88,7 @@ func (s *slowly) Inspect(ctx context.Context, n string) (backend.LockInfo, error
 // A holder's release works on the backend, which answers after half of Config.Timeout. Its client is not
 // told that the lease was lost.
 func TestSlowReleaseIsNotALoss(t *testing.T) {
+	leasetest.Slow(t)
 	t.Parallel()
 	a := serve(t, &faulty{Backend: &slowly{memlock.NewStore().Open(), 6 * time.Second}}, server.Config{Timeout: 12 * time.Second})
 	g := a.take("x", `{}`)
@@ -98,6 +99,7 @@ func TestSlowReleaseIsNotALoss(t *testing.T) {
 
 // Inspect and list are answered by a backend that takes half of Config.Timeout.
 func TestSlowReads(t *testing.T) {
+	leasetest.Slow(t)
 	t.Parallel()
 	a := serve(t, &faulty{Backend: &slowly{memlock.NewStore().Open(), 6 * time.Second}}, server.Config{Timeout: 12 * time.Second})
 	for _, path := range []string{lockPath("x"), "/v1/locks"} {

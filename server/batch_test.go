@@ -301,6 +301,7 @@ func TestBatchIsCutShort(t *testing.T) {
 
 // An item that the backend does not answer has an unknown outcome, and may be retried.
 func TestBatchBackendAway(t *testing.T) {
+	leasetest.Slow(t)
 	t.Parallel()
 	a := start(t, server.Config{Timeout: 10 * time.Second})
 	mine := a.take("mine", `{"lease":"my-own-lease-0000"}`)

@@ -35,6 +35,7 @@ func crowd(t *testing.T, a *api, name string, n int) {
 
 // A refusal because of thousands of holders names a few of them, alone and in a batch.
 func TestRefusalIsSmall(t *testing.T) {
+	leasetest.Slow(t)
 	t.Parallel()
 	const holders, items = 2000, 256
 	a := start(t, server.Config{})
@@ -66,6 +67,7 @@ func TestRefusalIsSmall(t *testing.T) {
 
 // A page of a list ends when it is big enough. All pages together are complete.
 func TestListPageIsSmall(t *testing.T) {
+	leasetest.Slow(t)
 	t.Parallel()
 	a := start(t, server.Config{})
 	var names []string
@@ -137,6 +139,7 @@ func (h *hanging) Release(ctx context.Context, r backend.ReleaseRequest) error {
 // Holders renew and release while other clients send as many renewals, releases and acquires as
 // they can, of leases that never existed and locks that take long.
 func TestHoldersAmongOthers(t *testing.T) {
+	leasetest.Slow(t)
 	t.Parallel()
 	const flood = 400
 	h := &hanging{Backend: memlock.New(), over: make(chan struct{})}

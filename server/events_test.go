@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/holdfast-io/holdfast/internal/testkit/leasetest"
 	"github.com/holdfast-io/holdfast/internal/wire"
 	"github.com/holdfast-io/holdfast/server"
 )
@@ -143,6 +144,7 @@ func TestHeartbeat(t *testing.T) {
 
 // A stream outlives the time-out for reading a request.
 func TestLongStream(t *testing.T) {
+	leasetest.Slow(t)
 	t.Parallel()
 	const readTime = 4 * time.Second // enough for a request on a busy machine
 	a := start(t, server.Config{Heartbeat: 50 * time.Millisecond, Limits: server.Limits{ReadTimeout: readTime, ReadHeaderTimeout: readTime}})

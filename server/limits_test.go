@@ -78,6 +78,7 @@ func dial(t *testing.T, a *api) net.Conn {
 
 // Slowloris: slow headers, slow bodies and silence are cut off in time.
 func TestSlowClients(t *testing.T) {
+	leasetest.Slow(t)
 	t.Parallel()
 	a := start(t, server.Config{Limits: server.Limits{
 		ReadHeaderTimeout: 6 * time.Second, ReadTimeout: 10 * time.Second, IdleTimeout: 6 * time.Second,
@@ -114,6 +115,7 @@ func TestSlowClients(t *testing.T) {
 
 // A client that does not read its stream is disconnected in time.
 func TestSlowReading(t *testing.T) {
+	leasetest.Slow(t)
 	t.Parallel()
 	// The time also bounds the answers to the calls below, on a machine of any load.
 	a := start(t, server.Config{Limits: server.Limits{WriteTimeout: 10 * time.Second, Backlog: 1 << 20}})
@@ -202,6 +204,7 @@ func TestWaitersPerLock(t *testing.T) {
 // A kept place counts as one in the queue until its time has passed. A new request for its
 // lease uses it.
 func TestKeptPlacesPerLock(t *testing.T) {
+	leasetest.Slow(t)
 	t.Parallel()
 	a := start(t, server.Config{Limits: server.Limits{WaitersPerLock: 2}})
 	a.take("x", `{}`)
@@ -241,6 +244,7 @@ func TestWaitLimit(t *testing.T) {
 // An overload never makes a holder lose its lock: with every place of a waiter taken, and more requests all the
 // time, renewals and releases succeed.
 func TestReservedLane(t *testing.T) {
+	leasetest.Slow(t)
 	t.Parallel()
 	const slots, flood = 8, 64
 	a := start(t, server.Config{Limits: server.Limits{Waiters: slots, Events: 1}})

@@ -190,6 +190,7 @@ func TestMetricsOfAQuarantine(t *testing.T) {
 
 // A client that polls for one lease is one waiter, as old as its first request; it ends with its place.
 func TestMetricsOfAPollingWaiter(t *testing.T) {
+	leasetest.Slow(t)
 	t.Parallel()
 	a := start(t, server.Config{})
 	oldest := func() float64 { return metric(a, `holdfast_oldest_waiter_seconds{backend="memory"}`) }

@@ -13,6 +13,7 @@ import (
 	"github.com/holdfast-io/holdfast/backend"
 	"github.com/holdfast-io/holdfast/backend/memlock"
 	"github.com/holdfast-io/holdfast/backend/remotelock"
+	"github.com/holdfast-io/holdfast/internal/testkit/leasetest"
 	"github.com/holdfast-io/holdfast/internal/wire"
 	"github.com/holdfast-io/holdfast/server"
 )
@@ -97,6 +98,7 @@ func TestQuarantineOverHTTP(t *testing.T) {
 // A client may be opened while the store of the server is unavailable: the calls report that,
 // and a waiter gets the lock when the failure has ended.
 func TestOpenedWhileTheStoreIsAway(t *testing.T) {
+	leasetest.Slow(t)
 	t.Parallel()
 	f := &faulty{Backend: memlock.NewStore().Open()}
 	f.away.Store(true)

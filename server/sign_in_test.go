@@ -171,6 +171,7 @@ func TestSessionEndsWithItsToken(t *testing.T) {
 }
 
 func TestSessionsAreBounded(t *testing.T) {
+	leasetest.Slow(t)
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		var s server.SignIns

@@ -8,6 +8,7 @@ import (
 
 	"github.com/holdfast-io/holdfast/backend"
 	"github.com/holdfast-io/holdfast/backend/memlock"
+	"github.com/holdfast-io/holdfast/internal/testkit/leasetest"
 	"github.com/holdfast-io/holdfast/internal/wire"
 	"github.com/holdfast-io/holdfast/server"
 )
@@ -58,6 +59,7 @@ func (s *silent) Release(ctx context.Context, r backend.ReleaseRequest) error {
 // A wait that ends before the backend has answered may have worked, whatever was sent after the
 // call that counted: a client that is told otherwise would leave the lease held.
 func TestWaitWithoutAnAnswer(t *testing.T) {
+	leasetest.Slow(t)
 	t.Parallel()
 	a := startSilent(t, server.Config{})
 	p := want[wire.Problem](a, 503, "POST", lockPath("x"), `{"lease":"my-own-lease-0001","wait":"3s"}`)

@@ -133,6 +133,7 @@ func (m *mute) Release(ctx context.Context, r backend.ReleaseRequest) error {
 // A grant that was not sent is released also when the backend is unavailable for longer than
 // Config.Timeout, or does not answer.
 func TestGoneBeforeAnOutage(t *testing.T) {
+	leasetest.Slow(t)
 	t.Parallel()
 	const timeout = 3 * time.Second // the grant comes in this time
 	for _, silent := range []bool{false, true} {
@@ -190,6 +191,7 @@ func TestPerhapsTold(t *testing.T) {
 // C14: a grant whose time ran out on the way is not returned. The server retries; under a lease
 // ID of the client's own the client must take another.
 func TestOverBeforeItWasTold(t *testing.T) {
+	leasetest.Slow(t)
 	t.Parallel()
 	for lease, status := range map[string]int{"": 200, `,"lease":"my-own-lease-0001"`: 410} {
 		var slow sync.Once
