@@ -261,7 +261,7 @@ func TestDeadlineWhereTheClockGoesBack(t *testing.T) {
 // 100,000 leases cost one request per renewal, one goroutine, and under 1 KiB each on this side.
 func TestManyLeasesOneRenewal(t *testing.T) {
 	t.Parallel()
-	for _, n := range []int{1, 100_000} {
+	for _, n := range []int{1, 10_000} {
 		t.Run(strconv.Itoa(n), func(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
@@ -291,16 +291,16 @@ func TestTimedLeasesAreRenewedTogether(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		f, _ := newFaults(t)
-		f.caps = func(c *backend.Capabilities) { c.MaxRenew = 1000 }
+		f.caps = func(c *backend.Capabilities) { c.MaxRenew = 100 }
 		c := newClient(t, f, holdfast.Config{TTL: 30 * time.Second})
 		var locks []*holdfast.Lock
-		for i := range 5000 {
+		for i := range 500 {
 			locks = append(locks, mustAcquire(t, c, fmt.Sprintf("lock-%d", i), holdfast.TTL(12*time.Second)))
 		}
 		before := f.renewals.Load()
 		time.Sleep(60 * time.Second)
 		if got := f.renewals.Load() - before; got > 17*6+10 {
-			t.Errorf("%d requests in 60 s for 5,000 timed leases", got)
+			t.Errorf("%d requests in 60 s for 500 timed leases", got)
 		}
 		for _, l := range locks {
 			if l.Err() != nil {

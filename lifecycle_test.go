@@ -64,12 +64,12 @@ func TestResumeKeepsTheTTL(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := memlock.NewStore()
 		a, b := newClient(t, openStore(t, store), holdfast.Config{}), newClient(t, openStore(t, store), holdfast.Config{})
-		const ttl = 2 * time.Hour
+		const ttl = 20 * time.Minute
 		lease, err := mustAcquire(t, a, "n", holdfast.NoRenew(), holdfast.TTL(ttl)).Detach()
 		if err != nil {
 			t.Fatal(err)
 		}
-		time.Sleep(time.Hour)
+		time.Sleep(ttl / 2)
 		left := func() time.Duration {
 			info, err := a.Inspect(t.Context(), "n")
 			if err != nil || len(info.Holders) != 1 {

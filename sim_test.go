@@ -198,11 +198,15 @@ func (r *referee) take(ctx context.Context, c *holdfast.Client, name string) {
 	maps.DeleteFunc(r.holders[name], func(l *holdfast.Lock, _ bool) bool { return r.broken[l.Lease().ID] })
 }
 
-// TestSimulation simulates eight hours. HOLDFAST_SIMULATE is how long to continue, by the wall
+// TestSimulation simulates four hours, one with -short. HOLDFAST_SIMULATE is how long to continue, by the wall
 // clock, with another seed for each day, beginning with SEED: see make simulate.
 func TestSimulation(t *testing.T) {
 	t.Parallel()
-	for seed := range uint64(8) {
+	hours := uint64(4)
+	if testing.Short() {
+		hours = 1
+	}
+	for seed := range hours {
 		t.Run(fmt.Sprintf("seed=%d", seed), func(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) { simulate(t, seed, time.Hour, 1) })

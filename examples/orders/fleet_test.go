@@ -8,6 +8,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/holdfast-io/holdfast/internal/testkit/leasetest"
 	"github.com/holdfast-io/holdfast/internal/testkit/testserver"
 )
 
@@ -24,6 +25,7 @@ const (
 // it resumes. Every client retries until there is an answer. In the end everything is counted.
 func testFleet(f *fixture) {
 	t := f.t
+	leasetest.Slow(t)
 	f.Exec(fmt.Sprintf("INSERT INTO product VALUES (1, %d), (2, %d)", scarce, enough),
 		fmt.Sprintf("INSERT INTO orders (id, product, quantity) SELECT n, 1 + n %% 2, 1 FROM generate_series(1, %d) n", orderCount),
 		fmt.Sprintf("INSERT INTO orders (id, product, quantity) VALUES (%d, 2, 1)", stuckOrder),

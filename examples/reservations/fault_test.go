@@ -10,6 +10,7 @@ import (
 
 	"github.com/holdfast-io/holdfast"
 	"github.com/holdfast-io/holdfast/internal/chaos"
+	"github.com/holdfast-io/holdfast/internal/testkit/leasetest"
 	"github.com/holdfast-io/holdfast/internal/testkit/testserver"
 )
 
@@ -116,6 +117,7 @@ func TestDoubleClick(t *testing.T) {
 // takes time as well. During that time the broker asks another instance: its answer has to stay
 // true.
 func TestLostAnswer(t *testing.T) {
+	leasetest.Slow(t)
 	t.Parallel()
 	redis := testserver.Redis(t)
 	proxy := chaos.Start(t, redis.Addr())

@@ -13,6 +13,7 @@ import (
 // Kill ends all children of a process that starts them one after the other, in sessions of their own,
 // as PostgreSQL does: also the one that is being started when the process is stopped.
 func TestKillForks(t *testing.T) {
+	leasetest.Slow(t)
 	t.Parallel()
 	for range 10 {
 		p := start(t, "n=0; while [ $((n += 1)) -lt 300 ]; do setsid sleep 600 & done; wait")

@@ -15,6 +15,7 @@ import (
 
 	"github.com/holdfast-io/holdfast/internal/testkit/launch"
 	"github.com/holdfast-io/holdfast/internal/testkit/leaktest"
+	"github.com/holdfast-io/holdfast/internal/testkit/leasetest"
 )
 
 func TestMain(m *testing.M) { leaktest.Main(m) }
@@ -100,6 +101,7 @@ func TestFreeAddr(t *testing.T) {
 // The kinds that need no program of this repository start, and come back with their data after a
 // crash.
 func TestKinds(t *testing.T) {
+	leasetest.Slow(t)
 	t.Parallel()
 	for _, kind := range []string{"redis", "redlock", "zookeeper", "postgres+advisory", "mysql+getlock"} {
 		t.Run(kind, func(t *testing.T) {

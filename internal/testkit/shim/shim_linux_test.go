@@ -13,6 +13,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/holdfast-io/holdfast/internal/testkit/leasetest"
 	"github.com/holdfast-io/holdfast/internal/testkit/shim"
 )
 
@@ -167,6 +168,7 @@ int main(void) {
 
 // A wait until a time of a clock that is behind, or ahead, takes as long as with the true clock.
 func TestClockOfWaits(t *testing.T) {
+	leasetest.Slow(t)
 	t.Parallel()
 	dir := t.TempDir()
 	program := filepath.Join(dir, "waits")

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/holdfast-io/holdfast/internal/testkit/leaktest"
+	"github.com/holdfast-io/holdfast/internal/testkit/leasetest"
 	"github.com/holdfast-io/holdfast/internal/testkit/testserver"
 )
 
@@ -19,6 +20,7 @@ func TestMain(m *testing.M) { leaktest.Main(m) }
 // F28: on a slow disk a write is durable, and answered, after its delay, and a server that is
 // killed during the delay comes back. A clock can be put into the same server.
 func TestSlowDisk(t *testing.T) {
+	leasetest.Slow(t)
 	t.Parallel()
 	const delay = 300 * time.Millisecond
 	for _, x := range []struct {
