@@ -2,6 +2,7 @@ package redislock
 
 import (
 	"context"
+	"math/rand/v2"
 	"strconv"
 	"strings"
 	"time"
@@ -220,22 +221,19 @@ func (i intercepted) remove(ctx context.Context, key, member string) (bool, erro
 	return gone, err
 }
 
-// InflateBetween makes the server store locks as hashes at the worst moments, wherever toss
-// says so: after a lock was taken and before the answer arrives, and after a release was
-// called and before it is sent. Call it before the first operation.
-func (b *Backend) InflateBetween(toss func() bool) {
-	b.engine.link = inflating{b.engine.link, b.engine, toss}
-}
+// InflateBetween makes the server store about every other lock as a hash at the worst moments:
+// after it was taken and before the answer arrives, and after a release was called and before
+// it is sent. Call it before the first operation.
+func (b *Backend) InflateBetween() { b.engine.link = inflating{b.engine.link, b.engine} }
 
 type inflating struct {
 	transport
 	engine *engine
-	toss   func() bool
 }
 
 // inflate runs an operation that does nothing else.
 func (i inflating) inflate(ctx context.Context, name string) {
-	if !i.toss() {
+	if rand.IntN(2) == 0 {
 		return
 	}
 	i.engine.mu.Lock()

@@ -32,27 +32,22 @@ func openURL(t testing.TB, url string) *redislock.Backend {
 func groupConformance(t *testing.T, url string) {
 	t.Helper()
 	settled(t, openURL(t, url))
-	suite(t, func(ctx context.Context) (*redislock.Backend, error) {
-		return redislock.Open(ctx, url, redislock.Config{})
-	})
+	suite(t, opening(url, redislock.Config{}))
 }
 
-func suite(t *testing.T, open func(ctx context.Context) (*redislock.Backend, error)) {
+// suite runs what the way to the server changes.
+func suite(t *testing.T, open func(backendtest.T) backend.Backend) {
 	t.Helper()
 	backendtest.Run(t, backendtest.Harness{
-		Open: func(t backendtest.T) backend.Backend {
-			b, err := open(t.Context())
-			if err != nil {
-				t.Fatalf("open: %v", err)
-			}
-			return b
-		},
+		Only:      leasetest.Transport(),
+		Open:      open,
 		NoRestart: "it keeps clear of leases for their longest TTL, which some cases make a day",
 	})
 }
 
-// The whole suite on a Cluster of three masters.
+// A Cluster of three masters.
 func TestConformanceCluster(t *testing.T) {
+	leasetest.Slow(t)
 	t.Parallel()
 	c := testserver.StartRedisCluster(t, 3)
 	groupConformance(t, "redis+cluster://"+testserver.RedisAddrs(c.Masters())+"?quarantine=100ms&timeout=30s")
@@ -69,18 +64,26 @@ func clusterClient(t *testing.T, c *testserver.RedisCluster) rueidis.Client {
 	return client
 }
 
-// The whole suite with the Cluster client of a program.
+// The Cluster client of a program.
 func TestConformanceClusterClient(t *testing.T) {
+	leasetest.Slow(t)
 	t.Parallel()
 	client := clusterClient(t, testserver.StartRedisCluster(t, 3))
 	cfg := redislock.Config{Quarantine: 100 * time.Millisecond, RequestTimeout: 30 * time.Second}
 	b, err := redislock.New(client, cfg)
 	settled(t, leasetest.Opened(t, b, err))
-	suite(t, func(context.Context) (*redislock.Backend, error) { return redislock.New(client, cfg) })
+	suite(t, func(t backendtest.T) backend.Backend {
+		b, err := redislock.New(client, cfg)
+		if err != nil {
+			t.Fatalf("open: %v", err)
+		}
+		return b
+	})
 }
 
-// The whole suite behind sentinels, without WAIT and with it.
+// Sentinels, without WAIT and with it.
 func TestConformanceSentinel(t *testing.T) {
+	leasetest.Slow(t)
 	t.Parallel()
 	for name, params := range map[string]string{"alone": "", "replicas": "&replicas=1"} {
 		t.Run(name, func(t *testing.T) {

@@ -11,32 +11,44 @@ import (
 	"github.com/holdfast-io/holdfast/internal/testkit/testserver"
 )
 
+// briefly is a quarantine that is over soon: a server that was just started may have lost data.
+var briefly = redislock.Config{Quarantine: time.Second, RequestTimeout: answered}
+
+// The whole suite, as the user that the page gives to paste.
 func TestConformance(t *testing.T) {
 	t.Parallel()
-	conformance(t)
-}
-
-// TestConformanceOfTheScript is the same with a server that takes no functions.
-func TestConformanceOfTheScript(t *testing.T) {
-	t.Parallel()
-	conformance(t, scriptsOnly()...)
-}
-
-func conformance(t *testing.T, args ...string) {
-	t.Helper()
-	s, disk := testserver.WithSlowDisk(t, testserver.Redis(t, args...))
-	// With the quarantine on, and ended: a server that was just started may have lost data.
-	cfg := redislock.Config{Quarantine: time.Second, RequestTimeout: leasetest.Patience / 2}
-	settled(t, open(t, s, cfg))
+	user, words := leastRights(t)
+	s, disk := testserver.WithSlowDisk(t, testserver.Redis(t, append([]string{"--user", user}, words...)...))
+	settled(t, open(t, s, briefly))
 	backendtest.Run(t, backendtest.Harness{
-		Open: func(t backendtest.T) backend.Backend {
-			b, err := redislock.Open(t.Context(), "redis://"+s.Addr(), cfg)
-			if err != nil {
-				t.Fatalf("open: %v", err)
-			}
-			return b
-		},
+		Open:     opening("redis://"+user+":choose-one@"+s.Addr(), briefly),
 		Restart:  func(backendtest.T) { s.Restart() },
 		SlowDisk: func(backendtest.T) func() { disk.Slow(testserver.SlowSync); return disk.Fast },
 	})
+}
+
+// What the way to the program changes, with a server that takes no functions.
+func TestConformanceOfTheScript(t *testing.T) {
+	leasetest.Slow(t)
+	t.Parallel()
+	s := testserver.Redis(t, scriptsOnly()...)
+	settled(t, open(t, s, briefly))
+	backendtest.Run(t, backendtest.Harness{
+		Only:       leasetest.Transport(),
+		Open:       opening("redis://"+s.Addr(), briefly),
+		Restart:    func(backendtest.T) { s.Restart() },
+		NoSlowDisk: "TestConformance has the same server on one",
+	})
+}
+
+// opening returns what opens one more backend value for the suite.
+func opening(url string, cfg redislock.Config) func(backendtest.T) backend.Backend {
+	return func(t backendtest.T) backend.Backend {
+		t.Helper()
+		b, err := redislock.Open(t.Context(), url, cfg)
+		if err != nil {
+			t.Fatalf("open: %v", err)
+		}
+		return b
+	}
 }

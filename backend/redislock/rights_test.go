@@ -8,23 +8,26 @@ import (
 	"time"
 
 	"github.com/holdfast-io/holdfast/backend"
-	"github.com/holdfast-io/holdfast/backend/backendtest"
 	"github.com/holdfast-io/holdfast/backend/redislock"
 	"github.com/holdfast-io/holdfast/internal/testkit/leasetest"
-	"github.com/holdfast-io/holdfast/internal/testkit/testserver"
 )
 
-// The ACL that the page gives to paste is enough for the whole suite, and has what the program and the
-// transport send and nothing else. Without one of its words doctor and the first request that needs it
-// name it.
-func TestLeastRights(t *testing.T) {
-	t.Parallel()
+// leastRights returns the user that the page gives to paste, and the words of its ACL.
+func leastRights(t *testing.T) (user string, words []string) {
+	t.Helper()
 	blocks := leasetest.Rights(t, "redis.md")
 	if len(blocks) != 1 {
 		t.Fatalf("%d blocks", len(blocks))
 	}
 	line := strings.Fields(blocks[0])
-	user, words := line[2], line[3:]
+	return line[2], line[3:]
+}
+
+// The ACL that the page gives to paste has what the program and the transport send and nothing else.
+// Without one of its words doctor and the first request that needs it name it.
+func TestLeastRights(t *testing.T) {
+	t.Parallel()
+	user, words := leastRights(t)
 	commands, err := redislock.Rights()
 	if err != nil {
 		t.Fatal(err)
@@ -38,9 +41,7 @@ func TestLeastRights(t *testing.T) {
 	if slices.Sort(given); !slices.Equal(given, commands) {
 		t.Errorf("the page gives %q, and used are %q", given, commands)
 	}
-	s, disk := testserver.WithSlowDisk(t, testserver.Redis(t, append([]string{"--user", user}, words...)...))
-	cfg := redislock.Config{Quarantine: time.Second, RequestTimeout: answered}
-	settled(t, open(t, s, cfg))
+	s, cfg := quick(t, append([]string{"--user", user}, words...)...)
 	url := "redis://" + user + ":choose-one@" + s.Addr()
 	as := func() (*redislock.Backend, error) {
 		soon := cfg
@@ -51,18 +52,6 @@ func TestLeastRights(t *testing.T) {
 		}
 		return b, err
 	}
-	backendtest.Run(t, backendtest.Harness{
-		Holders: leasetest.Holders(1000),
-		Open: func(t backendtest.T) backend.Backend {
-			b, err := redislock.Open(t.Context(), url, cfg)
-			if err != nil {
-				t.Fatalf("open: %v", err)
-			}
-			return b
-		},
-		Restart:  func(backendtest.T) { s.Restart() },
-		SlowDisk: func(backendtest.T) func() { disk.Slow(testserver.SlowSync); return disk.Fast },
-	})
 	holder := open(t, s, cfg) // whom the users without a right must not disturb
 	held := acquire(t, holder, backend.AcquireRequest{Name: "held", Session: session(t, holder, time.Hour)})
 	b, err := as()

@@ -3,7 +3,6 @@ package redislock_test
 import (
 	"errors"
 	"fmt"
-	"math/rand/v2"
 	"slices"
 	"strings"
 	"testing"
@@ -16,32 +15,28 @@ import (
 	"github.com/holdfast-io/holdfast/internal/testkit/testserver"
 )
 
-// The whole suite without watchers, so that locks are thin: all, and some, where the others are inflated behind the
-// back of the client that took them.
+// The whole suite without watchers, so that locks are thin: all of one value, and some of another, where the others are
+// inflated behind the back of the client that took them.
 func TestConformanceThin(t *testing.T) {
+	leasetest.Slow(t)
 	t.Parallel()
-	for name, toss := range map[string]func() bool{
-		"all": func() bool { return false }, "some": func() bool { return rand.IntN(2) == 0 },
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			s := testserver.Redis(t)
-			cfg := redislock.Config{Quarantine: time.Second, RequestTimeout: leasetest.Patience / 2}
-			settled(t, open(t, s, cfg))
-			backendtest.Run(t, backendtest.Harness{
-				Open: func(t backendtest.T) backend.Backend {
-					b, err := redislock.Open(t.Context(), "redis://"+s.Addr(), cfg)
-					if err != nil {
-						t.Fatalf("open: %v", err)
-					}
-					b.InflateBetween(toss)
-					return leasetest.Unwatched{Backend: b}
-				},
-				Restart:    func(backendtest.T) { s.Restart() },
-				NoSlowDisk: "TestConformance has the same server on one",
-			})
-		})
-	}
+	s := testserver.Redis(t)
+	settled(t, open(t, s, briefly))
+	as := leasetest.Drawn(t,
+		func(b *redislock.Backend) backend.Backend { return leasetest.Unwatched{Backend: b} },
+		func(b *redislock.Backend) backend.Backend { b.InflateBetween(); return leasetest.Unwatched{Backend: b} },
+	)
+	backendtest.Run(t, backendtest.Harness{
+		Open: func(t backendtest.T) backend.Backend {
+			b, err := redislock.Open(t.Context(), "redis://"+s.Addr(), briefly)
+			if err != nil {
+				t.Fatalf("open: %v", err)
+			}
+			return as(b)
+		},
+		Restart:    func(backendtest.T) { s.Restart() },
+		NoSlowDisk: "TestConformance has the same server on one",
+	})
 }
 
 // isThin fails unless the server has the lock in the thin form, or in another one.

@@ -55,15 +55,28 @@ func (c cluster) url(params string) string {
 	return fmt.Sprintf("redlock://%s?%s", strings.Join(addrs, ","), params)
 }
 
+// The whole suite, as the user that the page gives to paste.
 func TestConformance(t *testing.T) {
 	t.Parallel()
-	conformance(t)
+	user, words := leastRights(t)
+	c, disk := start(t, append([]string{"--user", user}, words...)...), testserver.NewSlowDisk(t)
+	for _, s := range c {
+		testserver.UseDisk(s, disk)
+	}
+	h := c.harness(c.urlOf(user))
+	h.SlowDisk = func(backendtest.T) func() { disk.Slow(testserver.SlowSync); return disk.Fast }
+	backendtest.Run(t, h)
 }
 
-// The same with nodes that take no functions: the program is a script then.
+// What the way to the program changes, with nodes that take no functions.
 func TestConformanceOfTheScript(t *testing.T) {
+	leasetest.Slow(t)
 	t.Parallel()
-	conformance(t, scriptsOnly()...)
+	c := start(t, scriptsOnly()...)
+	h := c.harness(c.url("timeout=30s"))
+	h.Only = leasetest.Transport()
+	h.NoSlowDisk = "TestConformance has the same nodes on one"
+	backendtest.Run(t, h)
 }
 
 // scriptsOnly returns arguments of a node that takes no functions.
@@ -71,16 +84,11 @@ func scriptsOnly() []string {
 	return []string{"--user", "default", "on", "nopass", "~*", "&*", "+@all", "-fcall", "-function"}
 }
 
-func conformance(t *testing.T, args ...string) {
-	t.Helper()
-	c, disk := start(t, args...), testserver.NewSlowDisk(t)
-	for _, s := range c {
-		testserver.UseDisk(s, disk)
-	}
-	backendtest.Run(t, backendtest.Harness{
+func (c cluster) harness(url string) backendtest.Harness {
+	return backendtest.Harness{
 		Holders: leasetest.Holders(200), // each vote of five names all holders
 		Open: func(t backendtest.T) backend.Backend {
-			b, err := redlock.Open(t.Context(), c.url("timeout=30s"), redlock.Config{})
+			b, err := redlock.Open(t.Context(), url, redlock.Config{})
 			if err != nil {
 				t.Fatalf("open: %v", err)
 			}
@@ -95,6 +103,5 @@ func conformance(t *testing.T, args ...string) {
 				s.Start()
 			}
 		},
-		SlowDisk: func(backendtest.T) func() { disk.Slow(testserver.SlowSync); return disk.Fast },
-	})
+	}
 }

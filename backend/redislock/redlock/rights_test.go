@@ -7,19 +7,27 @@ import (
 	"testing"
 
 	"github.com/holdfast-io/holdfast/backend"
-	"github.com/holdfast-io/holdfast/backend/backendtest"
 	"github.com/holdfast-io/holdfast/backend/redislock/redlock"
 	"github.com/holdfast-io/holdfast/internal/testkit/leasetest"
-	"github.com/holdfast-io/holdfast/internal/testkit/testserver"
 )
 
-// The ACL that the page gives to paste is enough for the whole suite, and has what the program and the
-// transport send and nothing else. Without one of its words doctor and the first request that needs it
-// name it.
+// leastRights returns the user that the page gives to paste, and the words of its ACL.
+func leastRights(t *testing.T) (user string, words []string) {
+	t.Helper()
+	line := strings.Fields(leasetest.Rights(t, "redlock.md")[0])
+	return line[2], line[3:]
+}
+
+// urlOf is the URL of the nodes for the user of leastRights.
+func (c cluster) urlOf(user string) string {
+	return strings.Replace(c.url("timeout=30s"), "://", "://"+user+":choose-one@", 1)
+}
+
+// The ACL that the page gives to paste has what the program and the transport send and nothing else.
+// Without one of its words doctor and the first request that needs it name it.
 func TestLeastRights(t *testing.T) {
 	t.Parallel()
-	line := strings.Fields(leasetest.Rights(t, "redlock.md")[0])
-	user, words := line[2], line[3:]
+	user, words := leastRights(t)
 	commands, err := redlock.Rights()
 	if err != nil {
 		t.Fatal(err)
@@ -33,11 +41,8 @@ func TestLeastRights(t *testing.T) {
 	if slices.Sort(given); !slices.Equal(given, commands) {
 		t.Errorf("the page gives %q, and used are %q", given, commands)
 	}
-	c, disk := start(t, append([]string{"--user", user}, words...)...), testserver.NewSlowDisk(t)
-	for _, s := range c {
-		testserver.UseDisk(s, disk)
-	}
-	url := strings.Replace(c.url("timeout=30s"), "://", "://"+user+":choose-one@", 1)
+	c := start(t, append([]string{"--user", user}, words...)...)
+	url := c.urlOf(user)
 	as := func() (*redlock.Backend, error) {
 		b, err := redlock.Open(t.Context(), url, redlock.Config{})
 		if err == nil {
@@ -45,25 +50,6 @@ func TestLeastRights(t *testing.T) {
 		}
 		return b, err
 	}
-	backendtest.Run(t, backendtest.Harness{
-		Holders: leasetest.Holders(200), // each vote of five names all holders
-		Open: func(t backendtest.T) backend.Backend {
-			b, err := redlock.Open(t.Context(), url, redlock.Config{})
-			if err != nil {
-				t.Fatalf("open: %v", err)
-			}
-			return b
-		},
-		Restart: func(backendtest.T) {
-			for _, s := range c {
-				s.Kill()
-			}
-			for _, s := range c {
-				s.Start()
-			}
-		},
-		SlowDisk: func(backendtest.T) func() { disk.Slow(testserver.SlowSync); return disk.Fast },
-	})
 	b, err := as()
 	if err != nil {
 		t.Fatal(err)
