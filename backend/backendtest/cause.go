@@ -46,11 +46,12 @@ func causeIsNoAnswer(e *env) {
 	}
 	for _, cause := range causes() {
 		e.waitCutShort(cause)
+		b := e.open() // whose connections have been cut short before
 		for _, d := range endings() {
-			e.acquireCutShort(d, cause)
-			e.releaseCutShort(d, cause)
+			e.acquireCutShort(b, d, cause)
+			e.releaseCutShort(b, d, cause)
 			if e.caps.Sessions {
-				e.sessionCutShort(d, cause)
+				e.sessionCutShort(b, d, cause)
 			}
 		}
 	}
@@ -73,8 +74,8 @@ func (e *env) waitCutShort(cause error) {
 	e.free(name)
 }
 
-func (e *env) acquireCutShort(d time.Duration, cause error) {
-	a := e.client()
+func (e *env) acquireCutShort(b backend.Backend, d time.Duration, cause error) {
+	a := e.on(b, e.long())
 	r := a.ask(e.name())
 	a.tidy(r)
 	e.endingIn(d, cause, func(ctx context.Context) { _, _ = a.b.Acquire(ctx, r) })
@@ -85,8 +86,8 @@ func (e *env) acquireCutShort(d time.Duration, cause error) {
 	}
 }
 
-func (e *env) releaseCutShort(d time.Duration, cause error) {
-	a := e.client()
+func (e *env) releaseCutShort(b backend.Backend, d time.Duration, cause error) {
+	a := e.on(b, e.long())
 	for _, abandon := range []bool{false, true} {
 		l := a.take(a.ask(e.name()))
 		req := giveBack(l.AcquireRequest)
@@ -116,8 +117,8 @@ func (e *env) renewalsCutShort(cause error) {
 }
 
 // sessionCutShort confirms and ends a session. Only the end may end it.
-func (e *env) sessionCutShort(d time.Duration, cause error) {
-	a := e.client()
+func (e *env) sessionCutShort(b backend.Backend, d time.Duration, cause error) {
+	a := e.on(b, e.long())
 	l := a.take(a.ask(e.name()))
 	e.endingIn(d, cause, func(ctx context.Context) {
 		_ = a.b.OpenSession(ctx, backend.SessionRequest{ID: a.sess, TTL: a.ttl, Lost: a.lost})
