@@ -287,6 +287,7 @@ func TestLongQueue(t *testing.T) {
 
 // C8: a waiter that dies in a long queue delays the others no longer than its TTL.
 func TestDeadInLongQueue(t *testing.T) {
+	leasetest.Slow(t)
 	t.Parallel()
 	s := testserver.MariaDB(t)
 	proxy := chaos.Start(t, s.Addr())

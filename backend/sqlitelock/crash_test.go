@@ -299,6 +299,7 @@ func (d *disk) lose(t *testing.T) string {
 // TestPowerFailure loses the power after an answer was given: timed leases that were granted are
 // there, and no token is issued twice, although grants under sessions do not wait for the disk.
 func TestPowerFailure(t *testing.T) {
+	leasetest.Slow(t)
 	t.Parallel()
 	d := &disk{path: filepath.Join(t.TempDir(), "locks.db")}
 	start := machine{boot: "first", since: time.Hour, wall: time.Unix(1, 0), standStill: true} // tokens count up one by one

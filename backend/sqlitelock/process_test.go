@@ -25,6 +25,7 @@ const slack = 20 * time.Second
 // TestProcessesCountExactly has many processes change one file under one lock. None may get the
 // error that the lock file is busy, and no change may be lost.
 func TestProcessesCountExactly(t *testing.T) {
+	leasetest.Slow(t)
 	t.Parallel()
 	j := count(t, 24, 20, false)
 	leftOver(t, j.Path)
@@ -33,6 +34,7 @@ func TestProcessesCountExactly(t *testing.T) {
 // TestProcessesCountExactlyWithoutTurns is the same where every process deletes the turnstile:
 // turns are for order, and SQLite's own lock is what excludes.
 func TestProcessesCountExactlyWithoutTurns(t *testing.T) {
+	leasetest.Slow(t)
 	t.Parallel()
 	count(t, 16, 20, true)
 }
@@ -83,6 +85,7 @@ func leftOver(t *testing.T, path string) {
 // TestKilledHolder kills a process that holds the lock: the next one gets it when the session's
 // time has passed, and not before.
 func TestKilledHolder(t *testing.T) {
+	leasetest.Slow(t)
 	t.Parallel()
 	path := filepath.Join(t.TempDir(), "locks.db")
 	const ttl = 2 * suiteTTL
@@ -123,6 +126,7 @@ func unixNano(t *testing.T, text string) time.Time {
 // TestStoppedHolder stops a holder for longer than its session lives. When it continues it has
 // lost the lock and everything under the session.
 func TestStoppedHolder(t *testing.T) {
+	leasetest.Slow(t)
 	t.Parallel()
 	path := filepath.Join(t.TempDir(), "locks.db")
 	const ttl = 2 * suiteTTL
@@ -164,6 +168,7 @@ func TestStoppedHolder(t *testing.T) {
 // and starts others. No two processes may ever hold the lock at the same time, and the file has
 // to stay sound.
 func TestKilledAnywhere(t *testing.T) {
+	leasetest.Slow(t)
 	t.Parallel()
 	const processes, kills = 6, 24
 	dir := t.TempDir()
