@@ -45,60 +45,52 @@ func await(t *testing.T, within time.Duration, what string, cond func() bool) {
 
 // 50 processes on one lock, each reading, adding one and writing without any other lock;
 // readers among them never see a partial write.
-func TestFiftyProcesses(t *testing.T) { //nolint:tparallel // one crowd at a time
+func TestFiftyProcesses(t *testing.T) {
 	leasetest.Slow(t)
 	t.Parallel()
-	for name, start := range backends() { //nolint:paralleltest // as above
-		t.Run(name, func(t *testing.T) {
-			url := start(t)
-			dir := t.TempDir()
-			one, two := filepath.Join(dir, "one"), filepath.Join(dir, "two")
-			for _, f := range []string{one, two} {
-				if err := os.WriteFile(f, []byte("0\n"), 0o600); err != nil {
-					t.Fatal(err)
-				}
-			}
-			const writers, readers = 50, 10
-			var wg sync.WaitGroup
-			for i := range writers + readers {
-				args := []string{"run", "counter", "--", "sh", "-c", `n=$(cat "$1"); echo $((n+1)) >"$1"; echo $((n+1)) >"$2"`, "sh", one, two}
-				if i%6 == 5 {
-					args = []string{"run", "--shared", "counter", "--", "sh", "-c", `test "$(cat "$1")" = "$(cat "$2")"`, "sh", one, two}
-				}
-				wg.Go(func() {
-					if got := run(t, command(t, url, args...)); got.status != 0 {
-						t.Errorf("%+v", got)
-					}
-				})
-			}
-			wg.Wait()
-			if read(t, one) != strconv.Itoa(writers) || read(t, two) != strconv.Itoa(writers) {
-				t.Errorf("counted %s and %s, want %d", read(t, one), read(t, two), writers)
+	url := sqliteURL(t)
+	dir := t.TempDir()
+	one, two := filepath.Join(dir, "one"), filepath.Join(dir, "two")
+	for _, f := range []string{one, two} {
+		if err := os.WriteFile(f, []byte("0\n"), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	const writers, readers = 50, 10
+	var wg sync.WaitGroup
+	for i := range writers + readers {
+		args := []string{"run", "counter", "--", "sh", "-c", `n=$(cat "$1"); echo $((n+1)) >"$1"; echo $((n+1)) >"$2"`, "sh", one, two}
+		if i%6 == 5 {
+			args = []string{"run", "--shared", "counter", "--", "sh", "-c", `test "$(cat "$1")" = "$(cat "$2")"`, "sh", one, two}
+		}
+		wg.Go(func() {
+			if got := run(t, command(t, url, args...)); got.status != 0 {
+				t.Errorf("%+v", got)
 			}
 		})
+	}
+	wg.Wait()
+	if read(t, one) != strconv.Itoa(writers) || read(t, two) != strconv.Itoa(writers) {
+		t.Errorf("counted %s and %s, want %d", read(t, one), read(t, two), writers)
 	}
 }
 
 // --limit 3 never sees 4.
-func TestLimit(t *testing.T) { //nolint:tparallel // one crowd at a time
+func TestLimit(t *testing.T) {
 	leasetest.Slow(t)
 	t.Parallel()
-	for name, start := range backends() { //nolint:paralleltest // as above
-		t.Run(name, func(t *testing.T) {
-			url := start(t)
-			dir := t.TempDir()
-			script := `touch "$1/$$"; n=$(ls "$1" | wc -l); sleep 0.05; rm "$1/$$"; test "$n" -le 3`
-			var wg sync.WaitGroup
-			for range 15 {
-				wg.Go(func() {
-					if got := run(t, command(t, url, "run", "--limit", "3", "sem", "--", "sh", "-c", script, "sh", dir)); got.status != 0 {
-						t.Errorf("%+v", got)
-					}
-				})
+	url := sqliteURL(t)
+	dir := t.TempDir()
+	script := `touch "$1/$$"; n=$(ls "$1" | wc -l); sleep 0.05; rm "$1/$$"; test "$n" -le 3`
+	var wg sync.WaitGroup
+	for range 15 {
+		wg.Go(func() {
+			if got := run(t, command(t, url, "run", "--limit", "3", "sem", "--", "sh", "-c", script, "sh", dir)); got.status != 0 {
+				t.Errorf("%+v", got)
 			}
-			wg.Wait()
 		})
 	}
+	wg.Wait()
 }
 
 // --shared admits any number of readers, and with --limit 1 only one.
