@@ -43,7 +43,7 @@ func TestMain(m *testing.M) {
 	}
 	heed()
 	flag.Parse()
-	_ = flag.Set("test.parallel", "8") // most tests wait: for a lease to end, or for a store that does not answer
+	_ = flag.Set("test.parallel", "4") // most tests wait: for a lease to end, or for a store that does not answer
 	status := m.Run()
 	_ = os.RemoveAll(dir)
 	os.Exit(status)
