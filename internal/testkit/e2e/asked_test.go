@@ -13,35 +13,33 @@ import (
 // B10: a lease counts from before the request was sent. However late the answer comes, the
 // count on this side began no later than the one on the server.
 func TestLeaseCountsFromTheQuestion(t *testing.T) {
+	leasetest.Slow(t)
 	t.Parallel()
 	const late = 400 * time.Millisecond
-	for name, start := range networks() {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			addr, open := start(t)
-			proxy := chaos.Start(t, addr)
-			b := open(t, proxy.Addr())
-			t.Cleanup(func() { _ = b.Close() })
-			caps := b.Capabilities()
-			req := backend.AcquireRequest{Name: "n", Lease: backend.NewLeaseID(), Timed: caps.Timed}
-			if caps.Timed {
-				req.TTL = leasetest.Patience
-			} else {
-				req.Session = leasetest.Session(t, b, leasetest.Patience, nil)
-			}
-			// The connection is established when the delay begins.
-			_, err := leasetest.Insist(t, func(ctx context.Context) (backend.LockInfo, error) { return b.Inspect(ctx, "n") })
-			if err != nil {
-				t.Fatal(err)
-			}
-			proxy.Delay(chaos.Replies, late, 0)
-			g, err := leasetest.Insist(t, func(ctx context.Context) (backend.Grant, error) { return b.Acquire(ctx, req) })
-			if err != nil {
-				t.Fatal(err)
-			}
-			if age := time.Since(g.Asked); age < late {
-				t.Errorf("the lease counts from %s ago, and the answer took %s", age, late)
-			}
-		})
-	}
+	sideBySide(t, networks(), func(t *testing.T, _ string, start throughProxy) { //nolint:thelper // it is the test
+		addr, open := start(t)
+		proxy := chaos.Start(t, addr)
+		b := open(t, proxy.Addr())
+		t.Cleanup(func() { _ = b.Close() })
+		caps := b.Capabilities()
+		req := backend.AcquireRequest{Name: t.Name(), Lease: backend.NewLeaseID(), Timed: caps.Timed}
+		if caps.Timed {
+			req.TTL = leasetest.Patience
+		} else {
+			req.Session = leasetest.Session(t, b, leasetest.Patience, nil)
+		}
+		// The connection is established when the delay begins.
+		_, err := leasetest.Insist(t, func(ctx context.Context) (backend.LockInfo, error) { return b.Inspect(ctx, t.Name()) })
+		if err != nil {
+			t.Fatal(err)
+		}
+		proxy.Delay(chaos.Replies, late, 0)
+		g, err := leasetest.Insist(t, func(ctx context.Context) (backend.Grant, error) { return b.Acquire(ctx, req) })
+		if err != nil {
+			t.Fatal(err)
+		}
+		if age := time.Since(g.Asked); age < late {
+			t.Errorf("the lease counts from %s ago, and the answer took %s", age, late)
+		}
+	})
 }

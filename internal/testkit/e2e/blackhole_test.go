@@ -25,10 +25,13 @@ import (
 	"github.com/holdfast-io/holdfast/server"
 )
 
+// throughProxy starts a server behind a network; see networks.
+type throughProxy func(t *testing.T) (addr string, open func(t *testing.T, proxy string) backend.Backend)
+
 // networks returns the backends that have a network in front of them. Each function returns the
-// address of a real server, and a function for a backend value that reaches it through proxy.
-func networks() map[string]func(t *testing.T) (string, func(t *testing.T, proxy string) backend.Backend) {
-	return map[string]func(t *testing.T) (string, func(t *testing.T, proxy string) backend.Backend){
+// address of the real server that all tests share, and a function for a backend value that reaches it through proxy.
+func networks() map[string]throughProxy {
+	return map[string]throughProxy{
 		"redis":      overRedis,
 		"etcd":       overEtcd,
 		"holdfast":   overHTTP,
@@ -42,7 +45,7 @@ func networks() map[string]func(t *testing.T) (string, func(t *testing.T, proxy 
 
 func overKubernetes(t *testing.T) (string, func(t *testing.T, proxy string) backend.Backend) {
 	t.Helper()
-	s := testserver.Kubernetes(t)
+	s := sharedKubernetes()
 	return s.Addr(), func(t *testing.T, proxy string) backend.Backend {
 		t.Helper()
 		b, err := k8slock.Open(t.Context(), "kubernetes://default?kubeconfig="+s.Kubeconfig(proxy), k8slock.Config{})
@@ -55,7 +58,7 @@ func overKubernetes(t *testing.T) (string, func(t *testing.T, proxy string) back
 
 func overConsul(t *testing.T) (string, func(t *testing.T, proxy string) backend.Backend) {
 	t.Helper()
-	s := testserver.StartConsul(t, 1)[0]
+	s := sharedConsul()
 	return s.Addr(), func(t *testing.T, proxy string) backend.Backend {
 		t.Helper()
 		b, err := consullock.Open(t.Context(), "consul://"+proxy+"?min_ttl="+testserver.ConsulMinTTL.String(), consullock.Config{})
@@ -68,7 +71,7 @@ func overConsul(t *testing.T) (string, func(t *testing.T, proxy string) backend.
 
 func overZooKeeper(t *testing.T) (string, func(t *testing.T, proxy string) backend.Backend) {
 	t.Helper()
-	s := testserver.StartZooKeeper(t, 1)[0]
+	s := sharedZooKeeper()
 	return s.Addr(), func(t *testing.T, proxy string) backend.Backend {
 		t.Helper()
 		b, err := zklock.New(zklock.Config{Servers: []string{proxy}, Tick: testserver.ZooKeeperTick, MaxSession: testserver.ZooKeeperMaxSession})
@@ -81,7 +84,7 @@ func overZooKeeper(t *testing.T) (string, func(t *testing.T, proxy string) backe
 
 func overPostgres(t *testing.T) (string, func(t *testing.T, proxy string) backend.Backend) {
 	t.Helper()
-	s := testserver.Postgres(t)
+	s := sharedPostgres()
 	return s.Addr(), func(t *testing.T, proxy string) backend.Backend {
 		t.Helper()
 		b, err := pglock.Open(t.Context(), s.URLOf("postgres", proxy), pglock.Config{})
@@ -94,7 +97,7 @@ func overPostgres(t *testing.T) (string, func(t *testing.T, proxy string) backen
 
 func overMySQL(t *testing.T) (string, func(t *testing.T, proxy string) backend.Backend) {
 	t.Helper()
-	s := testserver.MariaDB(t)
+	s := sharedMariaDB()
 	return s.Addr(), func(t *testing.T, proxy string) backend.Backend {
 		t.Helper()
 		b, err := mysqllock.Open(t.Context(), s.URLOf("root", proxy), mysqllock.Config{})
@@ -107,7 +110,7 @@ func overMySQL(t *testing.T) (string, func(t *testing.T, proxy string) backend.B
 
 func overRedis(t *testing.T) (string, func(t *testing.T, proxy string) backend.Backend) {
 	t.Helper()
-	s := testserver.Redis(t)
+	s := sharedRedis()
 	return s.Addr(), func(t *testing.T, proxy string) backend.Backend {
 		t.Helper()
 		b, err := redislock.Open(t.Context(), "redis://"+proxy+"?quarantine=off", redislock.Config{})
@@ -120,7 +123,7 @@ func overRedis(t *testing.T) (string, func(t *testing.T, proxy string) backend.B
 
 func overEtcd(t *testing.T) (string, func(t *testing.T, proxy string) backend.Backend) {
 	t.Helper()
-	s := testserver.StartEtcd(t, testserver.EtcdOptions{NoFsync: true})[0]
+	s := sharedEtcd()
 	return s.Addr(), func(t *testing.T, proxy string) backend.Backend {
 		t.Helper()
 		b, err := etcdlock.Open(t.Context(), "etcd://"+proxy, etcdlock.Config{})
@@ -171,6 +174,7 @@ func overHTTPOn(t *testing.T, store backend.Backend) (string, func(t *testing.T,
 // ms, and before the server grants the lock to another client. The lateness of this process's
 // timers at that time is the machine's.
 func TestBlackHole(t *testing.T) {
+	leasetest.Slow(t)
 	t.Parallel()
 	cutOff(t, (*chaos.Proxy).BlackHole)
 }
@@ -178,6 +182,7 @@ func TestBlackHole(t *testing.T) {
 // F4: the same where only the replies are dropped: the holder's requests are executed, its
 // renewals too, and it receives no answer.
 func TestRepliesCut(t *testing.T) {
+	leasetest.Slow(t)
 	t.Parallel()
 	cutOff(t, func(p *chaos.Proxy) { p.Cut(chaos.Replies) })
 }
@@ -185,60 +190,57 @@ func TestRepliesCut(t *testing.T) {
 func cutOff(t *testing.T, cutNetwork func(*chaos.Proxy)) {
 	t.Helper()
 	const ttl = 15 * time.Second
-	for name, start := range networks() {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			addr, open := start(t)
-			proxy := chaos.Start(t, addr)
-			cut := open(t, proxy.Addr())
-			direct := open(t, addr)
-			t.Cleanup(func() { _, _ = cut.Close(), direct.Close() })
-			holder := client(t, cut, holdfast.Config{TTL: ttl, Timeout: ttl / 4, Owner: "holder"})
-			next := client(t, direct, holdfast.Config{TTL: ttl, Owner: "next"})
-			placeIsGone(t, proxy, holder, next)
+	sideBySide(t, networks(), func(t *testing.T, _ string, start throughProxy) { //nolint:thelper // it is the test
+		addr, open := start(t)
+		proxy := chaos.Start(t, addr)
+		cut := open(t, proxy.Addr())
+		direct := open(t, addr)
+		t.Cleanup(func() { _, _ = cut.Close(), direct.Close() })
+		holder := client(t, cut, holdfast.Config{TTL: ttl, Timeout: ttl / 4, Owner: "holder"})
+		next := client(t, direct, holdfast.Config{TTL: ttl, Owner: "next"})
+		placeIsGone(t, proxy, holder, next)
 
-			lock, err := holder.Acquire(t.Context(), "n")
+		lock, err := holder.Acquire(t.Context(), t.Name())
+		if err != nil {
+			t.Fatal(err)
+		}
+		granted := make(chan time.Time, 1)
+		var others sync.WaitGroup
+		defer others.Wait()
+		others.Go(func() {
+			got, err := next.Acquire(t.Context(), t.Name())
+			if err == nil {
+				granted <- time.Now()
+				err = got.Release(t.Context())
+			}
 			if err != nil {
-				t.Fatal(err)
-			}
-			granted := make(chan time.Time, 1)
-			var others sync.WaitGroup
-			defer others.Wait()
-			others.Go(func() {
-				got, err := next.Acquire(t.Context(), "n")
-				if err == nil {
-					granted <- time.Now()
-					err = got.Release(t.Context())
-				}
-				if err != nil {
-					t.Error(err)
-				}
-			})
-			// At least one renewal has moved the deadline before the cut.
-			renewed(t, lock)
-			cutNetwork(proxy)
-			deadline := lock.Deadline()
-			lag := lateness(t)
-			<-lock.Context().Done()
-			ended := time.Now()
-			inTime(t, lock, ended, lag)
-			if ended.Before(deadline.Add(-time.Millisecond)) {
-				t.Errorf("the context ended %s before the deadline", deadline.Sub(ended))
-			}
-			var lost *holdfast.LostError
-			if !errors.As(context.Cause(lock.Context()), &lost) || lost.Cause != holdfast.CauseDeadline {
-				t.Errorf("cause: %v", context.Cause(lock.Context()))
-			}
-			select {
-			case at := <-granted:
-				if knew := knewBy(lock, ended); at.Before(knew) {
-					t.Errorf("granted to the next %s before the first one knew", knew.Sub(at))
-				}
-			case <-time.After(2 * time.Minute):
-				t.Error("never granted to the next")
+				t.Error(err)
 			}
 		})
-	}
+		// At least one renewal has moved the deadline before the cut.
+		renewed(t, lock)
+		cutNetwork(proxy)
+		deadline := lock.Deadline()
+		lag := lateness(t)
+		<-lock.Context().Done()
+		ended := time.Now()
+		inTime(t, lock, ended, lag)
+		if ended.Before(deadline.Add(-time.Millisecond)) {
+			t.Errorf("the context ended %s before the deadline", deadline.Sub(ended))
+		}
+		var lost *holdfast.LostError
+		if !errors.As(context.Cause(lock.Context()), &lost) || lost.Cause != holdfast.CauseDeadline {
+			t.Errorf("cause: %v", context.Cause(lock.Context()))
+		}
+		select {
+		case at := <-granted:
+			if knew := knewBy(lock, ended); at.Before(knew) {
+				t.Errorf("granted to the next %s before the first one knew", knew.Sub(at))
+			}
+		case <-time.After(2 * time.Minute):
+			t.Error("never granted to the next")
+		}
+	})
 }
 
 // placeIsGone checks C7 for the client: when a call returns because its context has ended, its place in the queue
@@ -250,18 +252,18 @@ func placeIsGone(t *testing.T, proxy *chaos.Proxy, far, near *holdfast.Client) {
 	defer proxy.Delay(chaos.Requests, 0, 0)
 	var err error
 	for range 5 {
-		held, failed := near.Acquire(t.Context(), "place")
+		held, failed := near.Acquire(t.Context(), t.Name()+"/place")
 		if failed != nil {
 			t.Fatal(failed)
 		}
 		ctx, cancel := context.WithCancel(t.Context())
 		done := make(chan error, 1)
 		go func() {
-			_, err := far.Acquire(ctx, "place")
+			_, err := far.Acquire(ctx, t.Name()+"/place")
 			done <- err
 		}()
 		leasetest.Eventually(t, "one waits", func() bool {
-			info, err := near.Inspect(t.Context(), "place")
+			info, err := near.Inspect(t.Context(), t.Name()+"/place")
 			return err == nil && len(info.Waiters) == 1
 		})
 		cancel()
@@ -271,7 +273,7 @@ func placeIsGone(t *testing.T, proxy *chaos.Proxy, far, near *holdfast.Client) {
 		if err := held.Release(t.Context()); err != nil {
 			t.Fatal(err)
 		}
-		if held, err = near.TryAcquire(t.Context(), "place"); err == nil {
+		if held, err = near.TryAcquire(t.Context(), t.Name()+"/place"); err == nil {
 			if err := held.Release(t.Context()); err != nil {
 				t.Error(err)
 			}

@@ -12,15 +12,15 @@ import (
 	"github.com/holdfast-io/holdfast/backend/etcdlock"
 	"github.com/holdfast-io/holdfast/backend/remotelock"
 	"github.com/holdfast-io/holdfast/internal/testkit/leasetest"
-	"github.com/holdfast-io/holdfast/internal/testkit/testserver"
 	"github.com/holdfast-io/holdfast/server"
 )
 
 // The holder of a lease that was broken through one server learns the reason from another one on the same etcd, though
 // nobody watches there. A lease that was released, or never was, is lost without a reason.
 func TestBrokenThroughAnotherServer(t *testing.T) {
+	leasetest.Slow(t)
 	t.Parallel()
-	at := testserver.StartEtcd(t, testserver.EtcdOptions{NoFsync: true})[0].Addr()
+	at := sharedEtcd().Addr()
 	client := func() backend.Backend {
 		b, err := leasetest.Insist(t, func(ctx context.Context) (*etcdlock.Backend, error) {
 			return etcdlock.Open(ctx, "etcd://"+at, etcdlock.Config{})

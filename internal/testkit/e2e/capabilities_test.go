@@ -50,7 +50,7 @@ func capabilities(t *testing.T) []backend.Capabilities {
 		addr, connect := networks()[name](t)
 		all = append(all, connect(t, addr))
 	}
-	nodes := testserver.RedisAddrs(testserver.RedisNodes(t, redlock.MinNodes))
+	nodes := testserver.RedisAddrs(sharedRedlock())
 	masters, err := redlock.Open(t.Context(), "redlock://"+nodes, redlock.Config{})
 	if err != nil {
 		t.Fatal(err)

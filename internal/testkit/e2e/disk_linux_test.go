@@ -12,6 +12,7 @@ import (
 
 	"github.com/holdfast-io/holdfast"
 	"github.com/holdfast-io/holdfast/backend"
+	"github.com/holdfast-io/holdfast/internal/testkit/leasetest"
 	"github.com/holdfast-io/holdfast/internal/testkit/testserver"
 	"github.com/holdfast-io/holdfast/open"
 )
@@ -79,71 +80,67 @@ func onDisk() map[string]func(t *testing.T) storing {
 // granted the lock before that. When there is room again, and a store that ended has been
 // started, everything works again, with greater tokens.
 func TestDiskFull(t *testing.T) {
+	leasetest.Slow(t)
 	t.Parallel()
 	const ttl, room = 8 * time.Second, 4 << 20
-	gate := make(chan struct{}, 1)
-	for name, start := range onDisk() {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			gate <- struct{}{}
-			defer func() { <-gate }()
-			s := start(t)
-			s.process().Kill()
-			disk := testserver.SmallDisk(t, filepath.Join(s.process().Dir(), "data"), room)
-			s.start()
-			connect := func(owner string) *holdfast.Client {
-				b, err := open.URL(t.Context(), s.url, open.Options{})
-				return client(t, opened(t, b, err), holdfast.Config{TTL: ttl, Timeout: ttl, Owner: owner})
-			}
-			a, b, c := connect("a"), connect("b"), connect("c")
-			lock, err := a.Acquire(t.Context(), "held")
-			if err != nil {
-				t.Fatal(err)
-			}
-			got := waitFor(t, b, "held")
-			renewed(t, lock)
-			lag, ends := lateness(t), make(chan time.Time, 1)
-			defer lag()
-			go func() {
-				<-lock.Context().Done()
-				ends <- time.Now()
-			}()
-			t.Logf("refused: %v", takeAllRoom(t, disk, c, 2*ttl))
-			var ended time.Time
-			select {
-			case <-lock.Renewed():
-				t.Log("the holder keeps its lock")
-			case ended = <-ends:
-				t.Log("the holder loses its lock")
+	sideBySide(t, onDisk(), func(t *testing.T, _ string, start func(t *testing.T) storing) { //nolint:thelper // it is the test
+		var s storing
+		inTurn(func() { s = start(t) })
+		s.process().Kill()
+		disk := testserver.SmallDisk(t, filepath.Join(s.process().Dir(), "data"), room)
+		s.start()
+		connect := func(owner string) *holdfast.Client {
+			b, err := open.URL(t.Context(), s.url, open.Options{})
+			return client(t, opened(t, b, err), holdfast.Config{TTL: ttl, Timeout: ttl, Owner: owner})
+		}
+		a, b, c := connect("a"), connect("b"), connect("c")
+		lock, err := a.Acquire(t.Context(), "held")
+		if err != nil {
+			t.Fatal(err)
+		}
+		got := waitFor(t, b, "held")
+		renewed(t, lock)
+		lag, ends := lateness(t), make(chan time.Time, 1)
+		defer lag()
+		go func() {
+			<-lock.Context().Done()
+			ends <- time.Now()
+		}()
+		t.Logf("refused: %v", takeAllRoom(t, disk, c, 2*ttl))
+		var ended time.Time
+		select {
+		case <-lock.Renewed():
+			t.Log("the holder keeps its lock")
+		case ended = <-ends:
+			t.Log("the holder loses its lock")
+			inTime(t, lock, ended, lag)
+		case <-time.After(2 * time.Minute):
+			t.Fatal("the holder neither renews nor is told")
+		}
+		disk.Free()
+		worksAgain(t, s, connect("d"))
+		if ended.IsZero() {
+			// It may have been lost since, and then its context has ended already.
+			ended = time.Now()
+			switch err := lock.Release(t.Context()); {
+			case errors.Is(err, holdfast.ErrLost):
+				ended = <-ends
 				inTime(t, lock, ended, lag)
-			case <-time.After(2 * time.Minute):
-				t.Fatal("the holder neither renews nor is told")
+			case err != nil:
+				t.Errorf("release: %v", err)
 			}
-			disk.Free()
-			worksAgain(t, s, connect("d"))
-			if ended.IsZero() {
-				// It may have been lost since, and then its context has ended already.
-				ended = time.Now()
-				switch err := lock.Release(t.Context()); {
-				case errors.Is(err, holdfast.ErrLost):
-					ended = <-ends
-					inTime(t, lock, ended, lag)
-				case err != nil:
-					t.Errorf("release: %v", err)
-				}
-			}
-			r := <-got
-			if r.err != nil {
-				t.Fatal(r.err)
-			}
-			if knew := knewBy(lock, ended); r.at.Before(knew) || r.lock.Token() <= lock.Token() {
-				t.Errorf("granted at %s with token %d; the holder had %d until %s", r.at, r.lock.Token(), lock.Token(), knew)
-			}
-			if err := r.lock.Release(t.Context()); err != nil {
-				t.Error(err)
-			}
-		})
-	}
+		}
+		r := <-got
+		if r.err != nil {
+			t.Fatal(r.err)
+		}
+		if knew := knewBy(lock, ended); r.at.Before(knew) || r.lock.Token() <= lock.Token() {
+			t.Errorf("granted at %s with token %d; the holder had %d until %s", r.at, r.lock.Token(), lock.Token(), knew)
+		}
+		if err := r.lock.Release(t.Context()); err != nil {
+			t.Error(err)
+		}
+	})
 }
 
 // takeAllRoom takes lock after lock, with long notes, until that is refused, and returns the

@@ -14,6 +14,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/holdfast-io/holdfast/internal/testkit/leasetest"
 )
 
 const root = "../../.."
@@ -29,6 +31,7 @@ const root = "../../.."
 // imports that they need. Statements become a block in a function with the parameters ctx
 // (context.Context) and locks (*holdfast.Client) that returns an error.
 func TestDocs(t *testing.T) {
+	leasetest.Slow(t)
 	t.Parallel()
 	pages := []string{"README.md"}
 	err := fs.WalkDir(os.DirFS(root), "docs", func(name string, _ fs.DirEntry, err error) error {

@@ -22,7 +22,10 @@ import (
 )
 
 // candidateURL turns this program into a candidate in a process of its own; see candidateMain.
-const candidateURL = "HOLDFAST_TEST_CANDIDATE_URL"
+const (
+	candidateURL      = "HOLDFAST_TEST_CANDIDATE_URL"
+	candidateElection = "HOLDFAST_TEST_CANDIDATE_ELECTION"
+)
 
 // monotonicNow is a clock that all processes of the machine share.
 func monotonicNow() (int64, error) {
@@ -40,7 +43,7 @@ func monotonicNow() (int64, error) {
 //	lost TOKEN, resigned TOKEN
 //
 // The first line of its input makes the leader check its context without a pause.
-func candidateMain(url string, in io.Reader, out io.Writer) error {
+func candidateMain(url, election string, in io.Reader, out io.Writer) error {
 	ctx, stop := context.WithCancelCause(context.Background())
 	defer stop(nil)
 	b, err := open.URL(ctx, url, open.Options{})
@@ -115,7 +118,7 @@ func startCandidate(t *testing.T, url string) *candidateProcess {
 	t.Helper()
 	cmd := exec.CommandContext(context.WithoutCancel(t.Context()), os.Args[0])
 	// One thread: the goroutine that runs first when the process resumes runs alone.
-	cmd.Env = append(os.Environ(), candidateURL+"="+url, "GOMAXPROCS=1")
+	cmd.Env = append(os.Environ(), candidateURL+"="+url, candidateElection+"="+t.Name(), "GOMAXPROCS=1")
 	cmd.Stderr = os.Stderr
 	in, err := cmd.StdinPipe()
 	if err != nil {

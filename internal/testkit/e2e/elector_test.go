@@ -3,10 +3,7 @@ package e2e_test
 import (
 	"context"
 	"errors"
-	"net"
-	"path/filepath"
 	"slices"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"syscall"
@@ -14,16 +11,13 @@ import (
 	"time"
 
 	"github.com/holdfast-io/holdfast"
-	"github.com/holdfast-io/holdfast/backend/memlock"
 	"github.com/holdfast-io/holdfast/elector"
 	"github.com/holdfast-io/holdfast/fence"
-	"github.com/holdfast-io/holdfast/internal/testkit/testserver"
+	"github.com/holdfast-io/holdfast/internal/testkit/leasetest"
 	"github.com/holdfast-io/holdfast/open"
-	"github.com/holdfast-io/holdfast/server"
 )
 
 const (
-	election  = "scheduler"
 	pausedTTL = 16 * time.Second // a leader survives a store that stands still for some seconds
 	// electionTTL is so long that it never elapses in a test.
 	electionTTL = 4 * time.Minute
@@ -34,83 +28,6 @@ const (
 )
 
 var errShutdown = errors.New("the service is stopped")
-
-// electionStores are all backends that processes share, each on a real server, by URL.
-func electionStores() map[string]func(t *testing.T) string {
-	return map[string]func(t *testing.T) string{
-		"sqlite": func(t *testing.T) string {
-			t.Helper()
-			return "sqlite://" + filepath.Join(t.TempDir(), "locks.db")
-		},
-		"redis": func(t *testing.T) string {
-			t.Helper()
-			return "redis://" + testserver.Redis(t).Addr() + "?quarantine=off"
-		},
-		"redlock": func(t *testing.T) string {
-			t.Helper()
-			const nodes = 3
-			return "redlock://" + testserver.RedisAddrs(testserver.RedisNodes(t, nodes)) + "?quarantine=off&max_ttl=5m"
-		},
-		"etcd": func(t *testing.T) string {
-			t.Helper()
-			return "etcd://" + testserver.StartEtcd(t, testserver.EtcdOptions{})[0].Addr()
-		},
-		"zookeeper": func(t *testing.T) string {
-			t.Helper()
-			return "zookeeper://" + testserver.StartZooKeeper(t, 1)[0].Addr() + "?tick=" + testserver.ZooKeeperTick.String() + "&max_session=" + testserver.ZooKeeperMaxSession.String()
-		},
-		"consul": func(t *testing.T) string {
-			t.Helper()
-			return "consul://" + testserver.StartConsul(t, 1)[0].Addr() + "?min_ttl=" + testserver.ConsulMinTTL.String()
-		},
-		"postgres": func(t *testing.T) string {
-			t.Helper()
-			return testserver.Postgres(t).URL()
-		},
-		"postgres+advisory": func(t *testing.T) string {
-			t.Helper()
-			return "postgres+advisory" + strings.TrimPrefix(testserver.Postgres(t).URL(), "postgres")
-		},
-		"mysql": func(t *testing.T) string {
-			t.Helper()
-			return testserver.MariaDB(t).URL()
-		},
-		"mysql+getlock": func(t *testing.T) string {
-			t.Helper()
-			return "mysql+getlock" + strings.TrimPrefix(testserver.MariaDB(t).URL(), "mysql")
-		},
-		"kubernetes": func(t *testing.T) string {
-			t.Helper()
-			s := testserver.Kubernetes(t)
-			return "kubernetes://default?kubeconfig=" + s.Kubeconfig(s.Addr())
-		},
-		"holdfast": serveElection,
-	}
-}
-
-// serveElection is our server on a store in memory.
-func serveElection(t *testing.T) string {
-	t.Helper()
-	store := memlock.New()
-	srv, err := server.New(store, server.Config{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	ln, err := new(net.ListenConfig).Listen(t.Context(), "tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	ctx, stop := context.WithCancel(context.WithoutCancel(t.Context()))
-	served := make(chan error, 1)
-	go func() { served <- srv.Serve(ctx, ln) }()
-	t.Cleanup(func() {
-		stop()
-		if err := errors.Join(<-served, store.Close()); err != nil {
-			t.Errorf("serve: %v", err)
-		}
-	})
-	return "holdfast://" + ln.Addr().String()
-}
 
 // electionClient returns a client with a connection of its own.
 func electionClient(t *testing.T, url string, cfg holdfast.Config) *holdfast.Client {
@@ -150,7 +67,7 @@ func awaitThat(t *testing.T, what string, cond func() bool) {
 
 func candidate(t *testing.T, c *holdfast.Client, cfg elector.Config) *elector.Elector {
 	t.Helper()
-	e, err := elector.New(c, election, cfg)
+	e, err := elector.New(c, t.Name(), cfg)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -257,71 +174,69 @@ func (w *witness) saw(t *testing.T, name string, term int64) {
 // context was never alive while the other led. The first learns of its loss, campaigns again, and
 // leads again when the other shuts down.
 func TestLeaderStopped(t *testing.T) {
+	leasetest.Slow(t)
 	t.Parallel()
-	for name, start := range electionStores() {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			url := start(t)
-			c := electionClient(t, url, holdfast.Config{TTL: pausedTTL, Owner: "b"})
-			gained, resigned := make(chan int64, 1), make(chan error, 1)
-			b := candidate(t, c, elector.Config{Candidate: "b", Value: "b:80", Hooks: elector.Hooks{
-				Lost:     func(_ context.Context, _ *elector.Term, err error) { t.Errorf("b lost: %v", err) },
-				Resigned: func(_ context.Context, _ *elector.Term, err error) { resigned <- err },
-			}})
-			var w witness
-			w.watch(t, candidate(t, electionClient(t, url, holdfast.Config{TTL: pausedTTL}), elector.Config{}))
+	sideBySide(t, sharedStores(), func(t *testing.T, _ string, start func(t *testing.T) string) { //nolint:thelper // it is the test
+		url := start(t)
+		c := electionClient(t, url, holdfast.Config{TTL: pausedTTL, Owner: "b"})
+		gained, resigned := make(chan int64, 1), make(chan error, 1)
+		b := candidate(t, c, elector.Config{Candidate: "b", Value: "b:80", Hooks: elector.Hooks{
+			Lost:     func(_ context.Context, _ *elector.Term, err error) { t.Errorf("b lost: %v", err) },
+			Resigned: func(_ context.Context, _ *elector.Term, err error) { resigned <- err },
+		}})
+		var w witness
+		w.watch(t, candidate(t, electionClient(t, url, holdfast.Config{TTL: pausedTTL}), elector.Config{}))
 
-			a := startCandidate(t, url)
-			first := a.says("gained")[0]
-			w.saw(t, "a", first)
-			ctx, shutdown := context.WithCancelCause(t.Context())
-			ran := make(chan error, 1)
-			var second int64
-			go func() {
-				ran <- b.Run(ctx, func(ctx context.Context, term *elector.Term) error {
-					at, err := monotonicNow()
-					second = int64(term.Token())
-					gained <- at
-					<-ctx.Done()
-					return err
-				})
-			}()
-			defer shutdown(errShutdown)
-			campaigns(t, b, c, "b")
-			a.tell("spin")
-			a.says("spinning")
+		a := startCandidate(t, url)
+		first := a.says("gained")[0]
+		w.saw(t, "a", first)
+		ctx, shutdown := context.WithCancelCause(t.Context())
+		ran := make(chan error, 1)
+		var second int64
+		go func() {
+			ran <- b.Run(ctx, func(ctx context.Context, term *elector.Term) error {
+				at, err := monotonicNow()
+				second = int64(term.Token())
+				gained <- at
+				<-ctx.Done()
+				return err
+			})
+		}()
+		defer shutdown(errShutdown)
+		campaigns(t, b, c, "b")
+		a.tell("spin")
+		a.says("spinning")
 
-			a.signal(syscall.SIGSTOP)
-			var at int64
-			select {
-			case at = <-gained:
-			case <-time.After(electionPatience):
-				t.Fatal("b does not lead")
-			}
-			w.saw(t, "b", second)
-			a.signal(syscall.SIGCONT)
-			led := a.says("led")
-			if led[0] != first || led[1] == 0 || led[1] >= at {
-				t.Errorf("a, term %d of %d, led %s after b did", led[0], first, time.Duration(led[1]-at))
-			}
-			if lost := a.says("lost")[0]; lost != first || second <= first {
-				t.Errorf("a was told of the end of term %d; its term was %d, and that of b %d", lost, first, second)
-			}
+		a.signal(syscall.SIGSTOP)
+		var at int64
+		select {
+		case at = <-gained:
+		case <-time.After(electionPatience):
+			t.Fatal("b does not lead")
+		}
+		w.saw(t, "b", second)
+		a.signal(syscall.SIGCONT)
+		led := a.says("led")
+		if led[0] != first || led[1] == 0 || led[1] >= at {
+			t.Errorf("a, term %d of %d, led %s after b did", led[0], first, time.Duration(led[1]-at))
+		}
+		if lost := a.says("lost")[0]; lost != first || second <= first {
+			t.Errorf("a was told of the end of term %d; its term was %d, and that of b %d", lost, first, second)
+		}
 
-			campaigns(t, b, c, "a")
-			asked := time.Now()
-			shutdown(errShutdown)
-			if err := <-ran; !errors.Is(err, errShutdown) {
-				t.Errorf("Run: %v", err)
-			}
-			if err := <-resigned; err != nil && time.Since(asked) < resignTimeout {
-				t.Errorf("b's resignation: %v", err)
-			}
-			if third := a.says("gained")[0]; third <= second {
-				t.Errorf("terms %d, %d, %d", first, second, third)
-			}
-		})
-	}
+		campaigns(t, b, c, "a")
+		asked := time.Now()
+		shutdown(errShutdown)
+		if err := <-ran; !errors.Is(err, errShutdown) {
+			t.Errorf("Run: %v", err)
+		}
+		if err := <-resigned; err != nil && time.Since(asked) < resignTimeout {
+			t.Errorf("b's resignation: %v", err)
+		}
+		if third := a.says("gained")[0]; third <= second {
+			t.Errorf("terms %d, %d, %d", first, second, third)
+		}
+	})
 }
 
 // Leaders shut down one after the other, and the next in the queue leads by the push of the
@@ -330,83 +245,81 @@ func TestLeaderStopped(t *testing.T) {
 // leader is alive.
 func TestHandOver(t *testing.T) {
 	t.Parallel()
-	for name, start := range electionStores() {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			url := start(t)
-			const candidates = 4
-			s := &stage{t: t, ended: map[fence.Token]time.Time{}}
-			es := make([]*elector.Elector, candidates)
-			var stops [candidates]context.CancelCauseFunc
-			var wg sync.WaitGroup
-			defer func() { // before the clients are closed
-				for _, stop := range stops {
-					if stop != nil {
-						stop(errShutdown)
-					}
-				}
-				wg.Wait()
-			}()
-			leads := make(chan int, 1)
-			var timers atomic.Int32
-			var pushed bool
-			for i := range candidates {
-				id := string(rune('a' + i))
-				var lined bool
-				c := electionClient(t, url, holdfast.Config{TTL: electionTTL, Owner: id, Hooks: &holdfast.Hooks{
-					Acquired: func(_ context.Context, e holdfast.AcquiredEvent) {
-						if i > 0 && lined && !e.InQueue {
-							t.Errorf("%s leads: %+v", id, e)
-						}
-						if e.ByTimer {
-							timers.Add(1)
-						}
-					},
-				}})
-				lined, pushed = c.Capabilities().FIFO, c.Capabilities().Push
-				es[i] = candidate(t, c, elector.Config{Candidate: id, Hooks: elector.Hooks{
-					Gained:   func(context.Context, *elector.Term) { leads <- i },
-					Resigned: func(_ context.Context, term *elector.Term, err error) { s.resigned(id, term, err) },
-					Lost:     func(_ context.Context, _ *elector.Term, err error) { t.Errorf("%s lost: %v", id, err) },
-				}})
-				ctx, stop := context.WithCancelCause(t.Context())
-				stops[i] = stop
-				wg.Go(func() {
-					if err := es[i].Run(ctx, s.lead); !errors.Is(err, errShutdown) {
-						t.Errorf("%s: Run: %v", id, err)
-					}
-				})
-				if i == 0 {
-					follow(t, leads, 0)
-				} else {
-					campaigns(t, es[0], c, id)
-				}
-				if !c.Capabilities().FIFO && i == 1 {
-					// No queue: any of several waiters may be the next. And the backend does not
-					// report that one waits; whether it waits or comes later, it leads.
-					stops[0](errShutdown)
-					follow(t, leads, 1)
-					stops[1](errShutdown)
-					return
+	sideBySide(t, sharedStores(), func(t *testing.T, name string, start func(t *testing.T) string) { //nolint:thelper // it is the test
+		slowStore(t, name)
+		url := start(t)
+		const candidates = 4
+		s := &stage{t: t, ended: map[fence.Token]time.Time{}}
+		es := make([]*elector.Elector, candidates)
+		var stops [candidates]context.CancelCauseFunc
+		var wg sync.WaitGroup
+		defer func() { // before the clients are closed
+			for _, stop := range stops {
+				if stop != nil {
+					stop(errShutdown)
 				}
 			}
-			for i := range candidates - 1 {
-				stops[i](errShutdown)
-				follow(t, leads, i+1)
-			}
-			stops[candidates-1](errShutdown)
 			wg.Wait()
-			if _, err := es[0].Leader(t.Context()); !errors.Is(err, elector.ErrNoLeader) {
-				t.Errorf("after the last one: %v", err)
+		}()
+		leads := make(chan int, 1)
+		var timers atomic.Int32
+		var pushed bool
+		for i := range candidates {
+			id := string(rune('a' + i))
+			var lined bool
+			c := electionClient(t, url, holdfast.Config{TTL: electionTTL, Owner: id, Hooks: &holdfast.Hooks{
+				Acquired: func(_ context.Context, e holdfast.AcquiredEvent) {
+					if i > 0 && lined && !e.InQueue {
+						t.Errorf("%s leads: %+v", id, e)
+					}
+					if e.ByTimer {
+						timers.Add(1)
+					}
+				},
+			}})
+			lined, pushed = c.Capabilities().FIFO, c.Capabilities().Push
+			es[i] = candidate(t, c, elector.Config{Candidate: id, Hooks: elector.Hooks{
+				Gained:   func(context.Context, *elector.Term) { leads <- i },
+				Resigned: func(_ context.Context, term *elector.Term, err error) { s.resigned(id, term, err) },
+				Lost:     func(_ context.Context, _ *elector.Term, err error) { t.Errorf("%s lost: %v", id, err) },
+			}})
+			ctx, stop := context.WithCancelCause(t.Context())
+			stops[i] = stop
+			wg.Go(func() {
+				if err := es[i].Run(ctx, s.lead); !errors.Is(err, errShutdown) {
+					t.Errorf("%s: Run: %v", id, err)
+				}
+			})
+			if i == 0 {
+				follow(t, leads, 0)
+			} else {
+				campaigns(t, es[0], c, id)
 			}
-			if !slices.IsSorted(s.tokens) || s.terms() != candidates {
-				t.Errorf("terms %v", s.tokens)
+			if !c.Capabilities().FIFO && i == 1 {
+				// No queue: any of several waiters may be the next. And the backend does not
+				// report that one waits; whether it waits or comes later, it leads.
+				stops[0](errShutdown)
+				follow(t, leads, 1)
+				stops[1](errShutdown)
+				return
 			}
-			if pushed && timers.Load() == candidates-1 {
-				t.Error("a timer found every grant")
-			}
-		})
-	}
+		}
+		for i := range candidates - 1 {
+			stops[i](errShutdown)
+			follow(t, leads, i+1)
+		}
+		stops[candidates-1](errShutdown)
+		wg.Wait()
+		if _, err := es[0].Leader(t.Context()); !errors.Is(err, elector.ErrNoLeader) {
+			t.Errorf("after the last one: %v", err)
+		}
+		if !slices.IsSorted(s.tokens) || s.terms() != candidates {
+			t.Errorf("terms %v", s.tokens)
+		}
+		if pushed && timers.Load() == candidates-1 {
+			t.Error("a timer found every grant")
+		}
+	})
 }
 
 // follow waits for the next leader, which must be the given one.

@@ -13,6 +13,7 @@ import (
 // Settings that weaken a store are reported by the backends that can read them, and correct
 // settings are not.
 func TestExamine(t *testing.T) {
+	leasetest.Slow(t)
 	t.Parallel()
 	for name, c := range map[string]struct {
 		start func(t *testing.T) string
@@ -20,7 +21,7 @@ func TestExamine(t *testing.T) {
 	}{
 		"a Redis alone": {func(t *testing.T) string {
 			t.Helper()
-			return "redis://" + testserver.Redis(t).Addr() + "?quarantine=off"
+			return "redis://" + sharedRedis().Addr() + "?quarantine=off"
 		}, nil},
 		"a Redis with a replica": {func(t *testing.T) string {
 			t.Helper()
@@ -41,22 +42,22 @@ func TestExamine(t *testing.T) {
 		}, nil},
 		"an etcd alone": {func(t *testing.T) string {
 			t.Helper()
-			return "etcd://" + testserver.StartEtcd(t, testserver.EtcdOptions{})[0].Addr()
+			return "etcd://" + sharedEtcd().Addr()
 		}, []string{"1 members"}},
 		"a ZooKeeper alone": {func(t *testing.T) string {
 			t.Helper()
-			return "zookeeper://" + testserver.StartZooKeeper(t, 1)[0].Addr()
+			return "zookeeper://" + sharedZooKeeper().Addr()
 		}, []string{"runs standalone"}},
 		"a Consul alone": {func(t *testing.T) string {
 			t.Helper()
-			return "consul://" + testserver.StartConsul(t, 1)[0].Addr() + "?min_ttl=1ms"
+			return "consul://" + sharedConsul().Addr() + "?min_ttl=1ms"
 		}, []string{"1 servers", "session_ttl_min"}},
 		"a PostgreSQL":                                    {func(t *testing.T) string { t.Helper(); return testserver.Postgres(t).URL() }, nil},
 		"a PostgreSQL with a standby":                     {func(t *testing.T) string { t.Helper(); return standby(t, "").URL() }, []string{"1 standbys follow, and a commit waits for none"}},
 		"a PostgreSQL whose commits wait for the standby": {func(t *testing.T) string { t.Helper(); return standby(t, "follower").URL() }, nil},
 		"a PostgreSQL that does not sync": {func(t *testing.T) string {
 			t.Helper()
-			return testserver.Postgres(t, "fsync=off").URL()
+			return sharedPostgres().URL()
 		}, []string{"fsync is off"}},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -9,13 +9,12 @@ import (
 	"github.com/holdfast-io/holdfast/backend/redislock/goredis"
 	"github.com/holdfast-io/holdfast/backend/redislock/redisfence"
 	"github.com/holdfast-io/holdfast/fence"
-	"github.com/holdfast-io/holdfast/internal/testkit/testserver"
 )
 
 // redisfence takes a client of go-redis.
 func TestFenceOverGoRedis(t *testing.T) {
 	t.Parallel()
-	s := testserver.Redis(t)
+	s := sharedRedis()
 	client := redis.NewClient(&redis.Options{Addr: s.Addr()})
 	t.Cleanup(func() { _ = client.Close() })
 	guard := redisfence.New(goredis.Eval(client))

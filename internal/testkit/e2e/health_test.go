@@ -13,6 +13,7 @@ import (
 	"github.com/holdfast-io/holdfast"
 	"github.com/holdfast-io/holdfast/backend"
 	"github.com/holdfast-io/holdfast/backend/redislock/redlock"
+	"github.com/holdfast-io/holdfast/internal/testkit/leasetest"
 	"github.com/holdfast-io/holdfast/internal/testkit/testserver"
 	"github.com/holdfast-io/holdfast/observe/health"
 )
@@ -49,6 +50,7 @@ func getHealth(t *testing.T, c http.Handler) (int, map[string]any) {
 // Redlock on three real nodes: all are available; one is unavailable, which is degraded and named
 // in the report; two are unavailable, which is unhealthy; and back.
 func TestHealthOfRedlock(t *testing.T) {
+	leasetest.Slow(t)
 	t.Parallel()
 	nodes := testserver.RedisNodes(t, redlock.MinNodes)
 	b, err := redlock.Open(t.Context(), "redlock://"+testserver.RedisAddrs(nodes)+"?quarantine=off&timeout=5s", redlock.Config{})

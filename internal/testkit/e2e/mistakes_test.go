@@ -13,6 +13,7 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -34,6 +35,7 @@ const wrongPassword = "canary-9e1f"
 // without it, and "scheme plain", plain text to a server with TLS. What ends connections like a server that restarts is waited for: see
 // TestServersThatEndConnectionsAreWaitedFor.
 func TestMistakes(t *testing.T) {
+	leasetest.Slow(t)
 	t.Parallel()
 	certs, others := testserver.NewCertificates(t), testserver.NewCertificates(t)
 	trust, trustOther := "?ca="+url.QueryEscape(certs.CA), "?ca="+url.QueryEscape(others.CA)
@@ -65,7 +67,7 @@ func TestMistakes(t *testing.T) {
 		},
 		"redlock": func(t *testing.T) map[string]string {
 			t.Helper()
-			nodes := testserver.RedisAddrs(testserver.RedisNodes(t, 3))
+			nodes := testserver.RedisAddrs(sharedRedlock())
 			secured := redisTLS(t, certs) + "," + redisTLS(t, certs) + "," + redisTLS(t, certs)
 			return map[string]string{
 				"password": "redlock://locker:" + wrongPassword + "@" + nodes, "database": "redlock://" + nodes + "/999",
@@ -111,23 +113,23 @@ func TestMistakes(t *testing.T) {
 		},
 		"postgres": func(t *testing.T) map[string]string {
 			t.Helper()
-			return postgresMistakes(t, func(url string) string { return url })
+			return postgresMistakes()
 		},
 		"postgres+advisory": func(t *testing.T) map[string]string {
 			t.Helper()
-			return postgresMistakes(t, func(url string) string { return strings.Replace(url, "postgres:", "postgres+advisory:", 1) })
+			return asStore("postgres+advisory", postgresMistakes())
 		},
 		"mysql": func(t *testing.T) map[string]string {
 			t.Helper()
-			return mysqlMistakes(t, func(url string) string { return url })
+			return mysqlMistakes()
 		},
 		"mysql+getlock": func(t *testing.T) map[string]string {
 			t.Helper()
-			return mysqlMistakes(t, func(url string) string { return strings.Replace(url, "mysql:", "mysql+getlock:", 1) })
+			return asStore("mysql+getlock", mysqlMistakes())
 		},
 		"kubernetes": func(t *testing.T) map[string]string {
 			t.Helper()
-			s := testserver.Kubernetes(t)
+			s := sharedKubernetes()
 			path := s.Kubeconfig(s.Addr())
 			text, err := os.ReadFile(path)
 			if err != nil {
@@ -225,16 +227,15 @@ func redisTLS(t *testing.T, certs *testserver.Certificates) string {
 	return "127.0.0.1:" + port
 }
 
-// postgresMistakes returns URLs by mistake. as turns the URL of a server into that of the store.
-func postgresMistakes(t *testing.T, as func(string) string) map[string]string {
-	t.Helper()
-	certs, others := testserver.NewCertificates(t), testserver.NewCertificates(t)
-	certs.For(t, "postgres")
-	plain := testserver.Postgres(t)
+// postgresMistakes returns URLs by mistake.
+var postgresMistakes = sync.OnceValue(func() map[string]string {
+	certs, others := testserver.NewCertificates(&everyTest), testserver.NewCertificates(&everyTest)
+	certs.For(&everyTest, "postgres")
+	plain := testserver.Postgres(&everyTest)
 	plain.WantPassword("locker", "right")
-	secured := testserver.Postgres(t, "ssl=on", "ssl_cert_file="+certs.ServerCert, "ssl_key_file="+certs.ServerKey)
+	secured := testserver.Postgres(&everyTest, "ssl=on", "ssl_cert_file="+certs.ServerCert, "ssl_key_file="+certs.ServerKey)
 	secured.RefusePlain("encrypted")
-	urls := map[string]string{
+	return map[string]string{
 		"password":     plain.URLOf("locker:"+wrongPassword, plain.Addr()),
 		"role":         plain.URLOf("nobody", plain.Addr()),
 		"database":     strings.Replace(plain.URL(), "/postgres?", "/nowhere?", 1),
@@ -242,22 +243,17 @@ func postgresMistakes(t *testing.T, as func(string) string) map[string]string {
 		"scheme plain": secured.URLOf("encrypted", secured.Addr()),
 		"ca":           strings.Replace(secured.URL(), "disable", "verify-full&sslrootcert="+url.QueryEscape(others.CA), 1),
 	}
-	for mistake, u := range urls {
-		urls[mistake] = as(u)
-	}
-	return urls
-}
+})
 
-// mysqlMistakes returns URLs by mistake. as turns the URL of a server into that of the store.
-func mysqlMistakes(t *testing.T, as func(string) string) map[string]string {
-	t.Helper()
-	certs, others := testserver.NewCertificates(t), testserver.NewCertificates(t)
-	certs.For(t, "mysql")
-	plain := testserver.MariaDB(t)
+// mysqlMistakes returns URLs by mistake.
+var mysqlMistakes = sync.OnceValue(func() map[string]string {
+	certs, others := testserver.NewCertificates(&everyTest), testserver.NewCertificates(&everyTest)
+	certs.For(&everyTest, "mysql")
+	plain := sharedMariaDB()
 	plain.Exec("CREATE USER locker@'%' IDENTIFIED BY 'right'")
-	secured := testserver.MariaDB(t, "ssl-ca="+certs.CA, "ssl-cert="+certs.ServerCert, "ssl-key="+certs.ServerKey)
+	secured := testserver.MariaDB(&everyTest, "ssl-ca="+certs.CA, "ssl-cert="+certs.ServerCert, "ssl-key="+certs.ServerKey)
 	secured.Exec("CREATE USER app@'127.0.0.1' REQUIRE SSL", "GRANT ALL ON test.* TO app@'127.0.0.1'", "SET GLOBAL require_secure_transport = ON")
-	urls := map[string]string{
+	return map[string]string{
 		"password":          plain.URLOf("locker:"+wrongPassword, plain.Addr()),
 		"database":          strings.Replace(plain.URL(), "/test", "/nowhere", 1),
 		"scheme":            plain.URL() + "?tls=true",
@@ -265,10 +261,16 @@ func mysqlMistakes(t *testing.T, as func(string) string) map[string]string {
 		"scheme plain user": secured.URLOf("app", secured.Addr()) + "?tls=false",
 		"ca":                secured.URL() + "?tls=true&ca=" + url.QueryEscape(others.CA),
 	}
+})
+
+// asStore returns the URLs with another scheme.
+func asStore(scheme string, urls map[string]string) map[string]string {
+	all := make(map[string]string)
 	for mistake, u := range urls {
-		urls[mistake] = as(u)
+		_, rest, _ := strings.Cut(u, ":")
+		all[mistake] = scheme + ":" + rest
 	}
-	return urls
+	return all
 }
 
 // attempt acquires and releases a lock, in a context without an end. It returns when the error came, and the error. It

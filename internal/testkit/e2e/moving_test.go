@@ -11,7 +11,6 @@ import (
 	"github.com/holdfast-io/holdfast"
 	"github.com/holdfast-io/holdfast/fence"
 	"github.com/holdfast-io/holdfast/internal/testkit/leasetest"
-	"github.com/holdfast-io/holdfast/internal/testkit/testserver"
 	"github.com/holdfast-io/holdfast/open"
 )
 
@@ -137,9 +136,10 @@ func (m *move) back(second func() program) {
 // Programs move between stores whose tokens have nothing in common: no two sections overlap, no write of a step is
 // refused, and a late write of the old store is. So it is on the way back. Without the first deployment, sections overlap.
 func TestMoveBetweenStores(t *testing.T) {
+	leasetest.Slow(t)
 	t.Parallel()
-	redis := "redis://" + testserver.Redis(t).Addr() + "?quarantine=off"
-	etcd := "etcd://" + testserver.StartEtcd(t, testserver.EtcdOptions{NoFsync: true})[0].Addr()
+	redis := "redis://" + sharedRedis().Addr() + "?quarantine=off"
+	etcd := "etcd://" + sharedEtcd().Addr()
 	for name, urls := range map[string][2]string{"to-smaller-tokens": {redis, etcd}, "to-greater-tokens": {etcd, redis}} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

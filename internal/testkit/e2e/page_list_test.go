@@ -20,6 +20,7 @@ import (
 
 // The pure functions of the page, in Chromium. Package dashboard runs the same cases in Node.
 func TestStateInChromium(t *testing.T) {
+	leasetest.Slow(t)
 	t.Parallel()
 	f, at := serveFake(t, []wire.Lock{})
 	var err error
@@ -121,6 +122,7 @@ func processors() (int, int) {
 // rows and elements depends on what else the machine does: the best of a minute counts, and a low frame rate only if
 // processors were idle all the while.
 func TestManyLocksScroll(t *testing.T) {
+	leasetest.Slow(t)
 	t.Parallel()
 	const frames, perSecond = 300, 30
 	const perFrame = time.Second / perSecond
@@ -144,7 +146,7 @@ func TestManyLocksScroll(t *testing.T) {
 				return false
 			}
 		}
-		return complete && best >= perSecond
+		return complete && (best >= perSecond || slow < runs)
 	}
 	for ; runs == 0 || !good() && time.Since(began) < time.Minute; runs++ {
 		before := metrics()
@@ -210,6 +212,7 @@ func fewLocks() []wire.Lock {
 
 // Everything can be done with the keyboard, and the address follows.
 func TestKeyboard(t *testing.T) {
+	leasetest.Slow(t)
 	t.Parallel()
 	_, at := serveFake(t, fewLocks())
 	b := openTab(t, at, desk)
@@ -243,6 +246,7 @@ func TestKeyboard(t *testing.T) {
 
 // The address says what is shown, and the counts are those of what is shown.
 func TestAddress(t *testing.T) {
+	leasetest.Slow(t)
 	t.Parallel()
 	_, at := serveFake(t, fewLocks())
 	b := openTab(t, at+"/?q=ann&sort=age", desk)
@@ -270,6 +274,7 @@ func TestAddress(t *testing.T) {
 
 // The timeline of a lock shows its holders, its waiters and the leases that ended.
 func TestTimeline(t *testing.T) {
+	leasetest.Slow(t)
 	t.Parallel()
 	f, at := serveFake(t, fewLocks())
 	b := openTab(t, at, desk)
@@ -284,6 +289,7 @@ func TestTimeline(t *testing.T) {
 
 // In a narrow window each lock is a card: its name, its owner, and the rest.
 func TestCards(t *testing.T) {
+	leasetest.Slow(t)
 	t.Parallel()
 	_, at := serveFake(t, fewLocks())
 	b := openTab(t, at, size{width: 420, height: 900})
@@ -296,6 +302,7 @@ func TestCards(t *testing.T) {
 
 // A screen reader finds its way: each part has a role and a name.
 func TestRoles(t *testing.T) {
+	leasetest.Slow(t)
 	t.Parallel()
 	_, at := serveFake(t, fewLocks())
 	b := openTab(t, at, desk)
@@ -320,6 +327,7 @@ func TestRoles(t *testing.T) {
 // The page says that it lost the server, keeps what it shows where it is, so that a click that is under way hits what
 // was aimed at, and continues when the server is there again.
 func TestConnectionIsLost(t *testing.T) {
+	leasetest.Slow(t)
 	t.Parallel()
 	f, at := serveFake(t, fewLocks())
 	proxy := chaos.Start(t, strings.TrimPrefix(at, "http://"))
@@ -350,6 +358,7 @@ func TestConnectionIsLost(t *testing.T) {
 // The page says that the store is in quarantine, with the reason, how long it takes, and what turns it off. The alert
 // does not cover the lock that the keyboard has chosen.
 func TestQuarantineIsShown(t *testing.T) {
+	leasetest.Slow(t)
 	t.Parallel()
 	f, at := serveFake(t, manyLocks(100))
 	q := f.quarantined(time.Hour)
@@ -367,6 +376,7 @@ func TestQuarantineIsShown(t *testing.T) {
 
 // An event changes the lock that it is about, without a read of all others.
 func TestEventsAreFollowed(t *testing.T) {
+	leasetest.Slow(t)
 	t.Parallel()
 	f, at := serveFake(t, manyLocks(3000))
 	b := openTab(t, at+"/?q=000007/", desk)

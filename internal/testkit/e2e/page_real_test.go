@@ -107,6 +107,7 @@ func waitAt(t *testing.T, at, token, name, owner string) <-chan int {
 
 // What other clients chose is text, wherever it is shown.
 func TestHostileTexts(t *testing.T) {
+	leasetest.Slow(t)
 	t.Parallel()
 	const principal = `<img src=x onerror="window.hit=1">` + "\u202e" + `</title><script>window.hit=1</script>`
 	at := servePage(t, server.Config{ // a policy has no such principals: a program with a function of its own may
@@ -204,6 +205,7 @@ func (b *tab) signIn(token string, breaks bool) {
 // A token becomes a session that reads. Whoever has the right, and asked for it, breaks a lock with a reason, which
 // the events have; the holder learns of the break with its next renewal. Without the right there is no button, and the API refuses.
 func TestBreak(t *testing.T) {
+	leasetest.Slow(t)
 	t.Parallel()
 	var current atomic.Pointer[access.Policy]
 	current.Store(policy(t, "app viewer oncall"))
@@ -282,6 +284,7 @@ func TestBreak(t *testing.T) {
 // Over TLS the session is a cookie that a browser takes only from this host and sends only over TLS, and only to pages of
 // this host. With it a lock is broken, and after a reload the session is still there.
 func TestBreakOverTLS(t *testing.T) {
+	leasetest.Slow(t)
 	t.Parallel()
 	files := testserver.NewCertificates(t)
 	pair, err := tls.LoadX509KeyPair(files.ServerCert, files.ServerKey)
@@ -315,6 +318,7 @@ func TestBreakOverTLS(t *testing.T) {
 
 // One of several holders loses the lock, and the others keep it.
 func TestBreakOneOfSeveral(t *testing.T) {
+	leasetest.Slow(t)
 	t.Parallel()
 	at := servePage(t, server.Config{})
 	for _, who := range []string{"ann/1", "bob/2", "eve/3"} {
@@ -335,6 +339,7 @@ func TestBreakOneOfSeveral(t *testing.T) {
 
 // The holders changed while the dialog was open: nobody loses the lock who was not shown.
 func TestBreakShowsWhoLoses(t *testing.T) {
+	leasetest.Slow(t)
 	t.Parallel()
 	at := servePage(t, server.Config{})
 	lease := acquireAt(t, at, "", "x", wire.AcquireRequest{TTL: wire.Duration(time.Hour), Owner: "ann/1"})
@@ -364,6 +369,7 @@ func TestBreakShowsWhoLoses(t *testing.T) {
 
 // Who opens the page after an incident sees what was broken before, and why.
 func TestEarlierLosses(t *testing.T) {
+	leasetest.Slow(t)
 	t.Parallel()
 	at := servePage(t, server.Config{})
 	incident := func(owner, reason string) {

@@ -12,6 +12,7 @@ import (
 	"github.com/chromedp/chromedp"
 
 	"github.com/holdfast-io/holdfast/fence"
+	"github.com/holdfast-io/holdfast/internal/testkit/leasetest"
 	"github.com/holdfast-io/holdfast/internal/wire"
 )
 
@@ -99,6 +100,7 @@ func (b *tab) shoot(dir, name string) {
 
 // Pictures of the views, for people to look at, in two sizes and both themes.
 func TestScreenshots(t *testing.T) {
+	leasetest.Slow(t)
 	t.Parallel()
 	dir := screenshotsFolder(t)
 	for _, s := range []size{{1280, 800, false}, {1280, 800, true}, {420, 900, false}, {420, 900, true}} {

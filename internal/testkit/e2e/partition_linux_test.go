@@ -9,14 +9,17 @@ import (
 	"time"
 
 	"github.com/holdfast-io/holdfast"
+	"github.com/holdfast-io/holdfast/internal/testkit/leasetest"
 	"github.com/holdfast-io/holdfast/internal/testkit/testserver"
 	"github.com/holdfast-io/holdfast/open"
 )
 
 const partitionTTL = 15 * time.Second // a renewal is in time on a machine that stands still for a while
 
-// ensemble is a cluster of which one server leads, as its clients and its operator see it.
+// ensemble is a cluster of which one server leads, as its clients and its operator see it. One test at a time has it.
 type ensemble struct {
+	turn sync.Mutex
+
 	urls      []string // of each server alone
 	processes []*testserver.Process
 	leader    func(t *testing.T) int // -1: there is none
@@ -24,55 +27,67 @@ type ensemble struct {
 	heal      func()
 }
 
-func ensembles() map[string]func(t *testing.T) *ensemble {
-	return map[string]func(t *testing.T) *ensemble{
-		"etcd": func(t *testing.T) *ensemble {
-			t.Helper()
-			e, members := etcdOfThree(t)
-			for _, m := range members {
-				e.urls = append(e.urls, "etcd://"+m.Addr())
+// ensembles are those that the tests share, each started on first use.
+var ensembles = map[string]func() *ensemble{
+	"etcd": sharing(func() *ensemble {
+		e, members := etcdOfThree(false)
+		for _, m := range members {
+			e.urls = append(e.urls, "etcd://"+m.Addr())
+		}
+		return e
+	}),
+	// An API server beside each member of etcd, which talks to that one alone.
+	"kubernetes": sharing(func() *ensemble {
+		e, members := etcdOfThree(true)
+		for _, m := range members {
+			s := testserver.KubernetesOn(&everyTest, m)
+			e.urls = append(e.urls, "kubernetes://default?kubeconfig="+s.Kubeconfig(s.Addr()))
+		}
+		return e
+	}),
+	"zookeeper": sharing(func() *ensemble {
+		servers := testserver.StartZooKeeper(&everyTest, 3)
+		e := &ensemble{leader: leading(servers)}
+		for _, s := range servers {
+			e.urls, e.processes = append(e.urls, "zookeeper://"+s.Addr()+"?tick=500ms&max_session="+testserver.ZooKeeperMaxSession.String()), append(e.processes, s.Process())
+		}
+		return e
+	}),
+	"consul": sharing(func() *ensemble {
+		servers := testserver.StartConsul(&everyTest, 3)
+		e := &ensemble{leader: leading(servers)}
+		for _, s := range servers {
+			e.urls, e.processes = append(e.urls, "consul://"+s.Addr()+"?min_ttl=500ms"), append(e.processes, s.Process())
+		}
+		return e
+	}),
+}
+
+// onEnsembles runs a test on each ensemble.
+func onEnsembles(t *testing.T, test func(*testing.T, *ensemble)) {
+	t.Helper()
+	leasetest.Slow(t)
+	sideBySide(t, ensembles, func(t *testing.T, _ string, start func() *ensemble) { //nolint:thelper // it is the test
+		e := start()
+		e.turn.Lock()
+		defer e.turn.Unlock()
+		defer func() { // also when the test failed
+			for _, p := range e.processes {
+				p.Cont()
 			}
-			return e
-		},
-		// An API server beside each member of etcd, which talks to that one alone.
-		"kubernetes": func(t *testing.T) *ensemble {
-			t.Helper()
-			e, members := etcdOfThree(t)
-			for _, m := range members {
-				s := testserver.KubernetesOn(t, m)
-				e.urls = append(e.urls, "kubernetes://default?kubeconfig="+s.Kubeconfig(s.Addr()))
+			if e.heal != nil {
+				e.heal()
 			}
-			return e
-		},
-		"zookeeper": func(t *testing.T) *ensemble {
-			t.Helper()
-			servers := testserver.StartZooKeeper(t, 3)
-			e := &ensemble{}
-			for _, s := range servers {
-				e.urls, e.processes = append(e.urls, "zookeeper://"+s.Addr()+"?tick=500ms&max_session="+testserver.ZooKeeperMaxSession.String()), append(e.processes, s.Process())
-			}
-			e.leader = leading(servers)
-			return e
-		},
-		"consul": func(t *testing.T) *ensemble {
-			t.Helper()
-			servers := testserver.StartConsul(t, 3)
-			e := &ensemble{}
-			for _, s := range servers {
-				e.urls, e.processes = append(e.urls, "consul://"+s.Addr()+"?min_ttl=500ms"), append(e.processes, s.Process())
-			}
-			e.leader = leading(servers)
-			return e
-		},
-	}
+		}()
+		test(t, e)
+	})
 }
 
 // etcdOfThree is an etcd whose members can be cut off from each other.
-func etcdOfThree(t *testing.T) (*ensemble, []*testserver.Etcd) {
-	t.Helper()
-	b := newBoard(t)
+func etcdOfThree(newest bool) (*ensemble, []*testserver.Etcd) {
+	b := newBoard(&everyTest)
 	var peers []string
-	members := testserver.StartEtcd(t, testserver.EtcdOptions{Members: 3, Tick: 100, NoFsync: true, Reach: func(listens string) string {
+	members := testserver.StartEtcd(&everyTest, testserver.EtcdOptions{Newest: newest, Members: 3, Tick: 100, NoFsync: true, Reach: func(listens string) string {
 		peers = append(peers, listens)
 		return b.reach(listens)
 	}})
@@ -124,162 +139,141 @@ func (e *ensemble) sides(t *testing.T) (int, *holdfast.Client, *holdfast.Client)
 // except the leader itself: it resumes and believes that it still leads.
 func TestLeaderCutOff(t *testing.T) {
 	t.Parallel()
-	gate := make(chan struct{}, 1) // three servers each
-	for name, start := range ensembles() {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			gate <- struct{}{}
-			defer func() { <-gate }()
-			e := start(t)
-			n, minority, majority := e.sides(t)
-			lock, err := minority.Acquire(t.Context(), "n")
-			if err != nil {
-				t.Fatal(err)
+	onEnsembles(t, func(t *testing.T, e *ensemble) { //nolint:thelper // it is the test
+		n, minority, majority := e.sides(t)
+		lock, err := minority.Acquire(t.Context(), t.Name())
+		if err != nil {
+			t.Fatal(err)
+		}
+		got := waitFor(t, majority, t.Name())
+		renewed(t, lock)
+		lag := lateness(t)
+		if e.cut != nil {
+			e.cut(n)
+		} else {
+			e.processes[n].Stop()
+		}
+		told(t, lock, lag)
+		ended := time.Now()
+		r := <-got
+		if r.err != nil {
+			t.Fatal(r.err)
+		}
+		if knew := knewBy(lock, ended); r.at.Before(knew) || r.lock.Token() <= lock.Token() {
+			t.Errorf("granted at %s with token %d; the holder knew at %s, and had %d", r.at, r.lock.Token(), knew, lock.Token())
+		}
+		for _, name := range []string{t.Name(), t.Name() + "/free"} { // a minority grants nothing
+			ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+			if l, err := minority.TryAcquire(ctx, name); err == nil {
+				t.Errorf("the minority grants %q with token %d", name, l.Token())
 			}
-			got := waitFor(t, majority, "n")
-			renewed(t, lock)
-			lag := lateness(t)
-			if e.cut != nil {
-				e.cut(n)
-			} else {
-				e.processes[n].Stop()
-			}
-			told(t, lock, lag)
-			ended := time.Now()
-			r := <-got
-			if r.err != nil {
-				t.Fatal(r.err)
-			}
-			if knew := knewBy(lock, ended); r.at.Before(knew) || r.lock.Token() <= lock.Token() {
-				t.Errorf("granted at %s with token %d; the holder knew at %s, and had %d", r.at, r.lock.Token(), knew, lock.Token())
-			}
-			for _, name := range []string{"n", "free"} { // a minority grants nothing
-				ctx, cancel := context.WithTimeout(t.Context(), time.Second)
-				if l, err := minority.TryAcquire(ctx, name); err == nil {
-					t.Errorf("the minority grants %q with token %d", name, l.Token())
-				}
-				cancel()
-			}
-			if e.cut != nil {
-				e.heal()
-			} else {
-				e.processes[n].Cont()
-			}
-			handBack(t, minority, r.lock)
-		})
-	}
+			cancel()
+		}
+		if e.cut != nil {
+			e.heal()
+		} else {
+			e.processes[n].Cont()
+		}
+		handBack(t, minority, r.lock)
+	})
 }
 
 // F16, from the other side: the leader lives and reaches the holder, and all others are gone.
 // The leader cannot know what they do, so its answers are worth nothing: the holder is told.
 func TestFollowersGone(t *testing.T) {
 	t.Parallel()
-	gate := make(chan struct{}, 1)
-	for name, start := range ensembles() {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			gate <- struct{}{}
-			defer func() { <-gate }()
-			e := start(t)
-			n, minority, majority := e.sides(t)
-			lock, err := minority.Acquire(t.Context(), "n")
-			if err != nil {
-				t.Fatal(err)
-			}
-			renewed(t, lock)
-			lag := lateness(t)
-			others := func(do func(*testserver.Process)) {
-				for i, p := range e.processes {
-					if i != n {
-						do(p)
-					}
+	onEnsembles(t, func(t *testing.T, e *ensemble) { //nolint:thelper // it is the test
+		n, minority, majority := e.sides(t)
+		lock, err := minority.Acquire(t.Context(), t.Name())
+		if err != nil {
+			t.Fatal(err)
+		}
+		renewed(t, lock)
+		lag := lateness(t)
+		others := func(do func(*testserver.Process)) {
+			for i, p := range e.processes {
+				if i != n {
+					do(p)
 				}
 			}
-			others((*testserver.Process).Stop)
-			told(t, lock, lag)
-			if l, err := minority.TryAcquire(t.Context(), "free"); err == nil {
-				t.Errorf("the leader alone grants a lock with token %d", l.Token())
-			}
-			others((*testserver.Process).Cont)
-			r := <-waitFor(t, majority, "n")
-			if r.err != nil || r.lock.Token() <= lock.Token() {
-				t.Fatalf("after all were back: %+v", r)
-			}
-			handBack(t, minority, r.lock)
-		})
-	}
+		}
+		others((*testserver.Process).Stop)
+		told(t, lock, lag)
+		if l, err := minority.TryAcquire(t.Context(), t.Name()+"/free"); err == nil {
+			t.Errorf("the leader alone grants a lock with token %d", l.Token())
+		}
+		others((*testserver.Process).Cont)
+		r := <-waitFor(t, majority, t.Name())
+		if r.err != nil || r.lock.Token() <= lock.Token() {
+			t.Fatalf("after all were back: %+v", r)
+		}
+		handBack(t, minority, r.lock)
+	})
 }
 
 // F17: the servers are lost one by one, until there are none, and come back in another order.
 // No client is granted what another holds, and a waiter has the lock in the end.
 func TestSwizzle(t *testing.T) {
 	t.Parallel()
-	gate := make(chan struct{}, 1)
-	for name, start := range ensembles() {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			gate <- struct{}{}
-			defer func() { <-gate }()
-			e := start(t)
-			_, one, other := e.sides(t)
-			var mu sync.Mutex
-			var last uint64
-			var holder *holdfast.Lock
-			counted := func(ctx context.Context, lock *holdfast.Lock) error {
-				mu.Lock()
-				if holder != nil && holder.Err() == nil && lock.Err() == nil {
-					t.Errorf("token %d is held while %d is", lock.Token(), holder.Token())
+	onEnsembles(t, func(t *testing.T, e *ensemble) { //nolint:thelper // it is the test
+		_, one, other := e.sides(t)
+		var mu sync.Mutex
+		var last uint64
+		var holder *holdfast.Lock
+		counted := func(ctx context.Context, lock *holdfast.Lock) error {
+			mu.Lock()
+			if holder != nil && holder.Err() == nil && lock.Err() == nil {
+				t.Errorf("token %d is held while %d is", lock.Token(), holder.Token())
+			}
+			if token := uint64(lock.Token()); token <= last {
+				t.Errorf("token %d after %d", token, last)
+			} else {
+				last = token
+			}
+			holder = lock
+			mu.Unlock()
+			const work = 5 * time.Millisecond
+			select {
+			case <-time.After(work):
+			case <-ctx.Done():
+			}
+			mu.Lock()
+			defer mu.Unlock()
+			if holder == lock {
+				holder = nil
+			}
+			return ctx.Err()
+		}
+		stop, cancel := context.WithCancel(t.Context())
+		var work sync.WaitGroup
+		for _, c := range []*holdfast.Client{one, other} {
+			work.Go(func() {
+				for stop.Err() == nil {
+					if err := c.Do(stop, t.Name(), counted); err != nil && stop.Err() == nil && !errors.Is(err, holdfast.ErrUnavailable) && !errors.Is(err, holdfast.ErrLost) {
+						t.Error(err)
+					}
 				}
-				if token := uint64(lock.Token()); token <= last {
-					t.Errorf("token %d after %d", token, last)
-				} else {
-					last = token
-				}
-				holder = lock
-				mu.Unlock()
-				const work = 5 * time.Millisecond
-				select {
-				case <-time.After(work):
-				case <-ctx.Done():
-				}
+			})
+		}
+		for _, round := range [][2][3]int{{{0, 1, 2}, {1, 0, 2}}, {{2, 0, 1}, {0, 2, 1}}} {
+			for _, i := range round[0] {
+				e.processes[i].Stop()
+			}
+			for _, i := range round[1] {
+				e.processes[i].Cont()
+			}
+			mu.Lock()
+			before := last
+			mu.Unlock()
+			until(t, "a grant after all were back", func() bool {
 				mu.Lock()
 				defer mu.Unlock()
-				if holder == lock {
-					holder = nil
-				}
-				return ctx.Err()
-			}
-			stop, cancel := context.WithCancel(t.Context())
-			var work sync.WaitGroup
-			for _, c := range []*holdfast.Client{one, other} {
-				work.Go(func() {
-					for stop.Err() == nil {
-						if err := c.Do(stop, "n", counted); err != nil && stop.Err() == nil && !errors.Is(err, holdfast.ErrUnavailable) && !errors.Is(err, holdfast.ErrLost) {
-							t.Error(err)
-						}
-					}
-				})
-			}
-			for _, round := range [][2][3]int{{{0, 1, 2}, {1, 0, 2}}, {{2, 0, 1}, {0, 2, 1}}} {
-				for _, i := range round[0] {
-					e.processes[i].Stop()
-				}
-				for _, i := range round[1] {
-					e.processes[i].Cont()
-				}
-				mu.Lock()
-				before := last
-				mu.Unlock()
-				until(t, "a grant after all were back", func() bool {
-					mu.Lock()
-					defer mu.Unlock()
-					return last > before
-				})
-			}
-			cancel()
-			work.Wait()
-		})
-	}
+				return last > before
+			})
+		}
+		cancel()
+		work.Wait()
+	})
 }
 
 type had struct {

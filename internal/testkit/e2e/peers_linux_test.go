@@ -16,7 +16,7 @@ import (
 // that it can cut one member off from the others although all of them are reached at one
 // address each.
 type board struct {
-	t     *testing.T
+	t     testing.TB
 	mu    sync.Mutex
 	lines map[*line]struct{}
 	away  func(*line) bool // nil: no connection is
@@ -32,7 +32,7 @@ type line struct {
 	dropped bool // something was lost: it cannot continue
 }
 
-func newBoard(t *testing.T) *board {
+func newBoard(t testing.TB) *board {
 	t.Helper()
 	b := &board{t: t, lines: make(map[*line]struct{})}
 	t.Cleanup(func() {

@@ -8,10 +8,13 @@ import (
 	"regexp"
 	"strings"
 	"testing"
+
+	"github.com/holdfast-io/holdfast/internal/testkit/leasetest"
 )
 
 // The program in the README compiles as it stands, and prints what it says.
 func TestReadmeProgram(t *testing.T) {
+	leasetest.Slow(t)
 	t.Parallel()
 	page, err := os.ReadFile("../../../README.md")
 	if err != nil {

@@ -25,6 +25,7 @@ import (
 // The answer to a batch is lost, before or after it was made, or in the middle of it: no lock
 // is granted twice, and none is lost.
 func TestBatchReplyIsLost(t *testing.T) {
+	leasetest.Slow(t)
 	t.Parallel()
 	for what, keep := range map[string]int{"not executed": -1, "executed": 0, "some lines come": 5} {
 		t.Run(what, func(t *testing.T) {
@@ -84,6 +85,7 @@ func TestBatchReplyIsLost(t *testing.T) {
 
 // An item without a result has an unknown outcome, and is never "not held".
 func TestBatchHalfAnswered(t *testing.T) {
+	leasetest.Slow(t)
 	t.Parallel()
 	s := newStation(t)
 	s.batch = func(w http.ResponseWriter, r *http.Request, next http.Handler) {
@@ -113,6 +115,7 @@ func TestBatchHalfAnswered(t *testing.T) {
 // Batches are tried once with a server that does not know the call, or a proxy that does not
 // let it pass; no caller notices.
 func TestBatchIsNotKnown(t *testing.T) {
+	leasetest.Slow(t)
 	t.Parallel()
 	for _, status := range []int{404, 405, 501, 403, 413} {
 		t.Run(strconv.Itoa(status), func(t *testing.T) {
@@ -147,6 +150,7 @@ func TestBatchIsNotKnown(t *testing.T) {
 
 // A server that is overloaded, or unavailable, reports that to every caller.
 func TestBatchIsShed(t *testing.T) {
+	leasetest.Slow(t)
 	t.Parallel()
 	for status, mayHold := range map[int]bool{503: false, 502: true, 429: false, 200: true, 302: true} {
 		s := newStation(t)
@@ -176,6 +180,7 @@ func TestBatchIsShed(t *testing.T) {
 // The end of one caller's context affects only that caller: it returns immediately, whether its
 // request was sent or not, and the others get their answers.
 func TestBatchCallerGivesUp(t *testing.T) {
+	leasetest.Slow(t)
 	t.Parallel()
 	s := newStation(t)
 	inside, goOn := make(chan struct{}), make(chan struct{})
@@ -229,6 +234,7 @@ func TestBatchCallerGivesUp(t *testing.T) {
 
 // Close ends the operations in the queue and those in progress.
 func TestBatchClose(t *testing.T) {
+	leasetest.Slow(t)
 	t.Parallel()
 	s := newStation(t)
 	s.batch = func(_ http.ResponseWriter, r *http.Request, _ http.Handler) { <-r.Context().Done() }
@@ -266,6 +272,7 @@ func TestBatchClose(t *testing.T) {
 // A slow request holds back the next batch only for a while, and a slow lock in a batch does
 // not delay the answers of the others.
 func TestBatchWithASlowLock(t *testing.T) {
+	leasetest.Slow(t)
 	t.Parallel()
 	s := newStation(t)
 	s.probe.SetLate(10 * time.Millisecond)
@@ -328,6 +335,7 @@ func TestBatchWithASlowLock(t *testing.T) {
 // However many operations there are, and however large: no request exceeds the limits of the
 // server.
 func TestBatchFits(t *testing.T) {
+	leasetest.Slow(t)
 	t.Parallel()
 	s := newStation(t)
 	s.busy()
@@ -359,6 +367,7 @@ func TestBatchFits(t *testing.T) {
 // A server is killed and restarted with many concurrent callers: all of them continue, and no
 // two hold the same lock.
 func TestServerRestartUnderLoad(t *testing.T) {
+	leasetest.Slow(t)
 	t.Parallel()
 	store := memlock.NewStore()
 	first := newStoppable(t, store)

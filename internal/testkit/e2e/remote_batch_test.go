@@ -14,6 +14,7 @@ import (
 // Concurrent operations share one request, and each caller gets its own answer: also a caller
 // that is refused, and one whose item the server rejects.
 func TestTravelTogether(t *testing.T) {
+	leasetest.Slow(t)
 	t.Parallel()
 	s := newStation(t)
 	const n = 30
@@ -78,6 +79,7 @@ func TestTravelTogether(t *testing.T) {
 
 // A single operation uses the call for one, and so does the last one in the queue.
 func TestAlone(t *testing.T) {
+	leasetest.Slow(t)
 	t.Parallel()
 	s := newStation(t)
 	r := timedRequest("x")
@@ -103,6 +105,7 @@ func TestAlone(t *testing.T) {
 // A lock is held by other clients: an acquire that would wait is in the queue one request
 // later, and the next ones start with the long poll.
 func TestTravelAndWait(t *testing.T) {
+	leasetest.Slow(t)
 	t.Parallel()
 	s := newStation(t)
 	holder := timedRequest("x0")

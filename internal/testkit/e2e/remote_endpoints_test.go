@@ -74,6 +74,7 @@ func renewedOnce(t *testing.T, held *holdfast.Lock) {
 // A client keeps what it holds, and its place in the queue, when the server that it uses stops. Nothing is
 // lost when all stop in turn.
 func TestServersStopInTurn(t *testing.T) {
+	leasetest.Slow(t)
 	t.Parallel()
 	store := memlock.NewStore()
 	first, second := serveRemote(t, store, "127.0.0.1:0", server.Config{}), serveRemote(t, store, "127.0.0.1:0", server.Config{})
@@ -114,6 +115,7 @@ func TestServersStopInTurn(t *testing.T) {
 
 // A server of another store is never used, whichever is met first: it would grant the lock a second time.
 func TestServerOfAnotherStore(t *testing.T) {
+	leasetest.Slow(t)
 	t.Parallel()
 	store := func(id string, granted *int) *httptest.Server {
 		return httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -163,6 +165,7 @@ func (b identified) StoreID() string { return b.id }
 // An address that leads to another store, as behind a balancer or after a restart on another --backend, is refused, also on
 // connections that are new: the lock may be held in the first store. Nothing is done in the other store.
 func TestAddressLeadsToAnotherStore(t *testing.T) {
+	leasetest.Slow(t)
 	t.Parallel()
 	stores := map[string]backend.Backend{"a": memlock.NewStore().Open(), "b": memlock.NewStore().Open()}
 	handlers := make(map[string]http.Handler)
@@ -223,6 +226,7 @@ func TestAddressLeadsToAnotherStore(t *testing.T) {
 // A server that accepts connections and is silent, like a process that is stopped, does not keep a client from the
 // others.
 func TestServerIsSilent(t *testing.T) {
+	leasetest.Slow(t)
 	t.Parallel()
 	silent, err := new(net.ListenConfig).Listen(t.Context(), "tcp", "127.0.0.1:0")
 	if err != nil {
@@ -244,6 +248,7 @@ func TestServerIsSilent(t *testing.T) {
 
 // A holder learns from its next renewal that an operator broke the lock, and why.
 func TestHolderLearnsTheReason(t *testing.T) {
+	leasetest.Slow(t)
 	t.Parallel()
 	c := remoteClientWith(t, remote(t, serveRemote(t, memlock.NewStore(), "127.0.0.1:0", server.Config{}).url), holdfast.Config{TTL: remoteTTL})
 	held, err := c.Acquire(t.Context(), "n")
@@ -266,6 +271,7 @@ func TestHolderLearnsTheReason(t *testing.T) {
 
 // A backend that was opened by its URL logs that it changes the server, and why.
 func TestChangeOfServerIsLogged(t *testing.T) {
+	leasetest.Slow(t)
 	t.Parallel()
 	closed := net.JoinHostPort("127.0.0.1", strconv.Itoa(testserver.FreePort(t)))
 	servers := several(&running{url: "holdfast://" + closed}, serveRemote(t, memlock.NewStore(), "127.0.0.1:0", server.Config{}))

@@ -112,6 +112,7 @@ func queueIs(t *testing.T, b backend.Backend, name string, owners ...string) {
 // A server is restarted while clients wait: they continue to wait, in their order, and get the
 // lock in the end; the holder keeps it.
 func TestServerRestart(t *testing.T) {
+	leasetest.Slow(t)
 	t.Parallel()
 	for _, restart := range []string{"graceful", "killed"} {
 		t.Run(restart, func(t *testing.T) {
@@ -160,6 +161,7 @@ func TestServerRestart(t *testing.T) {
 
 // A wait of many polls keeps its place: no other waiter overtakes between two of them.
 func TestManyPolls(t *testing.T) {
+	leasetest.Slow(t)
 	t.Parallel()
 	store := memlock.NewStore()
 	direct := store.Open()
@@ -198,6 +200,7 @@ func TestManyPolls(t *testing.T) {
 
 // A lease whose TTL is shorter than the wait for it is held for all of its TTL.
 func TestShortLeaseAfterLongWait(t *testing.T) {
+	leasetest.Slow(t)
 	t.Parallel()
 	s := serveRemote(t, memlock.NewStore(), "127.0.0.1:0", server.Config{})
 	b := remote(t, s.url)
@@ -227,6 +230,7 @@ func TestShortLeaseAfterLongWait(t *testing.T) {
 // A place in the queue outlives the request that made it: a retry still has it, and no later
 // remoteClient is served before.
 func TestPlaceBetweenPolls(t *testing.T) {
+	leasetest.Slow(t)
 	t.Parallel()
 	store := memlock.NewStore()
 	direct := store.Open()
@@ -279,6 +283,7 @@ func TestPlaceBetweenPolls(t *testing.T) {
 // Many waiters use few connections: there are more of them than the connections that a server
 // accepts from one address.
 func TestManyWaiters(t *testing.T) {
+	leasetest.Slow(t)
 	t.Parallel()
 	const n = 300
 	store := memlock.NewStore()
@@ -329,6 +334,7 @@ func TestManyWaiters(t *testing.T) {
 }
 
 func TestOtherHTTP(t *testing.T) {
+	leasetest.Slow(t)
 	t.Parallel()
 	b := memlock.New()
 	defer b.Close()

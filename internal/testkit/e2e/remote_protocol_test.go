@@ -11,6 +11,7 @@ import (
 	"github.com/holdfast-io/holdfast/backend"
 	"github.com/holdfast-io/holdfast/backend/memlock"
 	"github.com/holdfast-io/holdfast/backend/remotelock"
+	"github.com/holdfast-io/holdfast/internal/testkit/leasetest"
 	"github.com/holdfast-io/holdfast/server"
 )
 
@@ -18,6 +19,7 @@ import (
 // protocols: HTTP/2 is used as soon as it answers, otherwise a thousand waiters would use a
 // thousand connections for ever.
 func TestHTTP2AfterAHangUp(t *testing.T) {
+	leasetest.Slow(t)
 	t.Parallel()
 	ln, err := new(net.ListenConfig).Listen(t.Context(), "tcp", "127.0.0.1:0")
 	if err != nil {

@@ -9,11 +9,13 @@ import (
 
 	"github.com/holdfast-io/holdfast/backend"
 	"github.com/holdfast-io/holdfast/backend/memlock"
+	"github.com/holdfast-io/holdfast/internal/testkit/leasetest"
 	"github.com/holdfast-io/holdfast/server"
 )
 
 // Renewals are split so that every request fits, and keep their order.
 func TestRenewChunks(t *testing.T) {
+	leasetest.Slow(t)
 	t.Parallel()
 	s := serveRemote(t, memlock.NewStore(), "127.0.0.1:0", server.Config{})
 	b := remote(t, s.url)
@@ -52,6 +54,7 @@ func TestRenewChunks(t *testing.T) {
 
 // A stream that breaks returns an error; package holdfast starts it again.
 func TestWatchBreaks(t *testing.T) {
+	leasetest.Slow(t)
 	t.Parallel()
 	store := memlock.NewStore()
 	s := newStoppable(t, store)

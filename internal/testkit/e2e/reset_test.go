@@ -7,60 +7,59 @@ import (
 
 	"github.com/holdfast-io/holdfast"
 	"github.com/holdfast-io/holdfast/internal/chaos"
+	"github.com/holdfast-io/holdfast/internal/testkit/leasetest"
 )
 
 // F5: every connection is reset, again and again. A holder keeps its lock. A waiter continues
 // to wait, and is granted the lock when it is released.
 func TestConnectionsReset(t *testing.T) {
+	leasetest.Slow(t)
 	t.Parallel()
 	const ttl, resets = 20 * time.Second, 12
-	for name, start := range networks() {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			addr, open := start(t)
-			proxy := chaos.Start(t, addr)
-			a, b := open(t, proxy.Addr()), open(t, proxy.Addr())
-			t.Cleanup(func() { _, _ = a.Close(), b.Close() })
-			holder := client(t, a, holdfast.Config{TTL: ttl, Timeout: ttl, Owner: "holder"})
-			next := client(t, b, holdfast.Config{TTL: ttl, Timeout: ttl, Owner: "next"})
-			lock, err := holder.Acquire(t.Context(), "n")
-			if err != nil {
-				t.Fatal(err)
+	sideBySide(t, networks(), func(t *testing.T, _ string, start throughProxy) { //nolint:thelper // it is the test
+		addr, open := start(t)
+		proxy := chaos.Start(t, addr)
+		a, b := open(t, proxy.Addr()), open(t, proxy.Addr())
+		t.Cleanup(func() { _, _ = a.Close(), b.Close() })
+		holder := client(t, a, holdfast.Config{TTL: ttl, Timeout: ttl, Owner: "holder"})
+		next := client(t, b, holdfast.Config{TTL: ttl, Timeout: ttl, Owner: "next"})
+		lock, err := holder.Acquire(t.Context(), t.Name())
+		if err != nil {
+			t.Fatal(err)
+		}
+		type result struct {
+			lock *holdfast.Lock
+			err  error
+		}
+		got := make(chan result, 1)
+		go func() {
+			l, err := next.Acquire(t.Context(), t.Name())
+			got <- result{l, err}
+		}()
+		awaitWaiters(t, holder, "n", 1)
+		for range resets {
+			proxy.Reset()
+			if _, err := holder.Inspect(t.Context(), t.Name()); err != nil && !errors.Is(err, holdfast.ErrUnavailable) {
+				t.Errorf("after a reset: %v", err)
 			}
-			type result struct {
-				lock *holdfast.Lock
-				err  error
+			select {
+			case r := <-got:
+				t.Fatalf("granted while held: %+v", r)
+			default:
 			}
-			got := make(chan result, 1)
-			go func() {
-				l, err := next.Acquire(t.Context(), "n")
-				got <- result{l, err}
-			}()
-			awaitWaiters(t, holder, "n", 1)
-			for range resets {
-				proxy.Reset()
-				if _, err := holder.Inspect(t.Context(), "n"); err != nil && !errors.Is(err, holdfast.ErrUnavailable) {
-					t.Errorf("after a reset: %v", err)
-				}
-				select {
-				case r := <-got:
-					t.Fatalf("granted while held: %+v", r)
-				default:
-				}
-			}
-			if err := lock.Err(); err != nil {
-				t.Fatalf("the holder has %v", err)
-			}
-			if err := lock.Release(t.Context()); err != nil {
-				t.Fatal(err)
-			}
-			r := <-got
-			if r.err != nil || r.lock.Token() <= lock.Token() {
-				t.Fatalf("the next has %+v after token %d", r, lock.Token())
-			}
-			if err := r.lock.Release(t.Context()); err != nil {
-				t.Error(err)
-			}
-		})
-	}
+		}
+		if err := lock.Err(); err != nil {
+			t.Fatalf("the holder has %v", err)
+		}
+		if err := lock.Release(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		r := <-got
+		if r.err != nil || r.lock.Token() <= lock.Token() {
+			t.Fatalf("the next has %+v after token %d", r, lock.Token())
+		}
+		if err := r.lock.Release(t.Context()); err != nil {
+			t.Error(err)
+		}
+	})
 }

@@ -22,9 +22,12 @@ import (
 	"github.com/holdfast-io/holdfast/internal/testkit/testserver"
 )
 
+// restarts starts a server that can be killed and started again with its data.
+type restarts func(t *testing.T) (open func(t *testing.T) backend.Backend, restart func())
+
 // restartable are servers that can be killed and started again with their data.
-func restartable() map[string]func(t *testing.T) (func(t *testing.T) backend.Backend, func()) {
-	return map[string]func(t *testing.T) (func(t *testing.T) backend.Backend, func()){
+func restartable() map[string]restarts {
+	return map[string]restarts{
 		"redis": func(t *testing.T) (func(t *testing.T) backend.Backend, func()) {
 			t.Helper()
 			s := testserver.Redis(t)
@@ -131,57 +134,60 @@ func restartTTL(store string) time.Duration {
 }
 
 // F9: the store is killed with -9 and started again. Leases and tokens are as they were, and a
-// waiter continues to wait, and is granted the lock.
+// waiter continues to wait, and is granted the lock. Meanwhile many clients count, protected only by a lock, and the count is
+// exact.
 func TestStoreKilled(t *testing.T) {
+	leasetest.Slow(t)
 	t.Parallel()
-	for name, start := range restartable() {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			open, restart := start(t)
-			ttl := restartTTL(name)
-			a := client(t, open(t), holdfast.Config{TTL: ttl, Timeout: leasetest.Patience, Owner: "a"})
-			b := client(t, open(t), holdfast.Config{TTL: ttl, Timeout: leasetest.Patience, Owner: "b"})
-			lock, err := a.Acquire(t.Context(), "n")
-			if err != nil {
-				t.Fatal(err)
-			}
-			type result struct {
-				lock *holdfast.Lock
-				err  error
-			}
-			got := make(chan result, 1)
-			go func() {
-				l, err := b.Acquire(t.Context(), "n")
-				got <- result{l, err}
-			}()
-			if name != "redlock" { // its nodes do not know who waits
-				awaitWaiters(t, a, "n", 1)
-			}
-			restart()
-			info, err := a.Inspect(t.Context(), "n")
-			if err != nil || len(info.Holders) != 1 || info.Holders[0].Token != lock.Token() || info.Holders[0].Lease != lock.Lease().ID {
-				t.Fatalf("after the restart: %+v, %v", info, err)
-			}
-			if err := lock.Extend(t.Context(), ttl); err != nil {
-				t.Fatalf("renew after the restart: %v", err)
-			}
-			select {
-			case r := <-got:
-				t.Fatalf("granted while held: %+v", r)
-			default:
-			}
-			if err := lock.Release(t.Context()); err != nil {
-				t.Fatal(err)
-			}
-			r := <-got
-			if r.err != nil || r.lock.Token() <= lock.Token() {
-				t.Fatalf("the waiter got %+v", r)
-			}
-			if err := r.lock.Release(t.Context()); err != nil {
-				t.Fatal(err)
-			}
-		})
-	}
+	sideBySide(t, restartable(), func(t *testing.T, name string, start restarts) { //nolint:thelper // it is the test
+		var open func(t *testing.T) backend.Backend
+		var restart func()
+		inTurn(func() { open, restart = start(t) })
+		ttl := restartTTL(name)
+		a := client(t, open(t), holdfast.Config{TTL: ttl, Timeout: leasetest.Patience, Owner: "a"})
+		b := client(t, open(t), holdfast.Config{TTL: ttl, Timeout: leasetest.Patience, Owner: "b"})
+		lock, err := a.Acquire(t.Context(), "n")
+		if err != nil {
+			t.Fatal(err)
+		}
+		type result struct {
+			lock *holdfast.Lock
+			err  error
+		}
+		got := make(chan result, 1)
+		go func() {
+			l, err := b.Acquire(t.Context(), "n")
+			got <- result{l, err}
+		}()
+		count := newCounting(t, func() *holdfast.Client { return client(t, open(t), holdfast.Config{TTL: ttl}) })
+		if name != "redlock" { // its nodes do not know who waits
+			awaitWaiters(t, a, "n", 1)
+		}
+		restart()
+		count.end(t)
+		info, err := a.Inspect(t.Context(), "n")
+		if err != nil || len(info.Holders) != 1 || info.Holders[0].Token != lock.Token() || info.Holders[0].Lease != lock.Lease().ID {
+			t.Fatalf("after the restart: %+v, %v", info, err)
+		}
+		if err := lock.Extend(t.Context(), ttl); err != nil {
+			t.Fatalf("renew after the restart: %v", err)
+		}
+		select {
+		case r := <-got:
+			t.Fatalf("granted while held: %+v", r)
+		default:
+		}
+		if err := lock.Release(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		r := <-got
+		if r.err != nil || r.lock.Token() <= lock.Token() {
+			t.Fatalf("the waiter got %+v", r)
+		}
+		if err := r.lock.Release(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+	})
 }
 
 func awaitWaiters(t *testing.T, c *holdfast.Client, name string, n int) {
@@ -201,42 +207,59 @@ func awaitWaiters(t *testing.T, c *holdfast.Client, name string, n int) {
 	}
 }
 
-// Many clients count, protected only by the lock: the count is exact on every store, also while
-// it is killed and started again during the test.
-func TestCountIsExact(t *testing.T) {
-	t.Parallel()
-	for name, start := range restartable() {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			open, restart := start(t)
-			const clients, goroutines, rounds = 4, 8, 25
-			var count atomic.Int64 // read, then written: only the lock makes it exact
-			var wg sync.WaitGroup
-			for range clients {
-				c := client(t, open(t), holdfast.Config{TTL: restartTTL(name)})
-				for range goroutines {
-					wg.Go(func() {
-						for range rounds {
-							lock, err := c.Acquire(t.Context(), "counter")
-							if err != nil {
-								t.Error(err)
-								return
-							}
-							n := count.Load()
-							runtime.Gosched()
-							count.Store(n + 1)
-							if err := lock.Release(t.Context()); err != nil && !errors.Is(err, holdfast.ErrUnavailable) {
-								t.Error(err)
-							}
-						}
-					})
+// counting are clients that count, protected only by the lock.
+type counting struct {
+	restarted chan struct{}
+	exact     atomic.Int64 // read, then written: only the lock makes it exact
+	rounds    atomic.Int64
+	work      sync.WaitGroup
+}
+
+// newCounting starts counting, and returns when it has begun.
+func newCounting(t *testing.T, connect func() *holdfast.Client) *counting {
+	t.Helper()
+	const clients, goroutines, least = 2, 4, 10
+	c := &counting{restarted: make(chan struct{})}
+	for range clients {
+		locks := connect()
+		for range goroutines {
+			c.work.Go(func() {
+				for n := 0; n < least || !closed(c.restarted); n++ {
+					lock, err := locks.Acquire(t.Context(), "counter")
+					if err != nil {
+						t.Error(err)
+						return
+					}
+					before := c.exact.Load()
+					runtime.Gosched()
+					c.exact.Store(before + 1)
+					c.rounds.Add(1)
+					if err := lock.Release(t.Context()); err != nil && !errors.Is(err, holdfast.ErrUnavailable) {
+						t.Error(err)
+					}
 				}
-			}
-			restart()
-			wg.Wait()
-			if n := count.Load(); n != clients*goroutines*rounds {
-				t.Errorf("count %d, want %d", n, clients*goroutines*rounds)
-			}
-		})
+			})
+		}
+	}
+	leasetest.Eventually(t, "they count", func() bool { return c.rounds.Load() > 0 })
+	return c
+}
+
+// end lets each finish its rounds, and compares the counts.
+func (c *counting) end(t *testing.T) {
+	t.Helper()
+	close(c.restarted)
+	c.work.Wait()
+	if exact, rounds := c.exact.Load(), c.rounds.Load(); exact != rounds {
+		t.Errorf("count %d, want %d", exact, rounds)
+	}
+}
+
+func closed(c <-chan struct{}) bool {
+	select {
+	case <-c:
+		return true
+	default:
+		return false
 	}
 }

@@ -4,8 +4,6 @@ import (
 	"context"
 	"database/sql"
 	"errors"
-	"strconv"
-	"sync/atomic"
 	"testing"
 	"time"
 
@@ -14,7 +12,6 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 	_ "github.com/jackc/pgx/v5/stdlib"
 
-	"github.com/holdfast-io/holdfast/internal/testkit/testserver"
 	"github.com/holdfast-io/holdfast/rowlock"
 )
 
@@ -40,17 +37,16 @@ type rowTransaction struct {
 // rows, none of them reserved. The MySQL dialect runs on MariaDB, for the syntax that both have.
 func TestEngines(t *testing.T) {
 	t.Parallel()
-	for name, start := range map[string]func(*testing.T) func(*testing.T) rowEngine{
+	for name, start := range map[string]func(*testing.T) rowEngine{
 		"postgres": startPostgres, "pgx": startPgx,
 		"mariadb": startMariaDB(rowlock.MariaDB), "mysql": startMariaDB(rowlock.MySQL),
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			open := start(t)
 			for name, test := range rowCases() {
 				t.Run(name, func(t *testing.T) {
 					t.Parallel()
-					e := open(t)
+					e := start(t)
 					e.t = t
 					e.exec("CREATE TABLE mesa (id INT PRIMARY KEY, reserved INT NOT NULL)")
 					e.exec("INSERT INTO mesa VALUES (1, 0), (2, 0), (3, 0), (4, 0)")
@@ -76,32 +72,16 @@ func rowCases() map[string]func(rowEngine) {
 	}
 }
 
-func startPostgres(t *testing.T) func(*testing.T) rowEngine {
+func startPostgres(t *testing.T) rowEngine {
 	t.Helper()
-	s, name := testserver.Postgres(t), databaseNames()
+	return openSQL(t, rowlock.Postgres, "pgx", postgresDatabase(t))
+}
+
+func startMariaDB(d rowlock.Dialect) func(*testing.T) rowEngine {
 	return func(t *testing.T) rowEngine {
 		t.Helper()
-		return openSQL(t, rowlock.Postgres, "pgx", s.Database(t, name()).URL())
+		return openSQL(t, d, "mysql", mariaDatabase()+"?sql_select_limit=1")
 	}
-}
-
-func startMariaDB(d rowlock.Dialect) func(*testing.T) func(*testing.T) rowEngine {
-	return func(t *testing.T) func(*testing.T) rowEngine {
-		t.Helper()
-		s, name := testserver.MariaDB(t), databaseNames()
-		return func(t *testing.T) rowEngine {
-			t.Helper()
-			database := name()
-			s.Exec("CREATE DATABASE " + database)
-			return openSQL(t, d, "mysql", s.DSNOf("root", s.Addr(), database)+"?sql_select_limit=1")
-		}
-	}
-}
-
-// databaseNames returns a new name of a database each time.
-func databaseNames() func() string {
-	var n atomic.Int64
-	return func() string { return "test" + strconv.FormatInt(n.Add(1), 10) }
 }
 
 func openSQL(t *testing.T, d rowlock.Dialect, driver, dsn string) rowEngine {
@@ -133,17 +113,9 @@ func openSQL(t *testing.T, d rowlock.Dialect, driver, dsn string) rowEngine {
 	}}
 }
 
-func startPgx(t *testing.T) func(*testing.T) rowEngine {
+func startPgx(t *testing.T) rowEngine {
 	t.Helper()
-	s, name := testserver.Postgres(t), databaseNames()
-	return func(t *testing.T) rowEngine {
-		t.Helper()
-		return openPgx(t, s.Database(t, name()).URL())
-	}
-}
-
-func openPgx(t *testing.T, url string) rowEngine {
-	t.Helper()
+	url := postgresDatabase(t)
 	pool, err := pgxpool.New(t.Context(), url)
 	if err != nil {
 		t.Fatal(err)

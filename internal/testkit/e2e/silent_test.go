@@ -7,12 +7,14 @@ import (
 	"testing"
 	"time"
 
+	"github.com/holdfast-io/holdfast/internal/testkit/leasetest"
 	"github.com/holdfast-io/holdfast/internal/testkit/testserver"
 )
 
 // A server that accepts connections and is silent, like a process that is stopped, does not keep a client from the
 // other servers of the URL. For our own server, see TestServerIsSilent.
 func TestSilentServers(t *testing.T) {
+	leasetest.Slow(t)
 	t.Parallel()
 	for store, start := range map[string]func(t *testing.T, silent string) string{ // the URL
 		"redis+sentinel": func(t *testing.T, silent string) string {
@@ -25,11 +27,11 @@ func TestSilentServers(t *testing.T) {
 		},
 		"redlock": func(t *testing.T, silent string) string {
 			t.Helper()
-			return "redlock://" + silent + "," + testserver.RedisAddrs(testserver.RedisNodes(t, 2)) + "?quarantine=off"
+			return "redlock://" + silent + "," + testserver.RedisAddrs(sharedRedlock()[:2]) + "?quarantine=off"
 		},
 		"etcd": func(t *testing.T, silent string) string {
 			t.Helper()
-			return "etcd://" + silent + "," + testserver.StartEtcd(t, testserver.EtcdOptions{NoFsync: true})[0].Addr()
+			return "etcd://" + silent + "," + sharedEtcd().Addr()
 		},
 		"etcd, TLS": func(t *testing.T, silent string) string {
 			t.Helper()
@@ -39,7 +41,7 @@ func TestSilentServers(t *testing.T) {
 		},
 		"zookeeper": func(t *testing.T, silent string) string {
 			t.Helper()
-			return "zookeeper://" + silent + "," + testserver.StartZooKeeper(t, 1)[0].Addr()
+			return "zookeeper://" + silent + "," + sharedZooKeeper().Addr()
 		},
 	} {
 		t.Run(store, func(t *testing.T) {

@@ -9,7 +9,6 @@ import (
 
 	"github.com/holdfast-io/holdfast/fence"
 	"github.com/holdfast-io/holdfast/fence/sqlfence"
-	"github.com/holdfast-io/holdfast/internal/testkit/testserver"
 )
 
 // The guard checks in a transaction of pgx as in one of database/sql: a late write is refused and nothing
@@ -17,7 +16,7 @@ import (
 func TestPgx(t *testing.T) {
 	t.Parallel()
 	ctx := t.Context()
-	pool, err := pgxpool.New(ctx, testserver.Postgres(t).URL())
+	pool, err := pgxpool.New(ctx, postgresDatabase(t))
 	if err != nil {
 		t.Fatal(err)
 	}

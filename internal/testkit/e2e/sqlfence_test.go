@@ -15,7 +15,6 @@ import (
 
 	"github.com/holdfast-io/holdfast/fence"
 	"github.com/holdfast-io/holdfast/fence/sqlfence"
-	"github.com/holdfast-io/holdfast/internal/testkit/testserver"
 )
 
 // fenceEngine is a database on which the same tests run.
@@ -36,13 +35,13 @@ func fenceEngines() map[string]fenceEngine {
 
 func openPostgres(t *testing.T) *sql.DB {
 	t.Helper()
-	return openDB(t, "pgx", testserver.Postgres(t).URL())
+	return openDB(t, "pgx", postgresDatabase(t))
 }
 
 // openMariaDB counts the rows that a statement matched, as Exec needs it.
 func openMariaDB(t *testing.T) *sql.DB {
 	t.Helper()
-	return openDB(t, "mysql", testserver.MariaDB(t).DSN()+"?clientFoundRows=true")
+	return openDB(t, "mysql", mariaDatabase()+"?clientFoundRows=true")
 }
 
 func openDB(t *testing.T, driver, dsn string) *sql.DB {

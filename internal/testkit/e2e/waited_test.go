@@ -9,6 +9,7 @@ import (
 
 	"github.com/holdfast-io/holdfast"
 	"github.com/holdfast-io/holdfast/internal/chaos"
+	"github.com/holdfast-io/holdfast/internal/testkit/leasetest"
 	"github.com/holdfast-io/holdfast/internal/testkit/testserver"
 	"github.com/holdfast-io/holdfast/open"
 )
@@ -16,13 +17,14 @@ import (
 // A server that ends connections, while they are made or later, may be restarting. It is waited for, with TLS
 // and without: it must not be taken for one that refuses the client. See TestMistakes for those.
 func TestServersThatEndConnectionsAreWaitedFor(t *testing.T) {
+	leasetest.Slow(t)
 	t.Parallel()
 	certs := testserver.NewCertificates(t)
 	trust := "?ca=" + url.QueryEscape(certs.CA)
 	for store, start := range map[string]func(t *testing.T, through func(string) string) string{ // the URL
 		"redis": func(t *testing.T, through func(string) string) string {
 			t.Helper()
-			return "redis://" + through(testserver.Redis(t).Addr()) + "?quarantine=off"
+			return "redis://" + through(sharedRedis().Addr()) + "?quarantine=off"
 		},
 		"redis, TLS": func(t *testing.T, through func(string) string) string {
 			t.Helper()
@@ -38,7 +40,7 @@ func TestServersThatEndConnectionsAreWaitedFor(t *testing.T) {
 		},
 		"etcd": func(t *testing.T, through func(string) string) string {
 			t.Helper()
-			return "etcd://" + through(testserver.StartEtcd(t, testserver.EtcdOptions{NoFsync: true})[0].Addr())
+			return "etcd://" + through(sharedEtcd().Addr())
 		},
 		"etcd, TLS": func(t *testing.T, through func(string) string) string {
 			t.Helper()
@@ -47,15 +49,15 @@ func TestServersThatEndConnectionsAreWaitedFor(t *testing.T) {
 		},
 		"zookeeper": func(t *testing.T, through func(string) string) string {
 			t.Helper()
-			return "zookeeper://" + through(testserver.StartZooKeeper(t, 1)[0].Addr())
+			return "zookeeper://" + through(sharedZooKeeper().Addr())
 		},
 		"zookeeper, TLS": func(t *testing.T, through func(string) string) string {
 			t.Helper()
-			return "zookeeper://" + through(certs.Terminate(t, testserver.StartZooKeeper(t, 1)[0].Addr())) + trust
+			return "zookeeper://" + through(certs.Terminate(t, sharedZooKeeper().Addr())) + trust
 		},
 		"consul, TLS": func(t *testing.T, through func(string) string) string {
 			t.Helper()
-			return "consuls://" + through(certs.Terminate(t, testserver.StartConsul(t, 1)[0].Addr())) + trust
+			return "consuls://" + through(certs.Terminate(t, sharedConsul().Addr())) + trust
 		},
 		"postgres, TLS": func(t *testing.T, through func(string) string) string {
 			t.Helper()
@@ -73,7 +75,7 @@ func TestServersThatEndConnectionsAreWaitedFor(t *testing.T) {
 		},
 		"kubernetes": func(t *testing.T, through func(string) string) string {
 			t.Helper()
-			s := testserver.Kubernetes(t)
+			s := sharedKubernetes()
 			return "kubernetes://default?kubeconfig=" + s.Kubeconfig(through(s.Addr()))
 		},
 		"holdfast, TLS": func(t *testing.T, through func(string) string) string {
@@ -111,7 +113,7 @@ func connected(ctx context.Context, t *testing.T, at string) *holdfast.Client {
 	}
 	t.Cleanup(func() { _ = b.Close() })
 	c := client(t, b, holdfast.Config{})
-	lock, err := c.Acquire(ctx, "n")
+	lock, err := c.Acquire(ctx, t.Name())
 	if err == nil {
 		err = lock.Release(ctx)
 	}
@@ -132,7 +134,7 @@ func waitedFor(t *testing.T, c *holdfast.Client, proxies []*chaos.Proxy, fault s
 	}
 	got := make(chan error, 1)
 	go func() {
-		lock, err := c.Acquire(t.Context(), "n")
+		lock, err := c.Acquire(t.Context(), t.Name())
 		if err == nil {
 			err = lock.Release(t.Context())
 		}

@@ -6,7 +6,6 @@ import (
 	"os"
 	"runtime"
 	"strings"
-	"testing"
 	"time"
 )
 
@@ -14,11 +13,11 @@ import (
 // seconds from the last statement of one to its end.
 const patience = 30 * time.Second
 
-// Main runs the tests and exits the process with their status. If they passed and goroutines that
+// Main runs the tests, of a *testing.M, and exits the process with their status. If they passed and goroutines that
 // they started are still running, it prints the stacks and the status is 1.
-func Main(m *testing.M) { run(m, patience) }
+func Main(m interface{ Run() int }) { run(m, patience) }
 
-func run(m *testing.M, patience time.Duration) {
+func run(m interface{ Run() int }, patience time.Duration) {
 	before := goroutines()
 	status := m.Run()
 	if status == 0 {

@@ -9,7 +9,6 @@ import (
 	"path/filepath"
 	"regexp"
 	"runtime"
-	"slices"
 	"strings"
 	"testing"
 
@@ -220,20 +219,4 @@ func TestSystemdUnit(t *testing.T) {
 		t.Errorf("systemd-analyze verify: %s", out)
 	}
 	must(t, "systemd-analyze", "security", "--offline=yes", "--no-pager", "--threshold=20", unit)
-}
-
-// The flags in the unit and in the example of its options exist.
-func TestSystemdFlags(t *testing.T) {
-	t.Parallel()
-	help := must(t, holdfast(t), "serve", "--help")
-	text := read(t, "deploy", "systemd", "holdfast.service") + read(t, "deploy", "systemd", "holdfast.default")
-	flags := regexp.MustCompile(`--[a-z-]+`).FindAllString(text, -1)
-	if len(flags) < 5 {
-		t.Errorf("only the flags %q were found", flags)
-	}
-	for _, flag := range slices.Compact(slices.Sorted(slices.Values(flags))) {
-		if !strings.Contains(help, flag+" ") && flag != "--help" {
-			t.Errorf("serve has no %s", flag)
-		}
-	}
 }

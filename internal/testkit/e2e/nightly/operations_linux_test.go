@@ -12,7 +12,6 @@ import (
 	"path/filepath"
 	"regexp"
 	"runtime"
-	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -199,31 +198,6 @@ func TestOperations(t *testing.T) {
 	for name := range maps.Keys(m.blocks) {
 		if !m.used[name] {
 			t.Errorf("no test runs the block %q", name)
-		}
-	}
-}
-
-// Commands in the text of the page exist, with their flags.
-func TestOperationsMentions(t *testing.T) {
-	t.Parallel()
-	spans := regexp.MustCompile("`(holdfast [^`]+)`").FindAllStringSubmatch(strings.ReplaceAll(read(t, "docs", "operations.md"), "\n", " "), -1)
-	if len(spans) < 3 {
-		t.Errorf("only %d commands were found", len(spans))
-	}
-	for _, span := range spans {
-		words := strings.Fields(span[1])
-		path := words[:2]
-		if len(words) > 2 && slices.Contains([]string{"policy", "certs"}, words[1]) {
-			path = words[:3]
-		}
-		help, err := exec.CommandContext(t.Context(), holdfast(t), append(slices.Clone(path[1:]), "--help")...).CombinedOutput()
-		if err != nil || !strings.Contains(string(help), "\n  "+strings.Join(path, " ")) {
-			t.Errorf("%s: there is no such command: %v", span[1], err)
-		}
-		for _, flag := range regexp.MustCompile(`--[a-z-]+`).FindAllString(span[1], -1) {
-			if !strings.Contains(string(help), flag) {
-				t.Errorf("%s has no %s", span[1], flag)
-			}
 		}
 	}
 }
