@@ -20,7 +20,6 @@ import (
 // until the context ends. No error contains the token.
 func TestRights(t *testing.T) {
 	t.Parallel()
-	const management = "5b5bd0a1-3f4c-4b4e-9a0e-4bd4d3a2f001"
 	server := testserver.StartConsulACL(t, management)
 	with := func(name, rules string) (*consullock.Backend, string) {
 		secret := newToken(t, server.Addr(), management, name, rules)

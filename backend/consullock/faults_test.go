@@ -47,7 +47,7 @@ func session(t *testing.T, b *consullock.Backend, lost func(backend.Loss)) backe
 // lease is the same grant.
 func TestLostReply(t *testing.T) {
 	t.Parallel()
-	server := testserver.StartConsul(t, 1)[0]
+	server := consul()
 	proxy := chaos.Start(t, server.Addr())
 	b, other := closing(t, proxy.Addr()), closing(t, server.Addr())
 	id := session(t, b, nil)
@@ -83,7 +83,7 @@ func TestLostReply(t *testing.T) {
 // told immediately, and the next waiter has the lock immediately.
 func TestSessionIsDestroyed(t *testing.T) {
 	t.Parallel()
-	server := testserver.StartConsul(t, 1)[0]
+	server := consul()
 	a, b := closing(t, server.Addr()), closing(t, server.Addr())
 	told := make(chan backend.Loss, 1)
 	one := session(t, a, func(l backend.Loss) { told <- l })
@@ -153,7 +153,7 @@ func TestNothingIsLeft(t *testing.T) {
 func TestEndsAtItsTTL(t *testing.T) {
 	t.Parallel()
 	const short, long = 8 * time.Second, 24 * time.Second
-	server := testserver.StartConsul(t, 1)[0]
+	server := consul()
 	a, b := closing(t, server.Addr()), closing(t, server.Addr())
 	if took, err := freeAfter(t, a, b, short); err == nil && took <= short*15/8 {
 		return
@@ -225,7 +225,7 @@ func TestNoHerd(t *testing.T) {
 	for range processes {
 		c, pool := client(t, server.Addr(), &requests)
 		t.Cleanup(pool.CloseIdleConnections)
-		b, err := consullock.New(c, consullock.Config{MinTTL: testserver.ConsulMinTTL})
+		b, err := consullock.New(c, consullock.Config{Prefix: prefixOf(t), MinTTL: testserver.ConsulMinTTL})
 		if err != nil {
 			t.Fatal(err)
 		}

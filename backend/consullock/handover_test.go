@@ -44,7 +44,7 @@ func through(t *testing.T, server *testserver.ConsulServer, wrap func(http.Round
 	if err != nil {
 		t.Fatal(err)
 	}
-	b, err := consullock.New(c, consullock.Config{MinTTL: testserver.ConsulMinTTL})
+	b, err := consullock.New(c, consullock.Config{Prefix: prefixOf(t), MinTTL: testserver.ConsulMinTTL})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -169,7 +169,7 @@ func TestManyAtOnce(t *testing.T) {
 // released, that waiter is told that its lease is lost, and the one after it gets the lock.
 func TestNextIsGone(t *testing.T) {
 	t.Parallel()
-	server := testserver.StartConsul(t, 1)[0]
+	server := consul()
 	b := closing(t, server.Addr())
 	id := session(t, b, nil)
 	held, gone, next := leasetest.Ask("n", id), leasetest.Ask("n", id), leasetest.Ask("n", id)
@@ -188,7 +188,7 @@ func TestNextIsGone(t *testing.T) {
 	leasetest.InQueue(t, b, "n", 2)
 	c, pool := client(t, server.Addr(), nil)
 	t.Cleanup(pool.CloseIdleConnections)
-	if _, err := c.KV().Delete("holdfast/locks/n/"+string(gone.Lease), (&api.WriteOptions{}).WithContext(leasetest.Within(t))); err != nil {
+	if _, err := c.KV().Delete(prefixOf(t)+"/locks/n/"+string(gone.Lease), (&api.WriteOptions{}).WithContext(leasetest.Within(t))); err != nil {
 		t.Fatal(err)
 	}
 	leasetest.Give(t, b, held)
@@ -203,7 +203,7 @@ func TestNextIsGone(t *testing.T) {
 // TestNoHandOverOfAPlace: a waiter gives up its place, and no other gets the lock by that.
 func TestNoHandOverOfAPlace(t *testing.T) {
 	t.Parallel()
-	server := testserver.StartConsul(t, 1)[0]
+	server := consul()
 	b := closing(t, server.Addr())
 	id := session(t, b, nil)
 	held := leasetest.Ask("n", id)
@@ -251,7 +251,7 @@ func TestNoHandOverOfAPlace(t *testing.T) {
 // lost: it still gets the lock, and not by the timer.
 func TestReplyOfAHandOverIsLost(t *testing.T) {
 	t.Parallel()
-	server := testserver.StartConsul(t, 1)[0]
+	server := consul()
 	proxy := chaos.Start(t, server.Addr())
 	b := closing(t, proxy.Addr())
 	id := session(t, b, nil)
@@ -311,7 +311,7 @@ func losesReplyOfAHandOver(t *testing.T, b *consullock.Backend, proxy *chaos.Pro
 func TestHandOversOfManyKinds(t *testing.T) {
 	t.Parallel()
 	const processes, goroutines, rounds = 3, 7, 12
-	server := testserver.StartConsul(t, 1)[0]
+	server := consul()
 	var seen turns
 	var readers atomic.Int64
 	var all sync.WaitGroup

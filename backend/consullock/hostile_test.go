@@ -43,7 +43,7 @@ func tapped(t *testing.T, addr string) (*consullock.Backend, *tap) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	b, err := consullock.New(c, consullock.Config{MinTTL: testserver.ConsulMinTTL})
+	b, err := consullock.New(c, consullock.Config{Prefix: prefixOf(t), MinTTL: testserver.ConsulMinTTL})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -55,7 +55,7 @@ func tapped(t *testing.T, addr string) (*consullock.Backend, *tap) {
 // in force: the error says so.
 func TestRefusedInQueue(t *testing.T) {
 	t.Parallel()
-	server := testserver.StartConsul(t, 1)[0]
+	server := consul()
 	b, x := tapped(t, server.Addr())
 	other := closing(t, server.Addr())
 	id, first := session(t, b, nil), leasetest.Ask("n", session(t, other, nil))
@@ -120,7 +120,7 @@ func TestSnapshotIsRestored(t *testing.T) {
 // does not query in a loop, and gets the lock when it is its turn.
 func TestAnswersOfAProxy(t *testing.T) {
 	t.Parallel()
-	server := testserver.StartConsul(t, 1)[0]
+	server := consul()
 	b, x := tapped(t, server.Addr())
 	other := closing(t, server.Addr())
 	first := leasetest.Ask("n", session(t, other, nil))
@@ -129,7 +129,7 @@ func TestAnswersOfAProxy(t *testing.T) {
 	var answered atomic.Int64
 	until := time.Now().Add(3 * time.Second)
 	on := func(r *http.Request) *http.Response {
-		if !strings.Contains(r.URL.Path, "/kv/holdfast/locks/") || answered.Load() > 0 && time.Now().After(until) {
+		if !strings.Contains(r.URL.Path, "/kv/"+prefixOf(t)+"/locks/") || answered.Load() > 0 && time.Now().After(until) {
 			return nil
 		}
 		answered.Add(1)
@@ -156,7 +156,7 @@ func TestAnswersOfAProxy(t *testing.T) {
 func TestLongReasons(t *testing.T) {
 	t.Parallel()
 	const sessions, breaks = 5, 30
-	server := testserver.StartConsul(t, 1)[0]
+	server := consul()
 	b, operator := closing(t, server.Addr()), closing(t, server.Addr())
 	told := make(chan backend.Loss, sessions*breaks)
 	var ids []backend.SessionID

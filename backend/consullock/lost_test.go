@@ -9,13 +9,12 @@ import (
 	"github.com/holdfast-io/holdfast/backend"
 	"github.com/holdfast-io/holdfast/internal/chaos"
 	"github.com/holdfast-io/holdfast/internal/testkit/leasetest"
-	"github.com/holdfast-io/holdfast/internal/testkit/testserver"
 )
 
 // TestLostIsFinal: a lease whose loss was reported is not granted again.
 func TestLostIsFinal(t *testing.T) {
 	t.Parallel()
-	server := testserver.StartConsul(t, 1)[0]
+	server := consul()
 	proxy := chaos.Start(t, server.Addr())
 	leasetest.LostIsFinal(t, closing(t, proxy.Addr()), closing(t, server.Addr()), proxy)
 }
@@ -24,7 +23,7 @@ func TestLostIsFinal(t *testing.T) {
 // That one goes, too.
 func TestToldAfterTheNextGrant(t *testing.T) {
 	t.Parallel()
-	server := testserver.StartConsul(t, 1)[0]
+	server := consul()
 	b, other := closing(t, server.Addr()), closing(t, server.Addr())
 	id := session(t, b, nil)
 	req := leasetest.Ask("n", id)
@@ -33,7 +32,7 @@ func TestToldAfterTheNextGrant(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	notices, _, err := client.KV().List("holdfast/notices/", nil)
+	notices, _, err := client.KV().List(prefixOf(t)+"/notices/", nil)
 	if err != nil || len(notices) != 1 {
 		t.Fatalf("%d sessions have notices, %v; want one", len(notices), err)
 	}

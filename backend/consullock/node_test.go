@@ -43,7 +43,6 @@ func TestAgentLeaves(t *testing.T) {
 // TestNodeIsDenied: if the token may have sessions on the agent's node alone, a warning says so.
 func TestNodeIsDenied(t *testing.T) {
 	t.Parallel()
-	const management = "5b5bd0a1-3f4c-4b4e-9a0e-4bd4d3a2f001"
 	server := testserver.StartConsulACL(t, management)
 	look := func(name, rules string, want bool) {
 		secret := newToken(t, server.Addr(), management, name, rules)
@@ -69,7 +68,7 @@ func TestNodeIsDenied(t *testing.T) {
 // reported again.
 func TestDeletedKeyIsALoss(t *testing.T) {
 	t.Parallel()
-	server := testserver.StartConsul(t, 1)[0]
+	server := consul()
 	told := make(chan backend.Loss, 10)
 	b, other := closing(t, server.Addr()), closing(t, server.Addr())
 	id := session(t, b, func(l backend.Loss) { told <- l })
@@ -83,7 +82,7 @@ func TestDeletedKeyIsALoss(t *testing.T) {
 	}
 	operator, pool := client(t, server.Addr(), nil)
 	defer pool.CloseIdleConnections()
-	if _, err := operator.KV().Delete("holdfast/locks/n/"+string(held.Lease), nil); err != nil {
+	if _, err := operator.KV().Delete(prefixOf(t)+"/locks/n/"+string(held.Lease), nil); err != nil {
 		t.Fatal(err)
 	}
 	leasetest.Take(t, other, leasetest.Ask("n", session(t, other, nil)))

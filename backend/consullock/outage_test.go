@@ -18,7 +18,7 @@ import (
 // held is free then, not only when it expires.
 func TestEndAskedTwice(t *testing.T) {
 	t.Parallel()
-	server := testserver.StartConsul(t, 1)[0]
+	server := consul()
 	proxy := chaos.Start(t, server.Addr())
 	b, other := closing(t, proxy.Addr()), closing(t, server.Addr())
 	id := session(t, b, nil)
@@ -43,7 +43,7 @@ func TestEndAskedTwice(t *testing.T) {
 // can be reached, not at twice its TTL.
 func TestEndsWhenItCan(t *testing.T) {
 	t.Parallel()
-	server := testserver.StartConsul(t, 1)[0]
+	server := consul()
 	proxy := chaos.Start(t, server.Addr())
 	b, other := closing(t, proxy.Addr()), closing(t, server.Addr())
 	const ttl = 15 * time.Second
@@ -70,7 +70,7 @@ func TestEndsWhenItCan(t *testing.T) {
 // next renewal.
 func TestSilentConnection(t *testing.T) {
 	t.Parallel()
-	server := testserver.StartConsul(t, 1)[0]
+	server := consul()
 	proxy := chaos.Start(t, server.Addr())
 	b, other := closing(t, proxy.Addr()), closing(t, server.Addr())
 	id, theirs := session(t, b, nil), session(t, other, nil)
@@ -165,7 +165,7 @@ func TestRestartsLoseNothing(t *testing.T) {
 			}
 		})
 	}
-	for range 6 {
+	for range 3 {
 		server.Restart()
 	}
 	close(stop)
@@ -190,7 +190,7 @@ func TestRestartsLoseNothing(t *testing.T) {
 func TestBreakOfMany(t *testing.T) {
 	t.Parallel()
 	const limit = 70
-	server := testserver.StartConsul(t, 1)[0]
+	server := consul()
 	b := closing(t, server.Addr())
 	id := session(t, b, nil)
 	permit := func() backend.AcquireRequest {
@@ -234,7 +234,7 @@ func TestBreakOfMany(t *testing.T) {
 // TestPlaceIsKept: a waiter keeps its place when the same request is made without waiting.
 func TestPlaceIsKept(t *testing.T) {
 	t.Parallel()
-	server := testserver.StartConsul(t, 1)[0]
+	server := consul()
 	b := closing(t, server.Addr())
 	id := session(t, b, nil)
 	held := leasetest.Ask("n", id)
@@ -267,7 +267,7 @@ func TestPlaceIsKept(t *testing.T) {
 // it may be granted in that moment.
 func TestPlaceOfAnotherSession(t *testing.T) {
 	t.Parallel()
-	server := testserver.StartConsul(t, 1)[0]
+	server := consul()
 	b, other := closing(t, server.Addr()), closing(t, server.Addr())
 	one, two := session(t, b, nil), session(t, other, nil)
 	held := leasetest.Ask("n", one)
@@ -294,7 +294,7 @@ func TestPlaceOfAnotherSession(t *testing.T) {
 // session, immediately: Consul's lock-delay would only be in the way here.
 func TestLockDelay(t *testing.T) {
 	t.Parallel()
-	server := testserver.StartConsul(t, 1)[0]
+	server := consul()
 	b := closing(t, server.Addr())
 	told := make(chan backend.Loss, 1)
 	req := leasetest.Ask("n", session(t, b, func(l backend.Loss) { told <- l }))
@@ -317,7 +317,7 @@ func destroyHolder(t *testing.T, addr string, req backend.AcquireRequest) {
 	t.Helper()
 	operator, pool := client(t, addr, nil)
 	defer pool.CloseIdleConnections()
-	pair, _, err := operator.KV().Get("holdfast/locks/"+req.Name+"/"+string(req.Lease), nil)
+	pair, _, err := operator.KV().Get(prefixOf(t)+"/locks/"+req.Name+"/"+string(req.Lease), nil)
 	if err == nil && pair == nil {
 		err = errors.New("no such key")
 	}

@@ -10,14 +10,13 @@ import (
 	"testing"
 
 	"github.com/holdfast-io/holdfast/internal/testkit/leasetest"
-	"github.com/holdfast-io/holdfast/internal/testkit/testserver"
 )
 
 // A query that is kept open shares no connection with another request: its end could take a release
 // with it.
 func TestPollsHaveTheirConnections(t *testing.T) {
 	t.Parallel()
-	server := testserver.StartConsul(t, 1)[0]
+	server := consul()
 	target, err := url.Parse("http://" + server.Addr())
 	if err != nil {
 		t.Fatal(err)

@@ -9,13 +9,12 @@ import (
 
 	"github.com/holdfast-io/holdfast/backend"
 	"github.com/holdfast-io/holdfast/internal/testkit/leasetest"
-	"github.com/holdfast-io/holdfast/internal/testkit/testserver"
 )
 
 // TestReleasedDuringTheCreate: the key that is made after the release is deleted.
 func TestReleasedDuringTheCreate(t *testing.T) {
 	t.Parallel()
-	server := testserver.StartConsul(t, 1)[0]
+	server := consul()
 	b, x := tapped(t, server.Addr())
 	leasetest.ReleasedDuringTheCreate(t, b, closing(t, server.Addr()), func(backend.SessionID) (func() bool, func()) {
 		var delayed atomic.Bool
@@ -34,7 +33,7 @@ func TestReleasedDuringTheCreate(t *testing.T) {
 // TestUnknownRelease: a release without an answer may have deleted the key, or may still do so.
 func TestUnknownRelease(t *testing.T) {
 	t.Parallel()
-	server := testserver.StartConsul(t, 1)[0]
+	server := consul()
 	b, x := tapped(t, server.Addr())
 	down := func(*http.Request) *http.Response {
 		return &http.Response{StatusCode: http.StatusBadGateway, Header: make(http.Header), Body: http.NoBody}

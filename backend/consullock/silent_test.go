@@ -11,14 +11,13 @@ import (
 	"github.com/holdfast-io/holdfast/backend/consullock"
 	"github.com/holdfast-io/holdfast/internal/chaos"
 	"github.com/holdfast-io/holdfast/internal/testkit/leasetest"
-	"github.com/holdfast-io/holdfast/internal/testkit/testserver"
 )
 
 // TestSilentAnswers: the answer to a request never comes, and its connection stays open. No call
 // waits for that, however long its caller would; the retry is answered.
 func TestSilentAnswers(t *testing.T) {
 	t.Parallel()
-	server := testserver.StartConsul(t, 1)[0]
+	server := consul()
 	type do = func(context.Context, *consullock.Backend, backend.SessionID, backend.AcquireRequest) error
 	type call struct {
 		request string // contains this
@@ -34,7 +33,7 @@ func TestSilentAnswers(t *testing.T) {
 	next := backend.NewSessionID()
 	for name, c := range map[string]call{
 		"acquire": {"PUT /v1/txn", acquire(true)},
-		"try":     {"GET /v1/kv/holdfast/locks/free", acquire(false)},
+		"try":     {"GET /v1/kv/" + prefixOf(t) + "/locks/free", acquire(false)},
 		"release": {"/v1/", func(ctx context.Context, b *consullock.Backend, id backend.SessionID, held backend.AcquireRequest) error {
 			err := b.Release(ctx, backend.ReleaseRequest{Name: held.Name, Lease: held.Lease, Session: id})
 			if errors.Is(err, backend.ErrLost) {
@@ -42,11 +41,11 @@ func TestSilentAnswers(t *testing.T) {
 			}
 			return err
 		}},
-		"inspect": {"GET /v1/kv/holdfast/locks/", func(ctx context.Context, b *consullock.Backend, _ backend.SessionID, held backend.AcquireRequest) error {
+		"inspect": {"GET /v1/kv/" + prefixOf(t) + "/locks/", func(ctx context.Context, b *consullock.Backend, _ backend.SessionID, held backend.AcquireRequest) error {
 			_, err := b.Inspect(ctx, held.Name)
 			return err
 		}},
-		"list": {"GET /v1/kv/holdfast/locks/", func(ctx context.Context, b *consullock.Backend, _ backend.SessionID, _ backend.AcquireRequest) error {
+		"list": {"GET /v1/kv/" + prefixOf(t) + "/locks/", func(ctx context.Context, b *consullock.Backend, _ backend.SessionID, _ backend.AcquireRequest) error {
 			_, err := b.List(ctx, backend.ListRequest{})
 			return err
 		}},

@@ -4,11 +4,10 @@ import (
 	"testing"
 
 	"github.com/holdfast-io/holdfast/internal/testkit/leasetest"
-	"github.com/holdfast-io/holdfast/internal/testkit/testserver"
 )
 
 func TestRefusalsAreTrue(t *testing.T) {
 	t.Parallel()
-	s := testserver.StartConsul(t, 1)[0]
+	s := consul()
 	leasetest.RefusalsAreTrue(t, 600, closing(t, s.Addr()), closing(t, s.Addr()), closing(t, s.Addr()), closing(t, s.Addr()))
 }

@@ -98,7 +98,7 @@ func empty(t *testing.T, b *zklock.Backend, reqs []backend.AcquireRequest) {
 // ghost, and no second grant.
 func TestLostBatchReply(t *testing.T) {
 	t.Parallel()
-	server := testserver.StartZooKeeper(t, 1, testserver.AsInstalled)[0]
+	server := installed()
 	proxy := chaos.Start(t, server.Addr())
 	b, other := through(t, proxy), closing(t, server)
 	id := leasetest.Session(t, b, 5*time.Minute, nil)
@@ -139,7 +139,7 @@ func TestLostBatchReply(t *testing.T) {
 // One of many that share a transaction is denied: the others are still written.
 func TestOneOfABatchIsDenied(t *testing.T) {
 	t.Parallel()
-	server := testserver.StartZooKeeper(t, 1, testserver.AsInstalled)[0]
+	server := installed()
 	proxy := chaos.Start(t, server.Addr())
 	b, other := through(t, proxy), closing(t, server)
 	id := leasetest.Session(t, b, 5*time.Minute, nil)
@@ -164,7 +164,7 @@ func TestOneOfABatchIsDenied(t *testing.T) {
 	empty(t, other, reqs)
 	// The node of one of the locks is gone.
 	conn := connect(t, server)
-	if err := conn.Delete("/holdfast/locks/"+reqs[odd].Name, -1); err != nil {
+	if err := conn.Delete(pathOf(t)+"/locks/"+reqs[odd].Name, -1); err != nil {
 		t.Fatal(err)
 	}
 	reqs = requests(id, n)
@@ -182,7 +182,7 @@ func TestOneOfABatchIsDenied(t *testing.T) {
 // Many concurrent acquires join one queue: each has a token of its own.
 func TestBatchOfOneLine(t *testing.T) {
 	t.Parallel()
-	server := testserver.StartZooKeeper(t, 1, testserver.AsInstalled)[0]
+	server := installed()
 	proxy := chaos.Start(t, server.Addr())
 	b := through(t, proxy)
 	id := leasetest.Session(t, b, 5*time.Minute, nil)
@@ -213,7 +213,7 @@ func TestBatchOfOneLine(t *testing.T) {
 // still has the lock, and is the only holder.
 func TestLostHandOverReply(t *testing.T) {
 	t.Parallel()
-	server := testserver.StartZooKeeper(t, 1)[0]
+	server := zookeeper()
 	proxy := chaos.Start(t, server.Addr())
 	b, other := through(t, proxy), closing(t, server)
 	id := leasetest.Session(t, b, 5*time.Minute, nil)
@@ -248,7 +248,7 @@ func TestLostHandOverReply(t *testing.T) {
 // lock to it.
 func TestFollowerIsGone(t *testing.T) {
 	t.Parallel()
-	server := testserver.StartZooKeeper(t, 1)[0]
+	server := zookeeper()
 	b, other := closing(t, server), closing(t, server)
 	id := leasetest.Session(t, b, 5*time.Minute, nil)
 	for range 5 {
@@ -274,7 +274,7 @@ func TestFollowerIsGone(t *testing.T) {
 // A waiter in the middle of the queue that gives up does not make the one behind it a holder.
 func TestOneInTheMiddleGivesUp(t *testing.T) {
 	t.Parallel()
-	server := testserver.StartZooKeeper(t, 1)[0]
+	server := zookeeper()
 	b, other := closing(t, server), closing(t, server)
 	id := leasetest.Session(t, b, 5*time.Minute, nil)
 	held, middle, last := leasetest.Ask("n", id), leasetest.Ask("n", id), leasetest.Ask("n", id)
@@ -325,26 +325,20 @@ func (s spy) Write(p []byte) (int, error) {
 func TestRequestsOfAPair(t *testing.T) {
 	t.Parallel()
 	const getChildren, multi = 12, 14
-	server := testserver.StartZooKeeper(t, 1, testserver.AsInstalled)[0]
+	server := installed()
 	var mu sync.Mutex
 	kinds := make(map[uint32]int)
-	b, err := zklock.New(zklock.Config{
-		Servers: []string{server.Addr()}, Tick: testserver.ZooKeeperTick, MaxSession: testserver.ZooKeeperMaxSession,
-		Dial: func(network, address string, timeout time.Duration) (net.Conn, error) {
-			ctx, cancel := context.WithTimeout(context.WithoutCancel(t.Context()), timeout)
-			defer cancel()
-			conn, err := new(net.Dialer).DialContext(ctx, network, address)
-			return spy{conn, func(kind uint32) {
-				mu.Lock()
-				defer mu.Unlock()
-				kinds[kind]++
-			}}, err
-		},
-	})
-	if err != nil {
-		t.Fatal(err)
+	cfg := config(t, server.Addr())
+	cfg.Dial = func(network, address string, timeout time.Duration) (net.Conn, error) {
+		conn, err := dial(network, address, timeout)
+		return spy{conn, func(kind uint32) {
+			mu.Lock()
+			defer mu.Unlock()
+			kinds[kind]++
+		}}, err
 	}
-	id := leasetest.Session(t, closed(t, b), 5*time.Minute, nil)
+	b := opened(t, cfg)
+	id := leasetest.Session(t, b, 5*time.Minute, nil)
 	req := leasetest.Ask("n", id)
 	leasetest.Take(t, b, req)
 	leasetest.Give(t, b, req)
@@ -379,7 +373,7 @@ func connect(t *testing.T, server *testserver.ZooKeeperServer) *zk.Conn {
 // create then loses its answer, leaves nothing in the queue.
 func TestAbandonedBeforeItLeft(t *testing.T) {
 	t.Parallel()
-	server := testserver.StartZooKeeper(t, 1)[0]
+	server := zookeeper()
 	proxy := chaos.Start(t, server.Addr())
 	b, other := through(t, proxy), closing(t, server)
 	id := leasetest.Session(t, b, 5*time.Minute, nil)

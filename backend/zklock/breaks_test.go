@@ -8,7 +8,6 @@ import (
 
 	"github.com/holdfast-io/holdfast/backend"
 	"github.com/holdfast-io/holdfast/internal/testkit/leasetest"
-	"github.com/holdfast-io/holdfast/internal/testkit/testserver"
 )
 
 // losses collects the losses that a session reports.
@@ -32,7 +31,7 @@ func awaitLoss(t *testing.T, told <-chan backend.Loss) backend.Loss {
 // the session's notices hold.
 func TestManyAreBroken(t *testing.T) {
 	t.Parallel()
-	server := testserver.StartZooKeeper(t, 1)[0]
+	server := zookeeper()
 	b, other := closing(t, server), closing(t, server)
 	told, tell := losses()
 	id := leasetest.Session(t, b, 5*time.Minute, tell)
@@ -72,7 +71,7 @@ func TestManyAreBroken(t *testing.T) {
 // TestLongReasons: a session can be notified of more breaks than fit into one request.
 func TestLongReasons(t *testing.T) {
 	t.Parallel()
-	server := testserver.StartZooKeeper(t, 1)[0]
+	server := zookeeper()
 	b, other := closing(t, server), closing(t, server)
 	told, tell := losses()
 	id := leasetest.Session(t, b, 5*time.Minute, tell)

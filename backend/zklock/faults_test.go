@@ -19,36 +19,17 @@ import (
 )
 
 // closing opens a backend that the test closes.
-func closing(t *testing.T, servers ...*testserver.ZooKeeperServer) *zklock.Backend {
-	t.Helper()
-	return closed(t, open(t, servers...))
-}
-
-func closed(t *testing.T, b *zklock.Backend) *zklock.Backend {
-	t.Helper()
-	t.Cleanup(func() {
-		if err := b.Close(); err != nil {
-			t.Errorf("close: %v", err)
-		}
-	})
-	return b
-}
-
 // through opens a backend that reaches the server only by the proxy.
 func through(t *testing.T, proxy *chaos.Proxy) *zklock.Backend {
 	t.Helper()
-	b, err := zklock.New(zklock.Config{Servers: []string{proxy.Addr()}, Tick: testserver.ZooKeeperTick, MaxSession: testserver.ZooKeeperMaxSession})
-	if err != nil {
-		t.Fatal(err)
-	}
-	return closed(t, b)
+	return opened(t, config(t, proxy.Addr()))
 }
 
 // B: the reply to the create is lost: there is no ghost, and a retry with the same lease is the
 // same grant.
 func TestLostCreateReply(t *testing.T) {
 	t.Parallel()
-	server := testserver.StartZooKeeper(t, 1)[0]
+	server := zookeeper()
 	proxy := chaos.Start(t, server.Addr())
 	b, other := through(t, proxy), closing(t, server)
 	id := leasetest.Session(t, b, leasetest.Long, nil)
@@ -85,7 +66,7 @@ func TestLostCreateReply(t *testing.T) {
 // changes the entry, but not its token.
 func TestTokenStays(t *testing.T) {
 	t.Parallel()
-	b := closing(t, testserver.StartZooKeeper(t, 1)...)
+	b := closing(t, zookeeper())
 	id := leasetest.Session(t, b, leasetest.Long, nil)
 	first, second := leasetest.Ask("n", id), leasetest.Ask("n", id)
 	leasetest.Take(t, b, first)
@@ -113,11 +94,12 @@ func TestTokenStays(t *testing.T) {
 // The holder is cut off: its session ends, and the next waiter gets the lock, no earlier than the
 // TTL after the last renewal and no later than the stated bound. The holder is told by then.
 func TestHolderIsCutOff(t *testing.T) {
+	leasetest.Slow(t)
 	t.Parallel()
-	server := testserver.StartZooKeeper(t, 1)[0]
+	server := zookeeper()
 	proxy := chaos.Start(t, server.Addr())
 	b, other := through(t, proxy), closing(t, server)
-	const ttl = 20 * time.Second // time to join the queue, also on a busy machine
+	const ttl = 12 * time.Second // time to join the queue, also on a busy machine
 	lost := make(chan time.Time, 1)
 	id := leasetest.Session(t, b, ttl, func(l backend.Loss) {
 		if l.Lease == "" {
@@ -168,6 +150,7 @@ func TestHolderIsCutOff(t *testing.T) {
 // The leader of three is killed, and one that a client is connected to hangs: holders keep their
 // locks, waiters get the lock, and tokens grow.
 func TestEnsemble(t *testing.T) {
+	leasetest.Slow(t)
 	t.Parallel()
 	servers := testserver.StartZooKeeper(t, 3)
 	a, b := closing(t, servers...), closing(t, servers...)
@@ -258,6 +241,7 @@ func TestEnsemble(t *testing.T) {
 
 // 1,000 wait, and for each release one watch fires: no herd. Nothing is left of them.
 func TestNoHerd(t *testing.T) {
+	leasetest.Slow(t)
 	t.Parallel()
 	server := testserver.StartZooKeeper(t, 1)[0]
 	b := closing(t, server)
@@ -323,35 +307,19 @@ func TestNoHerd(t *testing.T) {
 // name.
 func TestUserAndBounds(t *testing.T) {
 	t.Parallel()
-	server := testserver.StartZooKeeper(t, 1)[0]
-	cfg := zklock.Config{
-		Servers: []string{server.Addr()}, Tick: testserver.ZooKeeperTick, MaxSession: testserver.ZooKeeperMaxSession,
-		Path: "/team/locks", User: "u", Password: "secret",
-	}
-	b, err := zklock.New(cfg)
-	if err != nil {
-		t.Fatal(err)
-	}
-	closed(t, b)
+	server := zookeeper()
+	cfg := config(t, server.Addr())
+	cfg.Path, cfg.User, cfg.Password = "/team/locks", "u", "secret"
+	b := opened(t, cfg)
 	leasetest.Take(t, b, leasetest.Ask("n", leasetest.Session(t, b, leasetest.Long, nil)))
 	cfg.User, cfg.Password = "v", "other"
-	stranger, err := zklock.New(cfg)
-	if err != nil {
-		t.Fatal(err)
-	}
-	closed(t, stranger)
-	err = stranger.OpenSession(leasetest.Within(t), backend.SessionRequest{ID: backend.NewSessionID(), TTL: time.Minute})
+	err := opened(t, cfg).OpenSession(leasetest.Within(t), backend.SessionRequest{ID: backend.NewSessionID(), TTL: time.Minute})
 	if !errors.Is(err, backend.ErrUnavailable) || strings.Contains(err.Error(), "other") {
 		t.Errorf("a stranger's session: %v", err)
 	}
 	cfg.User, cfg.Path, cfg.MaxSession = "", "/wide", time.Hour // more than the server gives
-	wide, err := zklock.New(cfg)
-	if err != nil {
-		t.Fatal(err)
-	}
-	closed(t, wide)
 	var bad *backend.InvalidError
-	err = wide.OpenSession(leasetest.Within(t), backend.SessionRequest{ID: backend.NewSessionID(), TTL: 30 * time.Minute})
+	err = opened(t, cfg).OpenSession(leasetest.Within(t), backend.SessionRequest{ID: backend.NewSessionID(), TTL: 30 * time.Minute})
 	if !errors.As(err, &bad) || bad.Field != "ttl" {
 		t.Errorf("a session that is too long: %v", err)
 	}
@@ -360,8 +328,9 @@ func TestUserAndBounds(t *testing.T) {
 // The connection breaks again and again while requests are under way and waiters watch: no answer
 // is read before the ensemble knows again what is watched, and the queue keeps moving.
 func TestWatchesComeBeforeAnswers(t *testing.T) {
+	leasetest.Slow(t)
 	t.Parallel()
-	server := testserver.StartZooKeeper(t, 1)[0]
+	server := zookeeper()
 	proxy := chaos.Start(t, server.Addr())
 	b := through(t, proxy)
 	id := leasetest.Session(t, b, 5*time.Minute, nil)

@@ -18,6 +18,7 @@ import (
 // TestManyWatchesComeBack: a session with more watches than the library's buffer for requests would
 // hold is still notified of a break after its connection broke.
 func TestManyWatchesComeBack(t *testing.T) {
+	leasetest.Slow(t)
 	t.Parallel()
 	server := testserver.StartZooKeeper(t, 1)[0]
 	proxy := chaos.Start(t, server.Addr())
@@ -63,6 +64,7 @@ func TestManyWatchesComeBack(t *testing.T) {
 // TestEmptiedServer: a server that comes back with fewer changes than a client has seen refuses that client without an
 // answer. What belongs to no session is answered again all the same.
 func TestEmptiedServer(t *testing.T) {
+	leasetest.Slow(t)
 	t.Parallel()
 	server := testserver.StartZooKeeper(t, 1)[0]
 	b := closing(t, server)
@@ -111,7 +113,7 @@ func TestLessTime(t *testing.T) {
 // TestOddTTL: a TTL that is not in whole milliseconds works like any other.
 func TestOddTTL(t *testing.T) {
 	t.Parallel()
-	b := closing(t, testserver.StartZooKeeper(t, 1)...)
+	b := closing(t, zookeeper())
 	leasetest.Take(t, b, leasetest.Ask("n", leasetest.Session(t, b, leasetest.Long/7, nil)))
 }
 
@@ -119,24 +121,14 @@ func TestOddTTL(t *testing.T) {
 // authenticates its user.
 func TestUserWhenAway(t *testing.T) {
 	t.Parallel()
-	server := testserver.StartZooKeeper(t, 1)[0]
+	server := zookeeper()
 	proxy := chaos.Start(t, server.Addr())
-	cfg := zklock.Config{
-		Servers: []string{server.Addr()}, Tick: testserver.ZooKeeperTick, MaxSession: testserver.ZooKeeperMaxSession,
-		User: "u", Password: "secret",
-	}
-	there, err := zklock.New(cfg)
-	if err != nil {
-		t.Fatal(err)
-	}
-	closed(t, there)
+	cfg := config(t, server.Addr())
+	cfg.User, cfg.Password = "u", "secret"
+	there := opened(t, cfg)
 	leasetest.Take(t, there, leasetest.Ask("n", leasetest.Session(t, there, 5*time.Minute, nil)))
 	cfg.Servers = []string{proxy.Addr()}
-	b, err := zklock.New(cfg)
-	if err != nil {
-		t.Fatal(err)
-	}
-	closed(t, b)
+	b := opened(t, cfg)
 	proxy.Refuse()
 	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Second) // the library has tried twice by then
 	defer cancel()
@@ -156,7 +148,7 @@ func TestUserWhenAway(t *testing.T) {
 // TestCloseWhenAway: a server that hangs does not keep a backend from being closed.
 func TestCloseWhenAway(t *testing.T) {
 	t.Parallel()
-	server := testserver.StartZooKeeper(t, 1)[0]
+	server := zookeeper()
 	proxy := chaos.Start(t, server.Addr())
 	b := through(t, proxy)
 	leasetest.Take(t, b, leasetest.Ask("n", leasetest.Session(t, b, 10*time.Minute, nil)))
@@ -181,6 +173,7 @@ func TestCloseWhenAway(t *testing.T) {
 // renewed through a server that dies right after: the leader had heard nothing of the session since
 // before. The time that the renewal reports holds.
 func TestRenewedAndCutOff(t *testing.T) {
+	leasetest.Slow(t)
 	t.Parallel()
 	servers := testserver.StartZooKeeper(t, 3)
 	var follower *testserver.ZooKeeperServer
@@ -225,7 +218,7 @@ func TestRenewedAndCutOff(t *testing.T) {
 // releases what it holds.
 func TestEndWhileReconnecting(t *testing.T) {
 	t.Parallel()
-	server := testserver.StartZooKeeper(t, 1)[0]
+	server := zookeeper()
 	for _, end := range []struct {
 		how string
 		f   func(*zklock.Backend, backend.SessionID) error

@@ -9,16 +9,14 @@ import (
 	"github.com/go-zookeeper/zk"
 
 	"github.com/holdfast-io/holdfast/backend"
-	"github.com/holdfast-io/holdfast/backend/zklock"
 	"github.com/holdfast-io/holdfast/internal/chaos"
 	"github.com/holdfast-io/holdfast/internal/testkit/leasetest"
-	"github.com/holdfast-io/holdfast/internal/testkit/testserver"
 )
 
 // TestLostIsFinal: a lease whose loss was reported is not granted again.
 func TestLostIsFinal(t *testing.T) {
 	t.Parallel()
-	server := testserver.StartZooKeeper(t, 1)[0]
+	server := zookeeper()
 	proxy := chaos.Start(t, server.Addr())
 	leasetest.LostIsFinal(t, through(t, proxy), closing(t, server), proxy)
 }
@@ -27,7 +25,7 @@ func TestLostIsFinal(t *testing.T) {
 // then. That one goes, too.
 func TestToldAfterTheNextGrant(t *testing.T) {
 	t.Parallel()
-	server := testserver.StartZooKeeper(t, 1)[0]
+	server := zookeeper()
 	b, other := closing(t, server), closing(t, server)
 	id := leasetest.Session(t, b, leasetest.Long, nil)
 	req := leasetest.Ask("n", id)
@@ -43,7 +41,7 @@ func TestToldAfterTheNextGrant(t *testing.T) {
 // not granted, and its entry goes.
 func TestToldDuringTheCreate(t *testing.T) {
 	t.Parallel()
-	server := testserver.StartZooKeeper(t, 1)[0]
+	server := zookeeper()
 	b, other := closing(t, server), closing(t, server)
 	id := leasetest.Session(t, b, leasetest.Long, nil)
 	thaw := b.Freeze(id)
@@ -76,7 +74,7 @@ func deleteBelow(t *testing.T, conn *zk.Conn, path string) {
 // if it holds many others.
 func TestNodeIsDeleted(t *testing.T) {
 	t.Parallel()
-	server := testserver.StartZooKeeper(t, 1)[0]
+	server := zookeeper()
 	b, other := closing(t, server), closing(t, server)
 	told, tell := losses()
 	id := leasetest.Session(t, b, leasetest.Long, tell)
@@ -85,7 +83,7 @@ func TestNodeIsDeleted(t *testing.T) {
 	for i := range 20 {
 		leasetest.Take(t, b, leasetest.Ask(strconv.Itoa(i), id))
 	}
-	deleteBelow(t, connect(t, server), "/holdfast/locks/n")
+	deleteBelow(t, connect(t, server), pathOf(t)+"/locks/n")
 	leasetest.Take(t, other, leasetest.Ask("n", leasetest.Session(t, other, leasetest.Long, nil)))
 	if l := awaitLoss(t, told); l.Lease != req.Lease || l.Cause != backend.CauseGone {
 		t.Errorf("told %+v; want %s, gone", l, req.Lease)
@@ -99,12 +97,10 @@ func TestNodeIsDeleted(t *testing.T) {
 // TestRenewalsCheck: where there are many leases and few beats, renewals check them as well.
 func TestRenewalsCheck(t *testing.T) {
 	t.Parallel()
-	server := testserver.StartZooKeeper(t, 1)[0]
-	b, err := zklock.New(zklock.Config{Servers: []string{server.Addr()}, Tick: time.Minute, MaxSession: testserver.ZooKeeperMaxSession})
-	if err != nil {
-		t.Fatal(err)
-	}
-	closed(t, b)
+	server := zookeeper()
+	cfg := config(t, server.Addr())
+	cfg.Tick = time.Minute
+	b := opened(t, cfg)
 	told, tell := losses()
 	id := leasetest.Session(t, b, leasetest.Long, tell)
 	for i := range 20 {
@@ -112,7 +108,7 @@ func TestRenewalsCheck(t *testing.T) {
 	}
 	req := leasetest.Ask("n", id)
 	leasetest.Take(t, b, req)
-	deleteBelow(t, connect(t, server), "/holdfast/locks/n")
+	deleteBelow(t, connect(t, server), pathOf(t)+"/locks/n")
 	leasetest.Eventually(t, "the loss is told", func() bool {
 		if _, err := b.Renew(leasetest.Within(t), backend.RenewRequest{Session: id}); err != nil {
 			t.Fatal(err)
@@ -128,12 +124,12 @@ func TestRenewalsCheck(t *testing.T) {
 // would not hear of them, so it ends.
 func TestNoticesAreDeleted(t *testing.T) {
 	t.Parallel()
-	server := testserver.StartZooKeeper(t, 1)[0]
+	server := zookeeper()
 	b := closing(t, server)
 	told, tell := losses()
 	id := leasetest.Session(t, b, leasetest.Long, tell)
 	leasetest.Take(t, b, leasetest.Ask("n", id))
-	deleteBelow(t, connect(t, server), "/holdfast/notices")
+	deleteBelow(t, connect(t, server), pathOf(t)+"/notices")
 	if l := awaitLoss(t, told); l.Session != id || l.Lease != "" || l.Cause != backend.CauseGone {
 		t.Errorf("told %+v; want the session, gone", l)
 	}
@@ -144,7 +140,7 @@ func TestNoticesAreDeleted(t *testing.T) {
 // kept but that they were lost.
 func TestNothingIsRemembered(t *testing.T) {
 	t.Parallel()
-	server := testserver.StartZooKeeper(t, 1)[0]
+	server := zookeeper()
 	b, other := closing(t, server), closing(t, server)
 	told, tell := losses()
 	id := leasetest.Session(t, b, leasetest.Long, tell)

@@ -24,6 +24,7 @@ import (
 // holder, wherever the container's sequence stands, also at its end. While a container that has given its
 // last place has a holder, a request waits or is refused, and what it tried leaves nothing behind.
 func TestPlacesRunOut(t *testing.T) {
+	leasetest.Slow(t)
 	t.Parallel()
 	const last = 1<<30 - 1
 	server := withSequences(t, map[string]int32{"held": last, "last": last - 1, "end": math.MaxInt32 - 1, "over": math.MaxInt32})
@@ -94,7 +95,7 @@ func TestPlacesRunOut(t *testing.T) {
 func withSequences(t *testing.T, sequences map[string]int32) *testserver.ZooKeeperServer {
 	t.Helper()
 	server := testserver.StartZooKeeper(t, 1, "-Dznode.container.checkIntervalMs=3600000")[0] // empty containers stay
-	b := open(t, server)
+	b := closing(t, server)
 	id := leasetest.Session(t, b, leasetest.Long, nil)
 	for lock := range sequences {
 		leasetest.Take(t, b, leasetest.Ask(lock, id))
@@ -128,7 +129,7 @@ func withSequences(t *testing.T, sequences map[string]int32) *testserver.ZooKeep
 	}
 	for lock, number := range sequences {
 		const opCreate, opDelete = 1, 2
-		path := "/holdfast/locks/" + lock + "/preset"
+		path := pathOf(t) + "/locks/" + lock + "/preset"
 		// No data, no rights, not ephemeral, and what the parent's sequence is afterwards.
 		add(opCreate, path, binary.BigEndian.AppendUint32(make([]byte, 9), uint32(number)))
 		add(opDelete, path, nil)

@@ -14,7 +14,7 @@ import (
 // TestReleasedDuringTheCreate: the node that is made after the release is deleted.
 func TestReleasedDuringTheCreate(t *testing.T) {
 	t.Parallel()
-	server := testserver.StartZooKeeper(t, 1)[0]
+	server := zookeeper()
 	b, other := closing(t, server), closing(t, server)
 	leasetest.ReleasedDuringTheCreate(t, b, other, func(id backend.SessionID) (func() bool, func()) {
 		thaw := b.Freeze(id)
@@ -25,7 +25,7 @@ func TestReleasedDuringTheCreate(t *testing.T) {
 // TestUnknownRelease: the lease of a release without an answer stays known.
 func TestUnknownRelease(t *testing.T) {
 	t.Parallel()
-	server := testserver.StartZooKeeper(t, 1)[0]
+	server := zookeeper()
 	b, cut := cutting(t, server, "")
 	leasetest.UnknownRelease(t, b, closing(t, server), func() { cut.down.Store(true) }, func() { cut.down.Store(false) })
 }
@@ -39,7 +39,7 @@ func TestNoContainerIsLeft(t *testing.T) {
 	proxy := chaos.Start(t, server.Addr())
 	b := through(t, proxy)
 	id := leasetest.Session(t, b, leasetest.Long, nil)
-	lost := proxy.LoseReply(func(piece []byte) bool { return bytes.Contains(piece, []byte("/holdfast/locks/n")) })
+	lost := proxy.LoseReply(func(piece []byte) bool { return bytes.Contains(piece, []byte(pathOf(t)+"/locks/n")) })
 	ctx, cancel := context.WithCancel(leasetest.Within(t))
 	failed := make(chan error, 1)
 	go func() {
@@ -55,6 +55,6 @@ func TestNoContainerIsLeft(t *testing.T) {
 	if err := b.Close(); err != nil {
 		t.Error(err)
 	}
-	const own = 4 // /holdfast, and locks, sessions and notices in it
+	const own = 4 // the path, and locks, sessions and notices in it
 	leasetest.Eventually(t, "the container is collected", func() bool { return server.Count("zk_znode_count") == nodes+own })
 }

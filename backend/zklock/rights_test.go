@@ -9,8 +9,6 @@ import (
 
 	"github.com/go-zookeeper/zk"
 
-	"github.com/holdfast-io/holdfast/backend"
-	"github.com/holdfast-io/holdfast/backend/backendtest"
 	"github.com/holdfast-io/holdfast/backend/zklock"
 	"github.com/holdfast-io/holdfast/internal/testkit/leasetest"
 	"github.com/holdfast-io/holdfast/internal/testkit/testserver"
@@ -21,32 +19,54 @@ type quiet struct{}
 
 func (quiet) Printf(string, ...any) {}
 
-// The ACL that the page gives to paste is enough for the whole suite. Without it, and for another user,
-// doctor and the first request that needs it name what is missing.
+// Without the ACL that the page gives to paste, and for another user, doctor and the first request that needs it name what
+// is missing. The suite runs with this ACL, too.
 func TestLeastRights(t *testing.T) {
 	t.Parallel()
-	server := testserver.StartZooKeeper(t, 1)[0]
+	r := leastRights(t, zookeeper())
+	as := func(login string) *zklock.Backend {
+		b, err := r.open(t.Context(), login)
+		return leasetest.Opened(t, b, err)
+	}
+	r.allow(t, "")
+	leasetest.Refuses(t, as(r.login), "to create nodes (c) below "+r.path)
+	r.allow(t, r.acl)
+	leasetest.Suffices(t, as(r.login))
+	leasetest.Refuses(t, as("somebody:else"), "(crwd) below "+r.path)
+}
+
+// rights are what the page gives to paste.
+type rights struct {
+	server           *testserver.ZooKeeperServer
+	admin            *zk.Conn
+	login, path, acl string
+}
+
+// leastRights makes the node of the page.
+func leastRights(t *testing.T, server *testserver.ZooKeeperServer) *rights {
+	t.Helper()
+	r := &rights{server: server}
 	admin, events, err := zk.Connect([]string{server.Addr()}, time.Minute, zk.WithLogger(quiet{}))
 	if err != nil {
 		t.Fatal(err)
 	}
+	r.admin = admin
 	t.Cleanup(func() {
 		admin.Close()
 		for range events { // until the library has ended
 		}
 	})
-	var login, path, acl string
 	for line := range strings.Lines(leasetest.Rights(t, "zookeeper.md")[0]) {
 		words := strings.Fields(line)
 		switch words[0] {
 		case "addauth":
-			login = words[2]
-			err = admin.AddAuth(words[1], []byte(login))
+			r.login = words[2]
+			err = admin.AddAuth(words[1], []byte(r.login))
 		case "create":
-			path = words[1]
-			_, err = admin.Create(path, nil, 0, zk.WorldACL(zk.PermAll))
+			r.path = words[1]
+			_, err = admin.Create(r.path, nil, 0, zk.WorldACL(zk.PermAll))
 		case "setAcl":
-			acl = strings.TrimPrefix(words[2], "auth:"+login+":")
+			r.acl = strings.TrimPrefix(words[2], "auth:"+r.login+":")
 		default:
 			t.Fatalf("%s", line)
 		}
@@ -54,45 +74,29 @@ func TestLeastRights(t *testing.T) {
 			t.Fatalf("%s: %v", line, err)
 		}
 	}
-	open := func(ctx context.Context, login string) (*zklock.Backend, error) {
-		url := "zookeeper://" + login + "@" + server.Addr() + path
-		return zklock.Open(ctx, url, zklock.Config{Tick: testserver.ZooKeeperTick, MaxSession: testserver.ZooKeeperMaxSession})
-	}
-	as := func(login string) *zklock.Backend {
-		b, err := open(t.Context(), login)
-		return leasetest.Opened(t, b, err)
-	}
-	allow := func(perms string) {
-		var all int32
-		for i, p := range "rwcda" {
-			if strings.ContainsRune(perms, p) {
-				all |= 1 << i
-			}
-		}
-		user, password, _ := strings.Cut(login, ":")
-		acl := slices.Concat(zk.DigestACL(all, user, password), zk.DigestACL(zk.PermAdmin, "admin", "of the test"))
-		if _, err := admin.SetACL(path, acl, -1); err != nil {
-			t.Fatal(err)
-		}
-	}
 	if err := admin.AddAuth("digest", []byte("admin:of the test")); err != nil {
 		t.Fatal(err)
 	}
-	allow("")
-	leasetest.Refuses(t, as(login), "to create nodes (c) below "+path)
-	allow(acl)
-	leasetest.Suffices(t, as(login))
-	leasetest.Refuses(t, as("somebody:else"), "(crwd) below "+path)
-	backendtest.Run(t, backendtest.Harness{
-		Open: func(t backendtest.T) backend.Backend {
-			b, err := open(t.Context(), login)
-			if err != nil {
-				t.Fatalf("open: %v", err)
-			}
-			return b
-		},
-		Restart:    func(backendtest.T) { server.Restart() },
-		NoSlowDisk: "TestConformance has the same server on one",
-		Holders:    leasetest.Holders(500), // each acquire lists the queue
-	})
+	return r
+}
+
+func (r *rights) open(ctx context.Context, login string) (*zklock.Backend, error) {
+	url := "zookeeper://" + login + "@" + r.server.Addr() + r.path
+	return zklock.Open(ctx, url, zklock.Config{Tick: testserver.ZooKeeperTick, MaxSession: testserver.ZooKeeperMaxSession})
+}
+
+// allow gives the user these permissions on the node, and no others.
+func (r *rights) allow(t *testing.T, perms string) {
+	t.Helper()
+	var all int32
+	for i, p := range "rwcda" {
+		if strings.ContainsRune(perms, p) {
+			all |= 1 << i
+		}
+	}
+	user, password, _ := strings.Cut(r.login, ":")
+	acl := slices.Concat(zk.DigestACL(all, user, password), zk.DigestACL(zk.PermAdmin, "admin", "of the test"))
+	if _, err := r.admin.SetACL(r.path, acl, -1); err != nil {
+		t.Fatal(err)
+	}
 }

@@ -26,10 +26,10 @@ func soon(t *testing.T) context.Context {
 func TestTLS(t *testing.T) {
 	t.Parallel()
 	certs, others := testserver.NewCertificates(t), testserver.NewCertificates(t)
-	server := testserver.StartZooKeeper(t, 1)[0]
+	server := zookeeper()
 	secured := certs.Terminate(t, server.Addr())
 	at := func(addr, params string) *zklock.Backend {
-		b, err := zklock.Open(t.Context(), "zookeeper://"+addr+"?"+params, zklock.Config{Tick: testserver.ZooKeeperTick, MaxSession: testserver.ZooKeeperMaxSession})
+		b, err := zklock.Open(t.Context(), "zookeeper://"+addr+pathOf(t)+"?"+params, config(t))
 		return leasetest.Opened(t, b, err)
 	}
 	trust := "ca=" + url.QueryEscape(certs.CA)

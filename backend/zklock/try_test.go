@@ -4,11 +4,11 @@ import (
 	"testing"
 
 	"github.com/holdfast-io/holdfast/internal/testkit/leasetest"
-	"github.com/holdfast-io/holdfast/internal/testkit/testserver"
 )
 
 func TestRefusalsAreTrue(t *testing.T) {
+	leasetest.Slow(t)
 	t.Parallel()
-	s := testserver.StartZooKeeper(t, 1)[0]
+	s := zookeeper()
 	leasetest.RefusalsAreTrue(t, 1000, closing(t, s), closing(t, s), closing(t, s), closing(t, s))
 }

@@ -70,13 +70,9 @@ func (c *cutConn) Write(p []byte) (int, error) {
 func cutting(t *testing.T, server *testserver.ZooKeeperServer, mark string) (*zklock.Backend, *cutter) {
 	t.Helper()
 	c := &cutter{mark: []byte(mark)}
-	b, err := zklock.New(zklock.Config{
-		Servers: []string{server.Addr()}, Tick: testserver.ZooKeeperTick, MaxSession: testserver.ZooKeeperMaxSession, Dial: c.dial,
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	return closed(t, b), c
+	cfg := config(t, server.Addr())
+	cfg.Dial = c.dial
+	return opened(t, cfg), c
 }
 
 // TestRefusedAfterTheCreate: the create is answered, and the next request is refused: the lease may
@@ -92,7 +88,7 @@ func TestRefusedAfterTheCreate(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			server := testserver.StartZooKeeper(t, 1)[0]
+			server := zookeeper()
 			b, cut := cutting(t, server, test.mark)
 			other := closing(t, server)
 			permit := func(id backend.SessionID, limit int) backend.AcquireRequest {
@@ -124,11 +120,12 @@ func TestRefusedAfterTheCreate(t *testing.T) {
 // TestEndIsNotConfirmed: the network is down when a session is ended. EndSession says that the
 // leases may be held, until the session has expired in the ensemble.
 func TestEndIsNotConfirmed(t *testing.T) {
+	leasetest.Slow(t)
 	t.Parallel()
-	server := testserver.StartZooKeeper(t, 1)[0]
+	server := zookeeper()
 	b, cut := cutting(t, server, "")
 	other := closing(t, server)
-	id := leasetest.Session(t, b, 20*time.Second, nil)
+	id := leasetest.Session(t, b, 10*time.Second, nil)
 	leasetest.Take(t, b, leasetest.Ask("n", id))
 	cut.down.Store(true)
 	err := b.EndSession(leasetest.Within(t), id)
@@ -155,7 +152,7 @@ func TestEndIsNotConfirmed(t *testing.T) {
 // TestEndIsConfirmed: two ends of one session succeed, and one of a session that was never opened.
 func TestEndIsConfirmed(t *testing.T) {
 	t.Parallel()
-	server := testserver.StartZooKeeper(t, 1)[0]
+	server := zookeeper()
 	b, other := closing(t, server), closing(t, server)
 	id := leasetest.Session(t, b, leasetest.Long, nil)
 	leasetest.Take(t, b, leasetest.Ask("n", id))

@@ -45,17 +45,12 @@ func (s readSpy) Write(p []byte) (int, error) {
 func spied(t *testing.T, server *testserver.ZooKeeperServer, path string, kinds ...uint32) (*zklock.Backend, *counts) {
 	t.Helper()
 	n := new(counts)
-	b, err := zklock.New(zklock.Config{
-		Servers: []string{server.Addr()}, Tick: testserver.ZooKeeperTick, MaxSession: testserver.ZooKeeperMaxSession,
-		Dial: func(network, address string, timeout time.Duration) (net.Conn, error) {
-			conn, err := dial(network, address, timeout)
-			return readSpy{conn, []byte(path), kinds, n}, err
-		},
-	})
-	if err != nil {
-		t.Fatal(err)
+	cfg := config(t, server.Addr())
+	cfg.Dial = func(network, address string, timeout time.Duration) (net.Conn, error) {
+		conn, err := dial(network, address, timeout)
+		return readSpy{conn, []byte(path), kinds, n}, err
 	}
-	return closed(t, b), n
+	return opened(t, cfg), n
 }
 
 // TestWaitersReadTogether: all that wait for a permit have to look at each change, and the client asks once for all
@@ -63,7 +58,7 @@ func spied(t *testing.T, server *testserver.ZooKeeperServer, path string, kinds 
 func TestWaitersReadTogether(t *testing.T) {
 	t.Parallel()
 	const permits, waiters = 5, 30
-	server := testserver.StartZooKeeper(t, 1)[0]
+	server := zookeeper()
 	b, n := spied(t, server, "/semaphore", getChildren2)
 	other := closing(t, server) // looks at the queue without being counted
 	id := leasetest.Session(t, b, leasetest.Long, nil)
@@ -95,7 +90,7 @@ func TestWaitersReadTogether(t *testing.T) {
 // library keeps each until it fires. Then the lock is handed over, by that watch.
 func TestWaitsShareAWatch(t *testing.T) {
 	t.Parallel()
-	server := testserver.StartZooKeeper(t, 1)[0]
+	server := zookeeper()
 	other := closing(t, server)
 	held := leasetest.Ask("n", leasetest.Session(t, other, leasetest.Long, nil))
 	leasetest.Take(t, other, held)
