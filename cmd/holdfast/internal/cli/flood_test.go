@@ -52,7 +52,7 @@ func refusals() []string {
 func TestFlood(t *testing.T) {
 	leasetest.Slow(t)
 	t.Parallel()
-	const attackers, ttl, lasts = 4, 24 * time.Second, 26 * time.Second // a lease that is not renewed is lost
+	const attackers, ttl, lasts = 4, 45 * time.Second, 50 * time.Second // a lease that is not renewed is lost
 	const memory = 512 << 20                                            // about 210 MiB were measured
 	f := startFlooded(t, attackers)
 	v, b := newVictim(t, f, ttl), newBystander(t, f)
