@@ -36,7 +36,7 @@ func TestConnectionsReset(t *testing.T) {
 			l, err := next.Acquire(t.Context(), t.Name())
 			got <- result{l, err}
 		}()
-		awaitWaiters(t, holder, "n", 1)
+		awaitWaiters(t, holder, t.Name(), 1)
 		for range resets {
 			proxy.Reset()
 			if _, err := holder.Inspect(t.Context(), t.Name()); err != nil && !errors.Is(err, holdfast.ErrUnavailable) {

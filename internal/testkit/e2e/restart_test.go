@@ -2,6 +2,7 @@ package e2e_test
 
 import (
 	"errors"
+	"fmt"
 	"runtime"
 	"sync"
 	"sync/atomic"
@@ -192,19 +193,10 @@ func TestStoreKilled(t *testing.T) {
 
 func awaitWaiters(t *testing.T, c *holdfast.Client, name string, n int) {
 	t.Helper()
-	tick := time.NewTicker(10 * time.Millisecond)
-	defer tick.Stop()
-	for {
+	leasetest.Eventually(t, fmt.Sprintf("%d wait for %q", n, name), func() bool {
 		info, err := c.Inspect(t.Context(), name)
-		if err == nil && len(info.Waiters) == n {
-			return
-		}
-		select {
-		case <-tick.C:
-		case <-t.Context().Done():
-			t.Fatalf("%d waiters: %v", len(info.Waiters), err)
-		}
-	}
+		return err == nil && len(info.Waiters) == n
+	})
 }
 
 // counting are clients that count, protected only by the lock.
