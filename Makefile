@@ -6,6 +6,8 @@ export GOWORK := $(CURDIR)/go.work
 # Bounds one package, not the whole run; a test that hangs says where.
 TESTTIMEOUT ?= 30m
 TESTFLAGS   ?=
+# Tests of stores mostly wait.
+WAITING     := -parallel 8
 BENCH       ?= .
 BENCHTIME   ?= 1s
 BENCHFLAGS  ?=
@@ -46,7 +48,7 @@ build: ## build bin/holdfast
 .PHONY: test
 test: ## while you write, and on a new machine: what is missing (apt), and tests on the stores of Debian, without the race detector
 	@scripts/install-test-deps test
-	$(GO) test -short -timeout $(TESTTIMEOUT) $(TESTFLAGS) $$($(GO) list work | grep -vE '$(SLOW)')
+	$(GO) test -short $(WAITING) -timeout $(TESTTIMEOUT) $(TESTFLAGS) $$($(GO) list work | grep -vE '$(SLOW)')
 	@echo 'Left out: Consul, Kubernetes, the race detector, tests with -short that say "make check runs it". make check was last green:'
 	@cat verify/results/check.txt
 SLOW = /(consullock|k8slock|bench|otel|nightly)$$$$
@@ -55,7 +57,7 @@ SLOW = /(consullock|k8slock|bench|otel|nightly)$$$$
 check: test ## before a commit: format, lint, other systems, and all tests with the race detector
 	@scripts/install-test-deps check
 	$(MAKE) fmt-check lint cross
-	CGO_ENABLED=1 HOLDFAST_SCREENSHOTS='$(HOLDFAST_SCREENSHOTS)' $(GO) test -race -timeout $(TESTTIMEOUT) $(TESTFLAGS) $$($(GO) list work | grep -v /nightly$$)
+	CGO_ENABLED=1 HOLDFAST_SCREENSHOTS='$(HOLDFAST_SCREENSHOTS)' $(GO) test -race $(WAITING) -timeout $(TESTTIMEOUT) $(TESTFLAGS) $$($(GO) list work | grep -v /nightly$$)
 	@echo "$$(date -u +%F), commit $$(git describe --always --dirty --exclude='*')" >verify/results/check.txt
 
 .PHONY: nightly

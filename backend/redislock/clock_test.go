@@ -24,6 +24,7 @@ func withClock(t *testing.T) (*testserver.RedisServer, redislock.Config, *testse
 
 // F12: the server's clock jumps ahead.
 func TestServerClockAhead(t *testing.T) {
+	leasetest.Slow(t)
 	t.Parallel()
 	s, cfg, clock := withClock(t)
 	leasetest.ClockAhead(t, open(t, s, cfg), open(t, s, cfg), clock)
@@ -31,6 +32,7 @@ func TestServerClockAhead(t *testing.T) {
 
 // F13: the server's clock jumps back. The remaining time of a timed lease is not known then.
 func TestServerClockBack(t *testing.T) {
+	leasetest.Slow(t)
 	t.Parallel()
 	s, cfg, clock := withClock(t)
 	leasetest.ClockBack(t, open(t, s, cfg), open(t, s, cfg), clock, false)

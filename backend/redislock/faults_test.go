@@ -53,6 +53,7 @@ func programIsForgotten(t *testing.T, args ...string) {
 // When all clients have died nothing is left but what tokens need and what keeps the dead
 // dead, and that expires by itself.
 func TestNothingIsLeft(t *testing.T) {
+	leasetest.Slow(t)
 	t.Parallel()
 	s, cfg := quick(t)
 	b := open(t, s, cfg)
@@ -101,6 +102,7 @@ func TestNothingIsLeft(t *testing.T) {
 // A dead session with more leases than one sweep collects: no decision is made on what is
 // still on record, and the queue of each lock moves on.
 func TestManyLeasesOfTheDead(t *testing.T) {
+	leasetest.Slow(t)
 	t.Parallel()
 	s, cfg := quick(t)
 	cfg.RequestTimeout = patience // the server is frozen for a while
@@ -163,6 +165,7 @@ func TestManyLeasesOfTheDead(t *testing.T) {
 // The server is frozen for longer than a TTL: when it runs again the holder has lost its
 // lease, and the waiter has it.
 func TestServerStopped(t *testing.T) {
+	leasetest.Slow(t)
 	t.Parallel()
 	s, cfg := quick(t)
 	cfg.RequestTimeout = 8 * time.Second // all before the server is frozen takes less
@@ -204,6 +207,7 @@ func TestServerStopped(t *testing.T) {
 // An acquire whose caller has given up is executed later nevertheless. If it was abandoned in
 // the meantime, it grants the lock to no client.
 func TestGhosts(t *testing.T) {
+	leasetest.Slow(t)
 	t.Parallel()
 	s, cfg := quick(t)
 	b, other := open(t, s, cfg), open(t, s, cfg)

@@ -131,6 +131,7 @@ func keepAsking(t *testing.T, b *redislock.Backend, id backend.SessionID, losses
 // lock is not granted again before the loss was reported to the holder and its time has
 // expired, and then with a greater token.
 func TestFailOverLosesAGrant(t *testing.T) {
+	leasetest.Slow(t)
 	t.Parallel()
 	const ttl = 20 * time.Second
 	g := testserver.StartRedisSentinels(t)
@@ -176,6 +177,7 @@ func TestFailOverLosesAGrant(t *testing.T) {
 // With WAIT a write that only the master has is no grant: the caller is told that it may hold
 // the lock, and does not.
 func TestFailOverWithReplicas(t *testing.T) {
+	leasetest.Slow(t)
 	t.Parallel()
 	g := testserver.StartRedisSentinels(t)
 	b := openURL(t, "redis+sentinel://"+g.Addrs()+"/"+testserver.SentinelMaster+"?timeout=6s&quarantine=100ms&replicas=1")
@@ -207,6 +209,7 @@ func TestFailOverWithReplicas(t *testing.T) {
 
 // A hand-over counts when the replicas have it, not when it is pushed.
 func TestHandOverWithReplicas(t *testing.T) {
+	leasetest.Slow(t)
 	t.Parallel()
 	g := testserver.StartRedisSentinels(t)
 	url := "redis+sentinel://" + g.Addrs() + "/" + testserver.SentinelMaster + "?timeout=6s&quarantine=100ms"
@@ -307,6 +310,7 @@ func slotMoves(t *testing.T, c *testserver.RedisCluster, b *redislock.Backend, w
 
 // A waiter keeps waiting while the slot moves, and is woken on the new server.
 func TestWaiterOverAMove(t *testing.T) {
+	leasetest.Slow(t)
 	t.Parallel()
 	c := testserver.StartRedisCluster(t, 3)
 	b := openURL(t, "redis+cluster://"+testserver.RedisAddrs(c.Masters())+"?timeout=30s&quarantine=off")
@@ -328,6 +332,7 @@ func TestWaiterOverAMove(t *testing.T) {
 // A release that arrives while some keys of the slot are on the new server does all or nothing: whoever waits
 // is granted the lock once, and the lock is free afterwards.
 func TestHandOverWhileASlotMoves(t *testing.T) {
+	leasetest.Slow(t)
 	t.Parallel()
 	c := testserver.StartRedisCluster(t, 3)
 	b := openURL(t, "redis+cluster://"+testserver.RedisAddrs(c.Masters())+"?timeout=30s&quarantine=off")

@@ -20,6 +20,7 @@ import (
 // refused, and has granted to the first in the queue on the way: that is on record, so that
 // no other lease is granted beside it.
 func TestRefusedAfterTheQueueMoved(t *testing.T) {
+	leasetest.Slow(t)
 	t.Parallel()
 	s, cfg := quick(t)
 	cfg.RequestTimeout = patience
@@ -149,6 +150,7 @@ func TestRefusedAfterItWasDone(t *testing.T) {
 // One lock that cannot be read does not stop the sweep, and so every client: what else the
 // dead session had goes to its waiters.
 func TestForeignKeyOfTheDead(t *testing.T) {
+	leasetest.Slow(t)
 	t.Parallel()
 	s, cfg := quick(t)
 	b := open(t, s, cfg)

@@ -89,6 +89,7 @@ func TestLaneIsInterrupted(t *testing.T) {
 
 // The end of a context just after the answer ends no call of another.
 func TestLaneIsInterruptedLate(t *testing.T) {
+	leasetest.Slow(t)
 	t.Parallel()
 	s, cfg := quick(t)
 	b := open(t, s, cfg)

@@ -228,6 +228,7 @@ func TestQuarantineAfterAnOldAOF(t *testing.T) {
 // A server process that was not greeted, or whose data is of another generation than the client knows,
 // grants nothing, also to one that asks alone.
 func TestOneAloneIsMet(t *testing.T) {
+	leasetest.Slow(t)
 	t.Parallel()
 	s, _ := quick(t, "--appendfsync", "always")
 	b := open(t, s, redislock.Config{Quarantine: redislock.NoQuarantine})

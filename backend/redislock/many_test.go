@@ -98,6 +98,7 @@ func TestBreakInParts(t *testing.T) {
 
 // A break whose reply is lost may have been done, and says so.
 func TestBreakWithoutReply(t *testing.T) {
+	leasetest.Slow(t)
 	t.Parallel()
 	s, cfg := quick(t)
 	b := open(t, s, cfg)

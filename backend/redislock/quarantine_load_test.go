@@ -16,6 +16,7 @@ import (
 // Under load the server is killed and starts empty, twice: no two holders believe at the same
 // time that they have the lock, and tokens grow.
 func TestRestartEmptyUnderLoad(t *testing.T) {
+	leasetest.Slow(t)
 	t.Parallel()
 	s := testserver.Redis(t)
 	cfg := redislock.Config{Quarantine: 1500 * time.Millisecond, RequestTimeout: time.Second}

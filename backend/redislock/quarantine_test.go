@@ -47,6 +47,7 @@ func quarantineFor(t testing.TB, s *testserver.RedisServer, d time.Duration) {
 // Leases that were queued when the quarantine began keep their places: they are granted in
 // their order when it has ended, and their callers learn of it from their next request.
 func TestQuarantineOfThoseInQueue(t *testing.T) {
+	leasetest.Slow(t)
 	t.Parallel()
 	s, cfg := quick(t)
 	b := open(t, s, cfg)
@@ -82,6 +83,7 @@ func TestQuarantineOfThoseInQueue(t *testing.T) {
 
 // A server that was just started and has no data may have lost it.
 func TestQuarantineOfAFreshServer(t *testing.T) {
+	leasetest.Slow(t)
 	t.Parallel()
 	began := time.Now() // of the server, too
 	s := testserver.Redis(t)

@@ -17,6 +17,7 @@ import (
 // A thousand waiters on one lock, in one Backend: they send nothing while they wait, and each
 // hand-over is one call of the script and one notification.
 func TestThousandWaiters(t *testing.T) {
+	leasetest.Slow(t)
 	t.Parallel()
 	const n = 1000
 	s, cfg := quick(t)

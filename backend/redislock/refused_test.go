@@ -144,6 +144,7 @@ func TestRefusedCheckOfAGrant(t *testing.T) {
 
 // A server that accepts no more connections says so. That passes, so it is no refusal.
 func TestMaxClients(t *testing.T) {
+	leasetest.Slow(t)
 	t.Parallel()
 	s, c, g := testserver.Redis(t), testserver.StartRedisCluster(t, 3), testserver.StartRedisSentinels(t)
 	opened := open(t, s, redislock.Config{Quarantine: redislock.NoQuarantine, RequestTimeout: 5 * time.Second})

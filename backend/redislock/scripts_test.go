@@ -8,6 +8,7 @@ import (
 
 	"github.com/holdfast-io/holdfast/backend"
 	"github.com/holdfast-io/holdfast/backend/redislock"
+	"github.com/holdfast-io/holdfast/internal/testkit/leasetest"
 	"github.com/holdfast-io/holdfast/internal/testkit/testserver"
 )
 
@@ -35,6 +36,7 @@ func TestScriptsForbidden(t *testing.T) {
 // B15: WAIT covers the writes of its own connection only, and a pool gives it another one.
 // Nothing here uses it, and nothing is promised of replicas.
 func TestReplicasAreNotWaitedFor(t *testing.T) {
+	leasetest.Slow(t)
 	t.Parallel()
 	s := testserver.Redis(t)
 	host, port, _ := strings.Cut(s.Addr(), ":")

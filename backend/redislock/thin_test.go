@@ -281,6 +281,7 @@ func keptThin(t *testing.T, b *redislock.Backend, times float64, each func()) (t
 
 // One renewal renews what is thin, whatever its number, and leaves it thin.
 func TestThinIsRenewed(t *testing.T) {
+	leasetest.Slow(t)
 	t.Parallel()
 	s, cfg := quick(t)
 	b, other := open(t, s, cfg), open(t, s, cfg)

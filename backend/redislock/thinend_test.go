@@ -7,11 +7,13 @@ import (
 	"time"
 
 	"github.com/holdfast-io/holdfast/backend"
+	"github.com/holdfast-io/holdfast/internal/testkit/leasetest"
 )
 
 // A thin lease whose session has expired is lost, and a release of it says so, although what is
 // left of it is still on record.
 func TestThinReleasedTooLate(t *testing.T) {
+	leasetest.Slow(t)
 	t.Parallel()
 	for _, reaped := range []bool{false, true} {
 		t.Run(fmt.Sprint("reaped ", reaped), func(t *testing.T) {
@@ -39,6 +41,7 @@ func TestThinReleasedTooLate(t *testing.T) {
 
 // A release goes the short way for as long as renewals say that the session lives.
 func TestThinReleasedAfterRenewal(t *testing.T) {
+	leasetest.Slow(t)
 	t.Parallel()
 	s, cfg := quick(t)
 	b := open(t, s, cfg)

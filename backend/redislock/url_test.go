@@ -11,6 +11,7 @@ import (
 
 	"github.com/holdfast-io/holdfast/backend"
 	"github.com/holdfast-io/holdfast/backend/redislock"
+	"github.com/holdfast-io/holdfast/internal/testkit/leasetest"
 	"github.com/holdfast-io/holdfast/internal/testkit/testserver"
 )
 
@@ -95,6 +96,7 @@ func FuzzURL(f *testing.F) {
 
 // The password is in no error, whatever goes wrong.
 func TestSecrets(t *testing.T) {
+	leasetest.Slow(t)
 	t.Parallel()
 	s := testserver.Redis(t, "--requirepass", secret)
 	var errs []error

@@ -9,6 +9,7 @@ import (
 
 	"github.com/holdfast-io/holdfast/backend"
 	"github.com/holdfast-io/holdfast/backend/redislock"
+	"github.com/holdfast-io/holdfast/internal/testkit/leasetest"
 	"github.com/holdfast-io/holdfast/internal/testkit/testserver"
 )
 
@@ -78,6 +79,7 @@ func TestEventsOfAnotherDatabase(t *testing.T) {
 // The data is lost, and with it the key of the watchers: events were missed, and that is
 // reported.
 func TestEventsMissed(t *testing.T) {
+	leasetest.Slow(t)
 	t.Parallel()
 	s, cfg := quick(t)
 	_, ended := watching(t, open(t, s, cfg))
