@@ -235,6 +235,7 @@ func TestStoreIsDown(t *testing.T) {
 			"postgres": "/db", "postgres+advisory": "/db", "mysql": "/db", "mysql+getlock": "/db",
 		} {
 			t.Run(kind.name+"/"+scheme, func(t *testing.T) {
+				t.Parallel()
 				url, reason := scheme+"://"+kind.addr+rest, kind.reason
 				switch scheme {
 				case "kubernetes":
@@ -245,10 +246,7 @@ func TestStoreIsDown(t *testing.T) {
 				case "postgres", "postgres+advisory", "mysql", "mysql+getlock":
 					url = scheme + "://user@" + kind.addr + rest
 				}
-				cmd, ended := command(t, url, "run", "n", "--", "true"), make(chan result, 1)
-				go func() { ended <- run(t, cmd) }() // all commands wait at the same time
-				t.Parallel()
-				got := <-ended
+				got := run(t, command(t, url, "run", "n", "--", "true"))
 				if got.status != 74 || !regexp.MustCompile(reason).MatchString(got.stderr) {
 					t.Errorf("status %d; stderr %q, want %q in it", got.status, got.stderr, reason)
 				}
