@@ -85,6 +85,14 @@ func (g *generator) compareRecords(t *testing.T, s *testserver.RedisServer, toge
 	}
 }
 
+// sizesOf returns each key with its size.
+const sizesOf = `local sizes = {}
+for i, key in ipairs(redis.call('KEYS', ARGV[1])) do
+  local size = ({hash = 'HLEN', zset = 'ZCARD'})[redis.call('TYPE', key).ok]
+  sizes[i] = key .. ' ' .. (size and redis.call(size, key) or 'there')
+end
+return sizes`
+
 // onRecord returns the holders and waiters, without times and tokens, and the size of every
 // key.
 func onRecord(t *testing.T, s *testserver.RedisServer, b *redislock.Backend, granted map[string]int64) string {
@@ -112,19 +120,11 @@ func onRecord(t *testing.T, s *testserver.RedisServer, b *redislock.Backend, gra
 		}
 		text.WriteByte('\n')
 	}
-	keys, _ := s.Do("KEYS", b.Tag()+"*").([]any)
+	keys, _ := s.Do("EVAL", sizesOf, "0", b.Tag()+"*").([]any)
 	sizes := make([]string, 0, len(keys))
 	for _, k := range keys {
-		key := fmt.Sprint(k)
-		size := any("there")
-		switch s.Do("TYPE", key) {
-		case "hash":
-			size = s.Do("HLEN", key)
-		case "zset":
-			size = s.Do("ZCARD", key)
-		}
-		if key = strings.TrimPrefix(key, b.Tag()); key != "v" {
-			sizes = append(sizes, fmt.Sprintf("%s %v", key, size))
+		if key := strings.TrimPrefix(fmt.Sprint(k), b.Tag()); !strings.HasPrefix(key, "v ") {
+			sizes = append(sizes, key)
 		}
 	}
 	slices.Sort(sizes)

@@ -72,6 +72,7 @@ func TestNothingIsLeft(t *testing.T) {
 		acquire(t, b, backend.AcquireRequest{Name: fmt.Sprintf("timed/%d", i), Timed: true, TTL: ttl})
 	}
 	other := open(t, s, cfg)
+	<-time.After(ttl)
 	leasetest.Succeeds(t, func() error {
 		page, err := other.List(t.Context(), backend.ListRequest{})
 		if err == nil && len(page.Locks) > 0 {

@@ -229,6 +229,7 @@ func TestHandOverWithReplicas(t *testing.T) {
 // A slot is migrating from one server to another: its keys are on both. No client is granted
 // what is held, whichever keys have moved; and afterwards everything is as before.
 func TestSlotMoves(t *testing.T) {
+	leasetest.Slow(t)
 	t.Parallel()
 	for name, watched := range map[string]bool{"quiet": false, "watched": true} {
 		t.Run(name, func(t *testing.T) {

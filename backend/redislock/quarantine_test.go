@@ -292,6 +292,7 @@ func TestFlushAll(t *testing.T) {
 // A Backend that connects after data was lost keeps the quarantine too, whether others that
 // knew the data still listen or not: a lease can be held by a process that has no connection.
 func TestFlushAllBeforeAStranger(t *testing.T) {
+	leasetest.Slow(t)
 	t.Parallel()
 	s := testserver.Redis(t)
 	cfg := redislock.Config{Quarantine: 15 * time.Second} // a request that follows takes less
@@ -312,6 +313,7 @@ func TestFlushAllBeforeAStranger(t *testing.T) {
 // The same without any listener: the server knows that it was emptied. It has been up for
 // longer than the quarantine, which would have ended if it were new.
 func TestEmptiedBeforeAStranger(t *testing.T) {
+	leasetest.Slow(t)
 	t.Parallel()
 	for _, c := range []struct {
 		name  string
@@ -356,6 +358,7 @@ func TestEmptiedBeforeAStranger(t *testing.T) {
 // A replica that has been up for long is promoted before it was sent the marker: it is not a
 // new server.
 func TestPromotedWithoutAMarker(t *testing.T) {
+	leasetest.Slow(t)
 	t.Parallel()
 	master, replica := testserver.Redis(t), testserver.Redis(t)
 	cfg := redislock.Config{Quarantine: 15 * time.Second} // a request that follows takes less

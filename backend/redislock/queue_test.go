@@ -121,6 +121,7 @@ func firstOf(t *testing.T, b *redislock.Backend, as ...*asking) lease {
 
 // A lost notification costs the timer, and is reported.
 func TestLostPush(t *testing.T) {
+	leasetest.Slow(t)
 	t.Parallel()
 	s, cfg := quick(t)
 	b := open(t, s, cfg)
@@ -145,6 +146,7 @@ func TestLostPush(t *testing.T) {
 // within its TTL. All other sessions live for an hour here, so that a timer that counts on
 // the wrong one is late by an hour.
 func TestQueueGoesOn(t *testing.T) {
+	leasetest.Slow(t)
 	t.Parallel()
 	const short = 12 * time.Second // what a case does before it waits for the end takes less
 	const hour = time.Hour
@@ -300,6 +302,7 @@ func prefixOf(text string) string {
 // queue, and only then the answer is read. The waiter is in the queue nevertheless: if it
 // failed as lost, it would leave its place to a ghost, which no client releases.
 func TestAnAnswerFromBeforeTheWaiterJoined(t *testing.T) {
+	leasetest.Slow(t)
 	t.Parallel()
 	s, cfg := quick(t)
 	cfg.RequestTimeout = patience // requests are held up here

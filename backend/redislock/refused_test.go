@@ -36,6 +36,7 @@ func openAs(t *testing.T, s *testserver.RedisServer, cfg redislock.Config, user 
 // A refused notification costs the waiter its timer. The operation is done as a whole: each
 // lease is released and handed over, and the lock is free at the end.
 func TestRefusedNotifications(t *testing.T) {
+	leasetest.Slow(t)
 	t.Parallel()
 	inBothForms(t, func(t *testing.T, args ...string) {
 		t.Helper()
@@ -94,6 +95,7 @@ func TestRefusedEvents(t *testing.T) {
 
 // A request about a waiter is refused: the lease still is in the queue, and may be granted.
 func TestRefusedCheckOfAWaiter(t *testing.T) {
+	leasetest.Slow(t)
 	t.Parallel()
 	s, cfg := quick(t)
 	b, other := open(t, s, cfg), open(t, s, cfg)

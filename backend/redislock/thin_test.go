@@ -335,6 +335,7 @@ func TestThinIsBroken(t *testing.T) {
 // Thin locks end with their session, whichever client ends it, and whether or not that client knows
 // them. Renewals of other sessions remove the rest.
 func TestSessionEndsWhileThin(t *testing.T) {
+	leasetest.Slow(t)
 	t.Parallel()
 	for how, end := range map[string]func(b, other *redislock.Backend, id backend.SessionID) error{
 		"by its client": func(b, _ *redislock.Backend, id backend.SessionID) error { return b.EndSession(t.Context(), id) },

@@ -56,6 +56,7 @@ func TestLostReplies(t *testing.T) {
 // C14: all votes are given, and no reply arrives until they have ended. A late reply is no
 // grant.
 func TestVotesThatCameLate(t *testing.T) {
+	leasetest.Slow(t)
 	t.Parallel()
 	c := start(t)
 	relays, url := relayed(t, c)
@@ -104,6 +105,7 @@ func takeOne(t *testing.T, b *redlock.Backend) backend.AcquireRequest {
 // One process reaches the first three nodes, the other the last three. The holder of the lock
 // is the only one, and tokens grow from one to the other.
 func TestPartition(t *testing.T) {
+	leasetest.Slow(t)
 	t.Parallel()
 	c := start(t)
 	leftRelays, left := relayed(t, c)
@@ -136,6 +138,7 @@ func TestPartition(t *testing.T) {
 // The lease of a process that is cut off from all nodes expires, no earlier than its TTL, and
 // the next waiter has it then.
 func TestCutOff(t *testing.T) {
+	leasetest.Slow(t)
 	t.Parallel()
 	c := start(t)
 	relays, url := relayed(t, c)

@@ -64,6 +64,7 @@ func TestClockOfOneNode(t *testing.T) {
 // client is granted the lock. Its token is greater, and the holder learns it from its next
 // renewal.
 func TestClockOfOneNodeOfABareMajority(t *testing.T) {
+	leasetest.Slow(t)
 	t.Parallel()
 	c, clock := withClock(t, 1)
 	b, other := c.open(t, slow), c.open(t, slow)
@@ -87,6 +88,7 @@ func TestClockOfOneNodeOfABareMajority(t *testing.T) {
 // F12: the clocks of all nodes jump ahead. The lease has expired, its holder learns it from
 // the next renewal, and the token of the next lease is greater.
 func TestClocksOfAllNodesAhead(t *testing.T) {
+	leasetest.Slow(t)
 	t.Parallel()
 	c, clock := withClock(t, nodes)
 	b, other := c.open(t, slow), c.open(t, slow)
@@ -104,6 +106,7 @@ func TestClocksOfAllNodesAhead(t *testing.T) {
 // F13: the clocks of all nodes jump back. A dead client has the lock for longer than its
 // lease, until it is broken.
 func TestClocksOfAllNodesBack(t *testing.T) {
+	leasetest.Slow(t)
 	t.Parallel()
 	c, clock := withClock(t, nodes)
 	b, other := c.open(t, slow), c.open(t, slow)

@@ -17,6 +17,7 @@ import (
 // process that has not done so before: to it they are new nodes. They have been up for longer
 // than max_ttl, and vote only when the lease has ended.
 func TestEmptiedBeforeAStranger(t *testing.T) {
+	leasetest.Slow(t)
 	t.Parallel()
 	for _, c := range []struct {
 		name  string
@@ -74,6 +75,7 @@ func emptiedBeforeAStranger(t *testing.T, args []string, empty func(*testserver.
 // Five nodes that were just started, and that no client has used before, grant when they have been up for max_ttl. So others
 // that have been up for longer grant immediately.
 func TestFreshNodes(t *testing.T) {
+	leasetest.Slow(t)
 	t.Parallel()
 	const params, ttl = "max_ttl=10s&timeout=30s", 10 * time.Second
 	began := time.Now()

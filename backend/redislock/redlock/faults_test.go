@@ -109,6 +109,7 @@ func TestThreeAway(t *testing.T) {
 // A node that hangs executes its requests when it wakes. That leaves no ghost: the lease was
 // released, and the node gets the release.
 func TestLateRequestLeavesNoGhost(t *testing.T) {
+	leasetest.Slow(t)
 	t.Parallel()
 	c := start(t)
 	const timeout = 2 * time.Second // the others answer in time, also on a busy machine
@@ -144,6 +145,7 @@ func TestLateRequestLeavesNoGhost(t *testing.T) {
 // its data while the other two come up. With the quarantine no client gets a second lease;
 // without it, one does.
 func TestRestartedEmpty(t *testing.T) {
+	leasetest.Slow(t)
 	t.Parallel()
 	for _, quarantine := range []string{"on", "off"} {
 		t.Run(quarantine, func(t *testing.T) {
@@ -382,6 +384,7 @@ func TestMemoryIsFull(t *testing.T) {
 // Nine processes that want one lock at the same time split the votes of five nodes. They
 // converge nevertheless: each gets it, again and again.
 func TestCrowdConverges(t *testing.T) {
+	leasetest.Slow(t)
 	t.Parallel()
 	c := start(t)
 	const processes, rounds = 9, 20

@@ -1,6 +1,10 @@
 package redlock_test
 
-import "testing"
+import (
+	"testing"
+
+	"github.com/holdfast-io/holdfast/internal/testkit/leasetest"
+)
 
 // How long a node that lost its data must not vote, checked over all states: three nodes, two
 // clients of which one uses the longest TTL and may renew once, requests that arrive at any
@@ -206,6 +210,7 @@ func (m waitModel) arrive(c, i int, r waitRule, f func(waitModel, string)) {
 }
 
 func TestQuarantineModel(t *testing.T) {
+	leasetest.Slow(t)
 	t.Parallel()
 	for _, c := range []struct {
 		name  string

@@ -14,6 +14,7 @@ import (
 // A user without channels releases what another client waits for: the notification is
 // refused, the release is done, and the waiter has its timer.
 func TestRefusedNotifications(t *testing.T) {
+	leasetest.Slow(t)
 	t.Parallel()
 	c := start(t)
 	for _, s := range c {
@@ -25,36 +26,40 @@ func TestRefusedNotifications(t *testing.T) {
 	}
 	t.Cleanup(func() { _ = b.Close() })
 	other := c.open(t, slow)
-	for _, mode := range []backend.Mode{backend.Exclusive, backend.Shared} { // the short way and the long way
-		r := ask("n", func(r *backend.AcquireRequest) { r.Mode, r.TTL = mode, 30*time.Second })
-		take(t, b, r)
-		done := make(chan error, 1)
-		go func() {
-			next := ask("n", waiting, func(r *backend.AcquireRequest) { r.TTL = 30 * time.Second })
-			_, err := other.Acquire(within(t, patience), next)
-			if err == nil {
-				err = other.Release(t.Context(), backend.ReleaseRequest{Name: "n", Lease: next.Lease})
-			}
-			done <- err
-		}()
-		leasetest.Succeeds(t, func() error {
-			for _, s := range c {
-				if all, _ := s.Do("PUBSUB", "CHANNELS").([]any); len(all) == 0 {
-					return errors.New("no client waits")
+	for name, mode := range map[string]backend.Mode{"short": backend.Exclusive, "long": backend.Shared} { // the way of the release
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			const ttl = 12 * time.Second // the lock is released in this time
+			r := ask(name, func(r *backend.AcquireRequest) { r.Mode, r.TTL = mode, ttl })
+			take(t, b, r)
+			done := make(chan error, 1)
+			go func() {
+				next := ask(name, waiting, func(r *backend.AcquireRequest) { r.TTL = ttl })
+				_, err := other.Acquire(within(t, patience), next)
+				if err == nil {
+					err = other.Release(t.Context(), backend.ReleaseRequest{Name: name, Lease: next.Lease})
 				}
+				done <- err
+			}()
+			leasetest.Succeeds(t, func() error {
+				for _, s := range c {
+					if all, _ := s.Do("PUBSUB", "CHANNELS", "*w:"+name).([]any); len(all) == 0 {
+						return errors.New("no client waits")
+					}
+				}
+				return nil
+			})
+			if err := b.Release(t.Context(), backend.ReleaseRequest{Name: name, Lease: r.Lease}); err != nil {
+				t.Errorf("release: %v", err)
 			}
-			return nil
+			if err := <-done; err != nil {
+				t.Errorf("the waiter got %v", err)
+			}
+			// Its subscription lasts a second longer: now the short way has a notification, too.
+			r = ask(name)
+			take(t, b, r)
+			give(t, b, r)
 		})
-		if err := b.Release(t.Context(), backend.ReleaseRequest{Name: "n", Lease: r.Lease}); err != nil {
-			t.Errorf("release of a %v lease: %v", mode, err)
-		}
-		if err := <-done; err != nil {
-			t.Errorf("the waiter got %v", err)
-		}
-		// Its subscription lasts a second longer: now the short way has a notification, too.
-		r = ask("n")
-		take(t, b, r)
-		give(t, b, r)
 	}
 }
 

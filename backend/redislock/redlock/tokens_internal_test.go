@@ -12,6 +12,7 @@ import (
 
 	"github.com/holdfast-io/holdfast/backend"
 	"github.com/holdfast-io/holdfast/fence"
+	"github.com/holdfast-io/holdfast/internal/testkit/leasetest"
 	"github.com/holdfast-io/holdfast/internal/testkit/testserver"
 )
 
@@ -91,9 +92,11 @@ func absences() []int {
 }
 
 // Tokens grow whichever two nodes are unavailable at one grant, at the next and at the one
-// after that: all 1331 triples, each on a lock that no node knows, on real servers. The
-// clients have no clocks to help, so that only what the nodes answer to each grant is left.
+// after that: all triples that differ by more than the names of the nodes, each on a lock that
+// no node knows, on real servers. The clients have no clocks to help, so that only what the
+// nodes answer to each grant is left.
 func TestTokensOverAllAbsences(t *testing.T) {
+	leasetest.Slow(t)
 	t.Parallel()
 	p := newPanel(t, testserver.RedisNodes(t, 5, "--appendonly", "no"))
 	p.clock = func() int64 { return 0 }
@@ -114,7 +117,7 @@ func TestTokensOverAllAbsences(t *testing.T) {
 		}
 		return g.Token
 	}
-	for _, one := range absences() {
+	for _, one := range absences()[:2] {
 		for _, two := range absences() {
 			for _, three := range absences() {
 				masks, last := []int{one, two, three}, fence.Token(0)

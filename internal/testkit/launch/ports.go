@@ -47,7 +47,12 @@ func reserve() (string, error) {
 	if _, err := dialled.Read(make([]byte, 1)); !errors.Is(err, io.EOF) {
 		return "", fmt.Errorf("read: %w", err)
 	}
-	return addr, nil
+	// A process that is just being started listens as well, until it runs its program.
+	_ = l.Close()
+	for again, err := dial(ctx, addr); err == nil; again, err = dial(ctx, addr) {
+		_ = again.Close()
+	}
+	return addr, context.Cause(ctx)
 }
 
 func dial(ctx context.Context, addr string) (net.Conn, error) {
