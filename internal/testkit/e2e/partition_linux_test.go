@@ -205,7 +205,7 @@ func TestFollowersGone(t *testing.T) {
 		others((*testserver.Process).Cont)
 		r := <-waitFor(t, majority, t.Name())
 		if r.err != nil || r.lock.Token() <= lock.Token() {
-			t.Fatalf("after all were back: %+v", r)
+			t.Fatalf("after all were back: %v, %v", r.lock, r.err)
 		}
 		handBack(t, minority, r.lock)
 	})
@@ -289,7 +289,7 @@ func waitFor(t *testing.T, c *holdfast.Client, name string) <-chan had {
 	go func() {
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(t.Context()), 2*time.Minute)
 		defer cancel()
-		l, err := c.Acquire(ctx, name)
+		l, err := c.Acquire(ctx, name, holdfast.Wait(2*time.Minute)) // also where the store has never answered this client
 		got <- had{l, time.Now(), err}
 	}()
 	return got
@@ -327,7 +327,7 @@ func handBack(t *testing.T, c *holdfast.Client, held *holdfast.Lock) {
 	}
 	r := <-got
 	if r.err != nil || r.lock.Token() <= held.Token() {
-		t.Fatalf("after the release: %+v", r)
+		t.Fatalf("after the release: %v, %v", r.lock, r.err)
 	}
 	if err := r.lock.Release(t.Context()); err != nil && !strings.Contains(err.Error(), "unavailable") {
 		t.Error(err)
