@@ -28,10 +28,10 @@ func TestLeastRights(t *testing.T) {
 
 // leastRights turns authentication on, with the role that the page gives to paste. It returns the URL of its user, and
 // what changes the permission below the prefix that it returns.
-func leastRights(t *testing.T, m *testserver.Etcd) (url string, grant func(kind string) string) {
+func leastRights(t *testing.T, m *testserver.Etcd) (string, func(kind string) string) {
 	t.Helper()
 	var role, from, login string
-	grant = func(kind string) string {
+	grant := func(kind string) string {
 		end := []byte(from)
 		end[len(end)-1]++ // the first key behind the prefix
 		m.Do("auth/role/grant", map[string]any{"name": role, "perm": map[string]any{"permType": strings.ToUpper(kind), "key": []byte(from), "range_end": end}})

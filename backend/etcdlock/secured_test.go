@@ -145,10 +145,10 @@ func TestUsersChange(t *testing.T) {
 	t.Parallel()
 	for name, o := range map[string]testserver.EtcdOptions{"newest": {Newest: true}, "of Debian": {}} {
 		t.Run(name, func(t *testing.T) {
+			t.Parallel()
 			if o.Newest {
 				leasetest.Slow(t)
 			}
-			t.Parallel()
 			usersChange(t, o)
 		})
 	}

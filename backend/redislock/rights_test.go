@@ -13,7 +13,7 @@ import (
 )
 
 // leastRights returns the user that the page gives to paste, and the words of its ACL.
-func leastRights(t *testing.T) (user string, words []string) {
+func leastRights(t *testing.T) (string, []string) {
 	t.Helper()
 	blocks := leasetest.Rights(t, "redis.md")
 	if len(blocks) != 1 {

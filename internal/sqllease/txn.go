@@ -235,7 +235,7 @@ func (t *txn) tell(s *session, x backend.Loss) {
 
 // wake notifies the waiters for the lease that it is held, or why it never will be.
 func (t *txn) wake(l *lease, err error) {
-	for _, addr := range strings.Fields(l.Own.addr) {
+	for addr := range strings.FieldsSeq(l.Own.addr) {
 		if addr != t.b.addr {
 			to := t.notificationTo(addr)
 			to.ended = append(to.ended, l)

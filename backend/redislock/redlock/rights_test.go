@@ -12,7 +12,7 @@ import (
 )
 
 // leastRights returns the user that the page gives to paste, and the words of its ACL.
-func leastRights(t *testing.T) (user string, words []string) {
+func leastRights(t *testing.T) (string, []string) {
 	t.Helper()
 	line := strings.Fields(leasetest.Rights(t, "redlock.md")[0])
 	return line[2], line[3:]

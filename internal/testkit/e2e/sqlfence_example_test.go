@@ -20,7 +20,7 @@ func Example_lateWriter() {
 		fmt.Println(err)
 		return
 	}
-	defer os.RemoveAll(dir)
+	defer func() { _ = os.RemoveAll(dir) }()
 	db, err := sql.Open("sqlite", filepath.Join(dir, "stock.db"))
 	if err != nil {
 		fmt.Println(err)

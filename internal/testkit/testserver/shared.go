@@ -10,7 +10,7 @@ import (
 
 // Shared returns what starts a server at its first call, for the tests of a package that share it, each in a place of its
 // own: a path, a prefix, a namespace. It also returns what ends the server, for TestMain.
-func Shared[S any](start func(testing.TB) S) (server func() S, end func()) {
+func Shared[S any](start func(testing.TB) S) (func() S, func()) {
 	all := &tests{}
 	return sync.OnceValue(func() S { return start(all) }), all.end
 }
@@ -38,6 +38,10 @@ func (*tests) Failed() bool { return false }
 
 func (*tests) Logf(string, ...any) {}
 
-func (*tests) Errorf(format string, args ...any) { panic(fmt.Sprintf(format, args...)) }
+func (*tests) Errorf(format string, args ...any) {
+	panic(fmt.Sprintf(format, args...)) //nolint:forbidigo // there is no test that could fail
+}
 
-func (*tests) Fatalf(format string, args ...any) { panic(fmt.Sprintf(format, args...)) }
+func (*tests) Fatalf(format string, args ...any) {
+	panic(fmt.Sprintf(format, args...)) //nolint:forbidigo // there is no test that could fail
+}
