@@ -139,10 +139,8 @@ func TestLoginProgramHangs(t *testing.T) {
 
 // TestTokenFileRotates: a token that was replaced in its file is sent within a minute.
 func TestTokenFileRotates(t *testing.T) {
+	leasetest.Slow(t)
 	t.Parallel()
-	if testing.Short() {
-		t.Skip("it takes a minute")
-	}
 	server := testserver.Kubernetes(t)
 	path := writeToken(t, server.Locker())
 	b, id := as(t, server, "{tokenFile: "+path+"}"), backend.NewSessionID()

@@ -12,6 +12,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/holdfast-io/holdfast/internal/testkit/leasetest"
 )
 
 // goMod is what a go.mod file says.
@@ -165,10 +167,8 @@ func (m *moduleSources) readModules(fsys fs.FS, name string) error {
 // TestModulesAlone: every module is complete without the others of go.work, as scripts/release and
 // whoever imports it need it.
 func TestModulesAlone(t *testing.T) {
+	leasetest.Slow(t) // the go command loads every module
 	t.Parallel()
-	if testing.Short() {
-		t.Skip("the go command loads every module: a few seconds each")
-	}
 	files, err := filepath.Glob("go.mod")
 	for _, pattern := range []string{"*/go.mod", "*/*/go.mod"} {
 		more, _ := filepath.Glob(pattern)
