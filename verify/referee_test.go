@@ -6,6 +6,7 @@ import (
 	"runtime"
 	"strings"
 	"testing"
+	"testing/synctest"
 
 	"github.com/holdfast-io/holdfast/verify"
 	"github.com/holdfast-io/holdfast/verify/history"
@@ -59,33 +60,36 @@ func (s *stream) report() *verify.Report {
 // The referee's memory does not grow with the history: locks that are not used any more are
 // judged and dropped.
 func TestRefereeKeepsAWindow(t *testing.T) { //nolint:paralleltest // it measures the memory of the process
-	s := newStream(t, nil)
-	size := func() int64 {
-		runtime.GC()
-		var m runtime.MemStats
-		runtime.ReadMemStats(&m)
-		return int64(m.HeapAlloc)
-	}
-	var early int64
-	const turns = 80_000
-	for n := range int64(turns) {
-		at := n * 5
-		s.turn(at, at+1, "1.1", fmt.Sprintf("lock-%d", at/1000), uint64(n+1))
-		if n == turns/4 {
-			early = size()
+	synctest.Test(t, func(t *testing.T) {
+		s := newStream(t, nil)
+		size := func() int64 {
+			synctest.Wait() // until the judge has judged what it was given
+			runtime.GC()
+			var m runtime.MemStats
+			runtime.ReadMemStats(&m)
+			return int64(m.HeapAlloc)
 		}
-	}
-	late := size()
-	if grown := late - early; grown > 16<<20 {
-		t.Errorf("%d bytes were kept after a quarter, and %d more in the end", early, grown)
-	}
-	r := s.report()
-	if r.Counts.Grants != turns || r.Counts.Locks != turns/200 {
-		t.Errorf("judged: %+v", r.Counts)
-	}
-	if ids, texts := violated(r); ids != "" {
-		t.Errorf("violated: %s", texts)
-	}
+		var early int64
+		const turns = 80_000
+		for n := range int64(turns) {
+			at := n * 5
+			s.turn(at, at+1, "1.1", fmt.Sprintf("lock-%d", at/1000), uint64(n+1))
+			if n == turns/4 {
+				early = size()
+			}
+		}
+		late := size()
+		if grown := late - early; grown > 16<<20 {
+			t.Errorf("%d bytes were kept after a quarter, and %d more in the end", early, grown)
+		}
+		r := s.report()
+		if r.Counts.Grants != turns || r.Counts.Locks != turns/200 {
+			t.Errorf("judged: %+v", r.Counts)
+		}
+		if ids, texts := violated(r); ids != "" {
+			t.Errorf("violated: %s", texts)
+		}
+	})
 }
 
 // A finding is reported while the history continues, and its evidence is kept.
