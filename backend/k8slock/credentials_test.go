@@ -27,6 +27,7 @@ import (
 
 	"github.com/holdfast-io/holdfast/backend"
 	"github.com/holdfast-io/holdfast/backend/k8slock"
+	"github.com/holdfast-io/holdfast/internal/chaos"
 	"github.com/holdfast-io/holdfast/internal/testkit/leasetest"
 	"github.com/holdfast-io/holdfast/internal/testkit/testserver"
 )
@@ -81,7 +82,7 @@ func works(t *testing.T, b *k8slock.Backend, id backend.SessionID) {
 // replaced by what the program prints then.
 func TestLoginProgram(t *testing.T) {
 	t.Parallel()
-	server := testserver.Kubernetes(t)
+	server := kubernetes()
 	printed := filepath.Join(t.TempDir(), "printed")
 	write(t, printed, credential("expired-token"))
 	b := as(t, server, login(t, "cat "+printed))
@@ -97,7 +98,7 @@ func TestLoginProgram(t *testing.T) {
 // TestLoginProgramFails: the error names the program, and contains nothing that it printed.
 func TestLoginProgramFails(t *testing.T) {
 	t.Parallel()
-	server := testserver.Kubernetes(t)
+	server := kubernetes()
 	const head = `echo '{"apiVersion":"client.authentication.k8s.io/v1","kind":"ExecCredential",`
 	for script, want := range map[string]string{
 		"echo hunter2; exit 3": "exit code 3",
@@ -116,7 +117,7 @@ func TestLoginProgramFails(t *testing.T) {
 func TestLoginProgramHangs(t *testing.T) {
 	t.Parallel()
 	const soon = 20 * time.Second
-	server := testserver.Kubernetes(t)
+	server := kubernetes()
 	hangs := filepath.Join(t.TempDir(), "hangs") // the program ends when the test's folder is removed
 	write(t, hangs, "")
 	b := as(t, server, login(t, "while [ -e "+hangs+" ]; do sleep 0.1; done; echo '"+credential(server.Token())+"'"))
@@ -141,7 +142,7 @@ func TestLoginProgramHangs(t *testing.T) {
 func TestTokenFileRotates(t *testing.T) {
 	leasetest.Slow(t)
 	t.Parallel()
-	server := testserver.Kubernetes(t)
+	server := kubernetes()
 	path := writeToken(t, server.Locker())
 	b, id := as(t, server, "{tokenFile: "+path+"}"), backend.NewSessionID()
 	err := b.OpenSession(leasetest.Within(t), backend.SessionRequest{ID: id, TTL: time.Minute})
@@ -161,11 +162,11 @@ func TestTokenFileRotates(t *testing.T) {
 // TestKubeconfigsAreMerged: KUBECONFIG names several files. One does not exist, one has the
 // contexts, another the user, whose paths are relative to it. The first one wins.
 func TestKubeconfigsAreMerged(t *testing.T) {
-	server := testserver.Kubernetes(t)
-	server.Namespace("team")
+	server := kubernetes()
+	server.Namespace("merged")
 	dir := t.TempDir()
 	contexts, users := filepath.Join(dir, "contexts"), filepath.Join(filepath.Dir(writeToken(t, server.Token())), "users")
-	write(t, contexts, "current-context: a\ncontexts: [{name: a, context: {cluster: c, user: u, namespace: team}}]")
+	write(t, contexts, "current-context: a\ncontexts: [{name: a, context: {cluster: c, user: u, namespace: merged}}]")
 	write(t, users, fmt.Sprintf(`current-context: b
 contexts: [{name: a, context: {cluster: none, user: none}}]
 users: [{name: u, user: {tokenFile: token}}]
@@ -178,7 +179,7 @@ clusters: [{name: c, cluster: {server: "https://%s", certificate-authority: %q}}
 	defer b.Close()
 	id := backend.NewSessionID()
 	works(t, b, id)
-	c := &bench{T: t, server: server, namespace: "team"}
+	c := &bench{T: t, server: server, namespace: "merged"}
 	if text := c.send(http.MethodGet, "", ""); !strings.Contains(text, string(id)) {
 		t.Errorf("the session is not in the context's namespace: %s", text)
 	}
@@ -191,7 +192,7 @@ clusters: [{name: c, cluster: {server: "https://%s", certificate-authority: %q}}
 // TestProxyOfKubeconfig: requests go through the proxy that the kubeconfig names.
 func TestProxyOfKubeconfig(t *testing.T) {
 	t.Parallel()
-	server := testserver.Kubernetes(t)
+	server := kubernetes()
 	var tunnels atomic.Int32
 	proxy := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		tunnels.Add(1)
@@ -229,7 +230,7 @@ func TestProxyOfKubeconfig(t *testing.T) {
 func TestNotThrottled(t *testing.T) {
 	t.Parallel()
 	const requests, most = 200, 100 * time.Second // with that limit it takes 200 s
-	server := testserver.Kubernetes(t)
+	server := kubernetes()
 	b, err := k8slock.NewForConfig(&rest.Config{
 		Host: "https://" + server.Addr(), BearerToken: server.Token(), TLSClientConfig: rest.TLSClientConfig{CAFile: server.CA()},
 		QPS: 1, Burst: 1, Timeout: time.Nanosecond,
@@ -262,11 +263,12 @@ func TestNotThrottled(t *testing.T) {
 func TestCloseUnderWay(t *testing.T) {
 	t.Parallel()
 	const soon = 30 * time.Second
-	server := testserver.Kubernetes(t)
-	b, id := as(t, server, "{token: "+server.Token()+"}"), backend.NewSessionID()
+	server := kubernetes()
+	proxy := chaos.Start(t, server.Addr())
+	b, id := open(t, server.Kubeconfig(proxy.Addr())), backend.NewSessionID()
+	defer b.Close()
 	works(t, b, id)
-	server.Process().Stop()
-	defer server.Process().Cont()
+	proxy.BlackHole()
 	renewed := make(chan error, 1)
 	go func() {
 		_, err := b.Renew(t.Context(), backend.RenewRequest{Session: id})

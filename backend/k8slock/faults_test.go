@@ -20,7 +20,7 @@ import (
 // TestFaults: one server, and for each case a namespace of its own.
 func TestFaults(t *testing.T) {
 	t.Parallel()
-	server := testserver.Kubernetes(t)
+	server := kubernetes()
 	for name, test := range map[string]func(*bench){
 		"reply-of-an-acquire-lost": lostAcquire, "reply-of-a-release-lost": lostRelease, "late-acquire": lateAcquire, "late-release": lateRelease,
 		"reply-of-a-renewal-lost": lostRenewal, "renewal-after-the-end": lateRenewal, "object-deleted": objectDeleted,

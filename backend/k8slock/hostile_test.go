@@ -17,13 +17,12 @@ import (
 
 	"github.com/holdfast-io/holdfast/backend"
 	"github.com/holdfast-io/holdfast/backend/k8slock"
-	"github.com/holdfast-io/holdfast/internal/testkit/testserver"
 )
 
 // TestHostile: one server, and for each case a namespace of its own.
 func TestHostile(t *testing.T) {
 	t.Parallel()
-	server := testserver.Kubernetes(t)
+	server := kubernetes()
 	for name, test := range map[string]func(*bench){
 		"hand-over-in-a-full-queue": handOverInAFullQueue, "given-up-while-it-is-read": givenUpWhileItIsRead,
 		"watch-that-ends-at-once": watchThatEndsAtOnce, "stranger-in-queue": strangerInQueue,

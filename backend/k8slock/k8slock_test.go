@@ -11,7 +11,13 @@ import (
 	"github.com/holdfast-io/holdfast/internal/testkit/testserver"
 )
 
-func TestMain(m *testing.M) { leaktest.Main(m) }
+// kubernetes is the API server of all tests that need none for themselves.
+var kubernetes, endKubernetes = testserver.Shared(func(tb testing.TB) *testserver.KubernetesServer {
+	tb.Helper()
+	return testserver.Kubernetes(tb)
+})
+
+func TestMain(m *testing.M) { leaktest.Main(m, endKubernetes) }
 
 // open returns a backend on the server, as another process would have one.
 func open(t backendtest.T, kubeconfig string) *k8slock.Backend {

@@ -15,7 +15,6 @@ import (
 
 	"github.com/holdfast-io/holdfast/backend"
 	"github.com/holdfast-io/holdfast/backend/k8slock"
-	"github.com/holdfast-io/holdfast/internal/testkit/testserver"
 )
 
 // kubeconfig writes a file whose current context has this user.
@@ -102,7 +101,7 @@ func TestOpenRefuses(t *testing.T) {
 // call reports what is missing.
 func TestRights(t *testing.T) {
 	t.Parallel()
-	server := testserver.Kubernetes(t)
+	server := kubernetes()
 	server.Namespace("team")
 	token := server.Locker()
 	url := "kubernetes://?kubeconfig=" + kubeconfig(t, fmt.Sprintf(`{server: "https://%s", certificate-authority: %q}`, server.Addr(), server.CA()),
@@ -146,7 +145,7 @@ func TestRights(t *testing.T) {
 // TestPod: the configuration of a pod, whose token is in a file.
 func TestPod(t *testing.T) {
 	t.Parallel()
-	server := testserver.Kubernetes(t)
+	server := kubernetes()
 	server.Namespace("pods")
 	folder := filepath.Dir(writeToken(t, server.Token()))
 	ca, err := os.ReadFile(server.CA())

@@ -8,7 +8,6 @@ import (
 	"github.com/holdfast-io/holdfast/backend"
 	"github.com/holdfast-io/holdfast/backend/k8slock"
 	"github.com/holdfast-io/holdfast/internal/chaos"
-	"github.com/holdfast-io/holdfast/internal/testkit/testserver"
 )
 
 // TestSilentConnection: a load balancer silently forgets the connection that all requests use.
@@ -16,7 +15,7 @@ import (
 func TestSilentConnection(t *testing.T) {
 	t.Parallel()
 	const most = 22 * time.Second
-	server := testserver.Kubernetes(t)
+	server := kubernetes()
 	proxy := chaos.Start(t, server.Addr())
 	b, err := k8slock.Open(t.Context(), "kubernetes://default?kubeconfig="+server.Kubeconfig(proxy.Addr()), k8slock.Config{})
 	if err != nil {

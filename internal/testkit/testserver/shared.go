@@ -3,45 +3,78 @@ package testserver
 import (
 	"context"
 	"fmt"
+	"os"
 	"slices"
 	"sync"
 	"testing"
+
+	"github.com/holdfast-io/holdfast/internal/testkit/leaktest"
 )
 
 // Shared returns what starts a server at its first call, for the tests of a package that share it, each in a place of its
-// own: a path, a prefix, a namespace. It also returns what ends the server, for TestMain.
-func Shared[S any](start func(testing.TB) S) (func() S, func()) {
-	all := &tests{}
-	return sync.OnceValue(func() S { return start(all) }), all.end
+// own: a database, a path, a prefix, a namespace. Such a package calls Main. One server starts at a time: some need the
+// processors for a quarter of a minute, and side by side would keep the renewals of other tests from being in time.
+func Shared[S any](start func(testing.TB) S) func() S {
+	return sync.OnceValue(func() S {
+		Starting.Lock()
+		defer Starting.Unlock()
+		return start(&all)
+	})
 }
 
-// tests stand for all tests of a package: nothing fails but the process.
-type tests struct {
-	testing.TB
+// Starting is held while shared servers start, and by a test that starts several of its own.
+var Starting sync.Mutex
 
-	cleanups []func()
-}
+// Main runs the tests of a package, ends the servers that they shared, and then does what leaktest.Main does.
+func Main(m *testing.M) { leaktest.Main(sharing{m}) }
 
-func (a *tests) end() {
-	for _, f := range slices.Backward(a.cleanups) {
-		f()
+type sharing struct{ *testing.M }
+
+func (s sharing) Run() int {
+	status := s.M.Run()
+	for _, end := range slices.Backward(all.ends) {
+		end()
 	}
+	if all.Failed() {
+		return 1
+	}
+	return status
 }
 
-func (*tests) Helper() {}
+// all stands for all tests of the package: a shared server belongs to it.
+var all tests
 
-func (a *tests) Cleanup(f func()) { a.cleanups = append(a.cleanups, f) }
+type tests struct {
+	testing.TB // nil: not all of it is needed
 
-func (*tests) Context() context.Context { return context.Background() }
-
-func (*tests) Failed() bool { return false }
-
-func (*tests) Logf(string, ...any) {}
-
-func (*tests) Errorf(format string, args ...any) {
-	panic(fmt.Sprintf(format, args...)) //nolint:forbidigo // there is no test that could fail
+	mu     sync.Mutex
+	ends   []func()
+	failed bool
 }
+
+func (*tests) Helper()                         {}
+func (*tests) Context() context.Context        { return context.Background() }
+func (*tests) Logf(format string, args ...any) { fmt.Fprintf(os.Stderr, format+"\n", args...) }
 
 func (*tests) Fatalf(format string, args ...any) {
-	panic(fmt.Sprintf(format, args...)) //nolint:forbidigo // there is no test that could fail
+	panic(fmt.Sprintf(format, args...)) //nolint:forbidigo // a test that needs the server cannot go on
+}
+
+func (a *tests) Errorf(format string, args ...any) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.failed = true
+	a.Logf(format, args...)
+}
+
+func (a *tests) Failed() bool {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.failed
+}
+
+func (a *tests) Cleanup(end func()) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.ends = append(a.ends, end)
 }
