@@ -7,18 +7,17 @@ import (
 	"github.com/holdfast-io/holdfast/backend"
 	"github.com/holdfast-io/holdfast/backend/backendtest"
 	"github.com/holdfast-io/holdfast/backend/consullock"
-	"github.com/holdfast-io/holdfast/internal/testkit/leaktest"
 	"github.com/holdfast-io/holdfast/internal/testkit/leasetest"
 	"github.com/holdfast-io/holdfast/internal/testkit/testserver"
 )
 
 // consul is the server of all tests that need none for themselves.
-var consul, endConsul = testserver.Shared(func(tb testing.TB) *testserver.ConsulServer {
+var consul = testserver.Shared(func(tb testing.TB) *testserver.ConsulServer {
 	tb.Helper()
 	return testserver.StartConsul(tb, 1)[0]
 })
 
-func TestMain(m *testing.M) { leaktest.Main(m, endConsul) }
+func TestMain(m *testing.M) { testserver.Main(m) }
 
 // prefixOf is where a test has its keys.
 func prefixOf(t *testing.T) string {

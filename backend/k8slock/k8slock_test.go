@@ -6,18 +6,17 @@ import (
 	"github.com/holdfast-io/holdfast/backend"
 	"github.com/holdfast-io/holdfast/backend/backendtest"
 	"github.com/holdfast-io/holdfast/backend/k8slock"
-	"github.com/holdfast-io/holdfast/internal/testkit/leaktest"
 	"github.com/holdfast-io/holdfast/internal/testkit/leasetest"
 	"github.com/holdfast-io/holdfast/internal/testkit/testserver"
 )
 
 // kubernetes is the API server of all tests that need none for themselves.
-var kubernetes, endKubernetes = testserver.Shared(func(tb testing.TB) *testserver.KubernetesServer {
+var kubernetes = testserver.Shared(func(tb testing.TB) *testserver.KubernetesServer {
 	tb.Helper()
 	return testserver.Kubernetes(tb)
 })
 
-func TestMain(m *testing.M) { leaktest.Main(m, endKubernetes) }
+func TestMain(m *testing.M) { testserver.Main(m) }
 
 // open returns a backend on the server, as another process would have one.
 func open(t backendtest.T, kubeconfig string) *k8slock.Backend {

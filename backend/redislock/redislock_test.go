@@ -17,7 +17,7 @@ var briefly = redislock.Config{Quarantine: time.Second, RequestTimeout: answered
 // The whole suite, as the user that the page gives to paste.
 func TestConformance(t *testing.T) {
 	t.Parallel()
-	user, words := leastRights(t)
+	user, words := leasetest.RedisUser(t, "redis.md")
 	s, disk := testserver.WithSlowDisk(t, testserver.Redis(t, append([]string{"--user", user}, words...)...))
 	settled(t, open(t, s, briefly))
 	backendtest.Run(t, backendtest.Harness{

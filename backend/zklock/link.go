@@ -330,7 +330,9 @@ func (w *wire) Read(p []byte) (int, error) {
 	return n, err //nolint:wrapcheck // as above
 }
 
-// Write sends one request, as the library does. The very first has another form.
+// Write sends one request, as the library does. The very first has another form. When it fails, the connection is closed,
+// and the library learns of that from Read alone. It would otherwise answer the request twice; credentials that it repeats
+// on a new connection have nobody who takes the first answer, and it would wait for that for ever (its issue 163).
 func (w *wire) Write(p []byte) (int, error) {
 	if w.size == 0 && w.forgets && len(p) >= seenEnd {
 		p = slices.Clone(p)
@@ -344,7 +346,10 @@ func (w *wire) Write(p []byte) (int, error) {
 			w.answers.closing.Store(numbered | int64(binary.BigEndian.Uint32(p[lengthSize:kindAt])))
 		}
 	}
-	return w.Conn.Write(p) //nolint:wrapcheck // as above
+	if _, err := w.Conn.Write(p); err != nil {
+		_ = w.Close()
+	}
+	return len(p), nil
 }
 
 // Close also releases a Read that waits for the watches.

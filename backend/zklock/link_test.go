@@ -1,10 +1,13 @@
 package zklock_test
 
 import (
+	"bytes"
 	"context"
 	"fmt"
+	"net"
 	"os"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -142,6 +145,50 @@ func TestUserWhenAway(t *testing.T) {
 			t.Log(err)
 		}
 		return err == nil && len(info.Holders) == 1
+	})
+}
+
+// tornConn is a connection that breaks when a request of that type is sent, as soon as it is armed.
+type tornConn struct {
+	net.Conn
+	kind  []byte
+	armed *atomic.Bool
+}
+
+func (c *tornConn) Write(p []byte) (int, error) {
+	if len(p) > 12 && bytes.Equal(p[8:12], c.kind) && c.armed.Swap(false) {
+		_ = c.Close()
+		return 0, errCut
+	}
+	return c.Conn.Write(p)
+}
+
+// TestCredentialsNotSent: a connection breaks when a user's credentials are repeated on it. The next one has them, and the
+// backend can be closed.
+func TestCredentialsNotSent(t *testing.T) {
+	t.Parallel()
+	proxy := chaos.Start(t, zookeeper().Addr())
+	cfg := config(t, proxy.Addr())
+	cfg.User, cfg.Password = "u", "secret"
+	var armed atomic.Bool
+	cfg.Dial = func(network, address string, timeout time.Duration) (net.Conn, error) {
+		conn, err := dial(network, address, timeout)
+		if err != nil {
+			return nil, err
+		}
+		return &tornConn{conn, []byte{0, 0, 0, 100}, &armed}, nil
+	}
+	b := opened(t, cfg)
+	if _, err := b.Inspect(leasetest.Within(t), "n"); err != nil {
+		t.Fatal(err)
+	}
+	armed.Store(true)
+	proxy.Reset()
+	leasetest.Eventually(t, "it may look again", func() bool {
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		_, err := b.Inspect(ctx, "n")
+		return err == nil && !armed.Load()
 	})
 }
 

@@ -7,7 +7,6 @@ import (
 	"github.com/holdfast-io/holdfast/backend"
 	"github.com/holdfast-io/holdfast/backend/backendtest"
 	"github.com/holdfast-io/holdfast/backend/zklock"
-	"github.com/holdfast-io/holdfast/internal/testkit/leaktest"
 	"github.com/holdfast-io/holdfast/internal/testkit/leasetest"
 	"github.com/holdfast-io/holdfast/internal/testkit/testserver"
 )
@@ -15,17 +14,17 @@ import (
 // zookeeper is the server of all tests that need none for themselves, and installed one that collects empty containers as
 // rarely as by default.
 var (
-	zookeeper, endZookeeper = testserver.Shared(func(tb testing.TB) *testserver.ZooKeeperServer {
+	zookeeper = testserver.Shared(func(tb testing.TB) *testserver.ZooKeeperServer {
 		tb.Helper()
 		return testserver.StartZooKeeper(tb, 1)[0]
 	})
-	installed, endInstalled = testserver.Shared(func(tb testing.TB) *testserver.ZooKeeperServer {
+	installed = testserver.Shared(func(tb testing.TB) *testserver.ZooKeeperServer {
 		tb.Helper()
 		return testserver.StartZooKeeper(tb, 1, testserver.AsInstalled)[0]
 	})
 )
 
-func TestMain(m *testing.M) { leaktest.Main(m, endZookeeper, endInstalled) }
+func TestMain(m *testing.M) { testserver.Main(m) }
 
 // pathOf is where a test has its nodes.
 func pathOf(t *testing.T) string {

@@ -58,7 +58,7 @@ func (c cluster) url(params string) string {
 // The whole suite, as the user that the page gives to paste.
 func TestConformance(t *testing.T) {
 	t.Parallel()
-	user, words := leastRights(t)
+	user, words := leasetest.RedisUser(t, "redlock.md")
 	c, disk := start(t, append([]string{"--user", user}, words...)...), testserver.NewSlowDisk(t)
 	for _, s := range c {
 		testserver.UseDisk(s, disk)

@@ -85,7 +85,7 @@ func TestDiskFull(t *testing.T) {
 	const ttl, room = 8 * time.Second, 4 << 20
 	sideBySide(t, onDisk(), func(t *testing.T, _ string, start func(t *testing.T) storing) { //nolint:thelper // it is the test
 		var s storing
-		inTurn(func() { s = start(t) })
+		testserver.InTurn(func() { s = start(t) })
 		s.process().Kill()
 		disk := testserver.SmallDisk(t, filepath.Join(s.process().Dir(), "data"), room)
 		s.start()

@@ -1,8 +1,6 @@
 package e2e_test
 
 import (
-	"context"
-	"flag"
 	"fmt"
 	"os"
 	"slices"
@@ -12,7 +10,6 @@ import (
 	"testing"
 
 	"github.com/holdfast-io/holdfast/backend/redislock/redlock"
-	"github.com/holdfast-io/holdfast/internal/testkit/leaktest"
 	"github.com/holdfast-io/holdfast/internal/testkit/leasetest"
 	"github.com/holdfast-io/holdfast/internal/testkit/testserver"
 )
@@ -30,50 +27,42 @@ func TestMain(m *testing.M) {
 		claimWorker()
 		return
 	}
-	flag.Parse()
-	const parallel = "3" // many tests wait for the end of a lease, and need no processor
-	if err := flag.Set("test.parallel", parallel); err != nil {
-		panic(err)
-	}
-	leaktest.Main(lasting{m})
+	testserver.Main(m)
 }
 
-// What all tests share: one server of each kind, started on first use. A test has locks, databases or accounts of its
-// own there. A server that is stopped, killed or set up in its own way belongs to one test.
+// What all tests share: one server of each kind. A test has locks, databases or accounts of its own there. A server that is
+// stopped, killed or set up in its own way belongs to one test.
 var (
-	sharedRedis   = sharing(func() *testserver.RedisServer { return testserver.Redis(&everyTest) })
-	sharedRedlock = sharing(func() []*testserver.RedisServer { return testserver.RedisNodes(&everyTest, redlock.MinNodes) })
-	sharedEtcd    = sharing(func() *testserver.Etcd {
-		return testserver.StartEtcd(&everyTest, testserver.EtcdOptions{NoFsync: true})[0]
+	sharedRedis   = testserver.Shared(func(tb testing.TB) *testserver.RedisServer { tb.Helper(); return testserver.Redis(tb) })
+	sharedRedlock = testserver.Shared(func(tb testing.TB) []*testserver.RedisServer {
+		tb.Helper()
+		return testserver.RedisNodes(tb, redlock.MinNodes)
 	})
-	sharedZooKeeper = sharing(func() *testserver.ZooKeeperServer { return testserver.StartZooKeeper(&everyTest, 1)[0] })
-	sharedConsul    = sharing(func() *testserver.ConsulServer { return testserver.StartConsul(&everyTest, 1)[0] })
-	sharedMariaDB   = sharing(func() *testserver.MariaDBServer { return testserver.MariaDB(&everyTest, "max_connections=500") })
-	sharedPostgres  = sharing(func() *testserver.PostgresServer {
-		return testserver.Postgres(&everyTest, "fsync=off", "max_connections=500")
+	sharedEtcd = testserver.Shared(func(tb testing.TB) *testserver.Etcd {
+		tb.Helper()
+		return testserver.StartEtcd(tb, testserver.EtcdOptions{NoFsync: true})[0]
 	})
-	sharedKubernetes = sharing(func() *testserver.KubernetesServer { return testserver.Kubernetes(&everyTest) })
+	sharedZooKeeper = testserver.Shared(func(tb testing.TB) *testserver.ZooKeeperServer {
+		tb.Helper()
+		return testserver.StartZooKeeper(tb, 1)[0]
+	})
+	sharedConsul = testserver.Shared(func(tb testing.TB) *testserver.ConsulServer {
+		tb.Helper()
+		return testserver.StartConsul(tb, 1)[0]
+	})
+	sharedMariaDB = testserver.Shared(func(tb testing.TB) *testserver.MariaDBServer {
+		tb.Helper()
+		return testserver.MariaDB(tb, "max_connections=500")
+	})
+	sharedPostgres = testserver.Shared(func(tb testing.TB) *testserver.PostgresServer {
+		tb.Helper()
+		return testserver.Postgres(tb, "fsync=off", "max_connections=500")
+	})
+	sharedKubernetes = testserver.Shared(func(tb testing.TB) *testserver.KubernetesServer {
+		tb.Helper()
+		return testserver.Kubernetes(tb)
+	})
 )
-
-// sharing returns a function that starts something for all tests, on its first call.
-func sharing[T any](start func() T) func() T {
-	return sync.OnceValue(func() T {
-		starting.Lock()
-		defer starting.Unlock()
-		return start()
-	})
-}
-
-// starting is held while servers start. Some need the processors for a quarter of a minute: side by side, they would
-// keep the renewals of other tests from being in time.
-var starting sync.Mutex
-
-// inTurn starts servers of one test.
-func inTurn(start func()) {
-	starting.Lock()
-	defer starting.Unlock()
-	start()
-}
 
 // sideBySide runs a test on each store, a few of them together whatever -parallel is: such a test waits for the ends of
 // leases, most of the time. More at once would be servers that start side by side, and time-outs on a busy machine.
@@ -105,57 +94,6 @@ func mariaDatabase() string {
 	s, name := sharedMariaDB(), fmt.Sprint("test", databases.Add(1))
 	s.Exec("CREATE DATABASE " + name)
 	return s.DSNOf("root", s.Addr(), name)
-}
-
-// everyTest stands for all tests: what lasts as long as they do belongs to it.
-var everyTest suite
-
-type suite struct {
-	testing.TB // nil: not all of it is needed
-
-	mu     sync.Mutex
-	ends   []func()
-	failed bool
-}
-
-func (*suite) Helper()                         {}
-func (*suite) Context() context.Context        { return context.Background() }
-func (*suite) Logf(format string, args ...any) { fmt.Fprintf(os.Stderr, format+"\n", args...) }
-func (*suite) Fatalf(format string, args ...any) {
-	panic(fmt.Sprintf(format, args...))
-}
-
-func (s *suite) Errorf(format string, args ...any) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.failed = true
-	s.Logf(format, args...)
-}
-
-func (s *suite) Failed() bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.failed
-}
-
-func (s *suite) Cleanup(end func()) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.ends = append(s.ends, end)
-}
-
-// lasting runs the tests, and ends what belongs to all of them.
-type lasting struct{ *testing.M }
-
-func (l lasting) Run() int {
-	status := l.M.Run()
-	for _, end := range slices.Backward(everyTest.ends) {
-		end()
-	}
-	if everyTest.Failed() {
-		return 1
-	}
-	return status
 }
 
 // sharedStores are the stores of the shared servers, and some that need none, by URL.

@@ -13,7 +13,6 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
@@ -228,12 +227,13 @@ func redisTLS(t *testing.T, certs *testserver.Certificates) string {
 }
 
 // postgresMistakes returns URLs by mistake.
-var postgresMistakes = sync.OnceValue(func() map[string]string {
-	certs, others := testserver.NewCertificates(&everyTest), testserver.NewCertificates(&everyTest)
-	certs.For(&everyTest, "postgres")
-	plain := testserver.Postgres(&everyTest)
+var postgresMistakes = testserver.Shared(func(tb testing.TB) map[string]string {
+	tb.Helper()
+	certs, others := testserver.NewCertificates(tb), testserver.NewCertificates(tb)
+	certs.For(tb, "postgres")
+	plain := testserver.Postgres(tb)
 	plain.WantPassword("locker", "right")
-	secured := testserver.Postgres(&everyTest, "ssl=on", "ssl_cert_file="+certs.ServerCert, "ssl_key_file="+certs.ServerKey)
+	secured := testserver.Postgres(tb, "ssl=on", "ssl_cert_file="+certs.ServerCert, "ssl_key_file="+certs.ServerKey)
 	secured.RefusePlain("encrypted")
 	return map[string]string{
 		"password":     plain.URLOf("locker:"+wrongPassword, plain.Addr()),
@@ -246,12 +246,13 @@ var postgresMistakes = sync.OnceValue(func() map[string]string {
 })
 
 // mysqlMistakes returns URLs by mistake.
-var mysqlMistakes = sync.OnceValue(func() map[string]string {
-	certs, others := testserver.NewCertificates(&everyTest), testserver.NewCertificates(&everyTest)
-	certs.For(&everyTest, "mysql")
-	plain := sharedMariaDB()
+var mysqlMistakes = testserver.Shared(func(tb testing.TB) map[string]string {
+	tb.Helper()
+	certs, others := testserver.NewCertificates(tb), testserver.NewCertificates(tb)
+	certs.For(tb, "mysql")
+	plain := testserver.MariaDB(tb)
 	plain.Exec("CREATE USER locker@'%' IDENTIFIED BY 'right'")
-	secured := testserver.MariaDB(&everyTest, "ssl-ca="+certs.CA, "ssl-cert="+certs.ServerCert, "ssl-key="+certs.ServerKey)
+	secured := testserver.MariaDB(tb, "ssl-ca="+certs.CA, "ssl-cert="+certs.ServerCert, "ssl-key="+certs.ServerKey)
 	secured.Exec("CREATE USER app@'127.0.0.1' REQUIRE SSL", "GRANT ALL ON test.* TO app@'127.0.0.1'", "SET GLOBAL require_secure_transport = ON")
 	return map[string]string{
 		"password":          plain.URLOf("locker:"+wrongPassword, plain.Addr()),

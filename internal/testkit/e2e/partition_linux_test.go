@@ -29,32 +29,36 @@ type ensemble struct {
 
 // ensembles are those that the tests share, each started on first use.
 var ensembles = map[string]func() *ensemble{
-	"etcd": sharing(func() *ensemble {
-		e, members := etcdOfThree(false)
+	"etcd": testserver.Shared(func(tb testing.TB) *ensemble {
+		tb.Helper()
+		e, members := etcdOfThree(tb, false)
 		for _, m := range members {
 			e.urls = append(e.urls, "etcd://"+m.Addr())
 		}
 		return e
 	}),
 	// An API server beside each member of etcd, which talks to that one alone.
-	"kubernetes": sharing(func() *ensemble {
-		e, members := etcdOfThree(true)
+	"kubernetes": testserver.Shared(func(tb testing.TB) *ensemble {
+		tb.Helper()
+		e, members := etcdOfThree(tb, true)
 		for _, m := range members {
-			s := testserver.KubernetesOn(&everyTest, m)
+			s := testserver.KubernetesOn(tb, m)
 			e.urls = append(e.urls, "kubernetes://default?kubeconfig="+s.Kubeconfig(s.Addr()))
 		}
 		return e
 	}),
-	"zookeeper": sharing(func() *ensemble {
-		servers := testserver.StartZooKeeper(&everyTest, 3)
+	"zookeeper": testserver.Shared(func(tb testing.TB) *ensemble {
+		tb.Helper()
+		servers := testserver.StartZooKeeper(tb, 3)
 		e := &ensemble{leader: leading(servers)}
 		for _, s := range servers {
 			e.urls, e.processes = append(e.urls, "zookeeper://"+s.Addr()+"?tick=500ms&max_session="+testserver.ZooKeeperMaxSession.String()), append(e.processes, s.Process())
 		}
 		return e
 	}),
-	"consul": sharing(func() *ensemble {
-		servers := testserver.StartConsul(&everyTest, 3)
+	"consul": testserver.Shared(func(tb testing.TB) *ensemble {
+		tb.Helper()
+		servers := testserver.StartConsul(tb, 3)
 		e := &ensemble{leader: leading(servers)}
 		for _, s := range servers {
 			e.urls, e.processes = append(e.urls, "consul://"+s.Addr()+"?min_ttl=500ms"), append(e.processes, s.Process())
@@ -84,10 +88,11 @@ func onEnsembles(t *testing.T, test func(*testing.T, *ensemble)) {
 }
 
 // etcdOfThree is an etcd whose members can be cut off from each other.
-func etcdOfThree(newest bool) (*ensemble, []*testserver.Etcd) {
-	b := newBoard(&everyTest)
+func etcdOfThree(tb testing.TB, newest bool) (*ensemble, []*testserver.Etcd) {
+	tb.Helper()
+	b := newBoard(tb)
 	var peers []string
-	members := testserver.StartEtcd(&everyTest, testserver.EtcdOptions{Newest: newest, Members: 3, Tick: 100, NoFsync: true, Reach: func(listens string) string {
+	members := testserver.StartEtcd(tb, testserver.EtcdOptions{Newest: newest, Members: 3, Tick: 100, NoFsync: true, Reach: func(listens string) string {
 		peers = append(peers, listens)
 		return b.reach(listens)
 	}})

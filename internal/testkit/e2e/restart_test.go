@@ -143,7 +143,7 @@ func TestStoreKilled(t *testing.T) {
 	sideBySide(t, restartable(), func(t *testing.T, name string, start restarts) { //nolint:thelper // it is the test
 		var open func(t *testing.T) backend.Backend
 		var restart func()
-		inTurn(func() { open, restart = start(t) })
+		testserver.InTurn(func() { open, restart = start(t) })
 		ttl := restartTTL(name)
 		a := client(t, open(t), holdfast.Config{TTL: ttl, Timeout: leasetest.Patience, Owner: "a"})
 		b := client(t, open(t), holdfast.Config{TTL: ttl, Timeout: leasetest.Patience, Owner: "b"})

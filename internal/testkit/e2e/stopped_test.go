@@ -75,7 +75,7 @@ func TestStoreStopped(t *testing.T) {
 	sideBySide(t, pausable(), func(t *testing.T, _ string, start pauses) { //nolint:thelper // it is the test
 		var url string
 		var processes []*testserver.Process
-		inTurn(func() { url, processes = start(t) })
+		testserver.InTurn(func() { url, processes = start(t) })
 		connect := func(owner string) *holdfast.Client {
 			b, err := open.URL(t.Context(), url, open.Options{})
 			return client(t, opened(t, b, err), holdfast.Config{TTL: ttl, Timeout: ttl, Owner: owner})

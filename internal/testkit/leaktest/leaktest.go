@@ -13,16 +13,13 @@ import (
 // seconds from the last statement of one to its end.
 const patience = 30 * time.Second
 
-// Main runs the tests, of a *testing.M, ends what they shared, and exits the process with their status. If they passed
-// and goroutines that they started are still running, it prints the stacks and the status is 1.
-func Main(m interface{ Run() int }, shared ...func()) { run(m, patience, shared...) }
+// Main runs the tests, of a *testing.M, and exits the process with their status. If they passed and goroutines that they
+// started are still running, it prints the stacks and the status is 1.
+func Main(m interface{ Run() int }) { run(m, patience) }
 
-func run(m interface{ Run() int }, patience time.Duration, shared ...func()) {
+func run(m interface{ Run() int }, patience time.Duration) {
 	before := goroutines()
 	status := m.Run()
-	for _, end := range shared {
-		end()
-	}
 	if status == 0 {
 		if left := remaining(before, patience); len(left) > 0 {
 			fmt.Fprintf(os.Stderr, "leaktest: %d goroutines are left:\n\n%s\n", len(left), strings.Join(left, "\n\n"))

@@ -6,7 +6,9 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -38,6 +40,62 @@ func Rights(tb testing.TB, page string) []string {
 		}
 	}
 	return blocks
+}
+
+// RedisUser returns the user of Redis that a page gives to paste, and the words of its ACL.
+func RedisUser(tb testing.TB, page string) (user string, acl []string) {
+	tb.Helper()
+	line := strings.Fields(Rights(tb, page)[0])
+	return line[2], line[3:]
+}
+
+// RedisRights checks the ACL that a page gives to paste: it has the commands and nothing else, they suffice, and without one
+// of its words doctor and the first request that needs it name it. The words are taken from users of their own, set on all
+// servers, side by side: who may not subscribe is answered late.
+func RedisRights(t *testing.T, page string, commands []string, set func(user string, words ...string), as func(user string) (backend.Backend, error)) {
+	t.Helper()
+	user, words := RedisUser(t, page)
+	var given []string
+	lacks := make(map[string]string) // what a user lacks, by the words that take it away
+	for _, word := range words {
+		switch word[0] {
+		case '~':
+			lacks["resetkeys"] = "~"
+		case '&':
+			lacks["resetchannels"] = word
+		case '+':
+			given = append(given, word[1:])
+			lacks["-"+word[1:]] = word
+		}
+	}
+	if slices.Sort(given); !slices.Equal(given, commands) {
+		t.Errorf("the page gives %q, and used are %q", given, commands)
+	}
+	suffices := func() {
+		b, err := as(user)
+		if err != nil {
+			t.Fatal(err)
+		}
+		Suffices(t, b)
+	}
+	suffices()
+	var all sync.WaitGroup
+	for without, right := range lacks {
+		all.Go(func() {
+			t.Run(without, func(t *testing.T) {
+				set(without, slices.Concat(words, []string{without})...)
+				b, err := as(without)
+				switch {
+				case err == nil:
+					Refuses(t, b, right)
+				case !errors.Is(err, backend.ErrRefused) || !names([]string{err.Error()}, right):
+					t.Errorf("without %s: %v", right, err)
+				}
+			})
+		})
+	}
+	all.Wait()
+	suffices() // whatever the others were refused
 }
 
 // Grant is one right of a GRANT statement.

@@ -16,14 +16,20 @@ import (
 // processors for a quarter of a minute, and side by side would keep the renewals of other tests from being in time.
 func Shared[S any](start func(testing.TB) S) func() S {
 	return sync.OnceValue(func() S {
-		Starting.Lock()
-		defer Starting.Unlock()
-		return start(&all)
+		var s S
+		InTurn(func() { s = start(&all) })
+		return s
 	})
 }
 
-// Starting is held while shared servers start, and by a test that starts several of its own.
-var Starting sync.Mutex
+var starting sync.Mutex
+
+// InTurn starts servers of one test while no others start in this way or in that of Shared.
+func InTurn(start func()) {
+	starting.Lock()
+	defer starting.Unlock()
+	start()
+}
 
 // Main runs the tests of a package, ends the servers that they shared, and then does what leaktest.Main does.
 func Main(m *testing.M) { leaktest.Main(sharing{m}) }

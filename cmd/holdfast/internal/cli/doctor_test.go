@@ -50,8 +50,7 @@ func TestDoctor(t *testing.T) {
 func TestDoctorNamesAMissingRight(t *testing.T) {
 	leasetest.Slow(t)
 	t.Parallel()
-	line := strings.Fields(leasetest.Rights(t, "redis.md")[0])
-	user, words := line[2], line[3:]
+	user, words := leasetest.RedisUser(t, "redis.md")
 	s := testserver.Redis(t, append([]string{"--user", user}, words...)...)
 	url := "redis://" + user + ":choose-one@" + s.Addr() + "?quarantine=off&timeout=5s"
 	says := func(word string, status ...int) {
