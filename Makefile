@@ -6,8 +6,9 @@ export GOWORK := $(CURDIR)/go.work
 # Bounds one package, not the whole run; a test that hangs says where.
 TESTTIMEOUT ?= 30m
 TESTFLAGS   ?=
-# Without the race detector tests of stores mostly wait.
+# Tests of stores mostly wait, less so with the race detector.
 WAITING     := -parallel 8
+RACING      := -race -parallel 4
 BENCH       ?= .
 BENCHTIME   ?= 1s
 BENCHFLAGS  ?=
@@ -57,7 +58,7 @@ SLOW = /(consullock|k8slock|bench|otel|nightly)$$$$
 check: test ## before a commit: format, lint, other systems, and all tests with the race detector
 	@scripts/install-test-deps check
 	$(MAKE) fmt-check lint cross
-	CGO_ENABLED=1 HOLDFAST_SCREENSHOTS='$(HOLDFAST_SCREENSHOTS)' $(GO) test -race -timeout $(TESTTIMEOUT) $(TESTFLAGS) $$($(GO) list work | grep -v /nightly$$)
+	CGO_ENABLED=1 HOLDFAST_SCREENSHOTS='$(HOLDFAST_SCREENSHOTS)' $(GO) test $(RACING) -timeout $(TESTTIMEOUT) $(TESTFLAGS) $$($(GO) list work | grep -v /nightly$$)
 	@echo "$$(date -u +%F), commit $$(git describe --always --dirty --exclude='*')" >verify/results/check.txt
 
 .PHONY: nightly
