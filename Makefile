@@ -55,10 +55,11 @@ test: ## while you write, and on a new machine: what is missing (apt), and tests
 SLOW = /(consullock|k8slock|bench|otel|nightly)$$$$
 
 .PHONY: check
-check: test ## before a commit: format, lint, other systems, and all tests with the race detector
+check: test ## before a commit: format, lint, other systems, and all tests, those of packages with the race detector
 	@scripts/install-test-deps check
 	$(MAKE) fmt-check lint cross
-	CGO_ENABLED=1 HOLDFAST_SCREENSHOTS='$(HOLDFAST_SCREENSHOTS)' $(GO) test $(RACING) -timeout $(TESTTIMEOUT) $(TESTFLAGS) $$($(GO) list work | grep -v /nightly$$)
+	CGO_ENABLED=1 $(GO) test $(RACING) -timeout $(TESTTIMEOUT) $(TESTFLAGS) $$($(GO) list work | grep -vE '/(e2e|nightly)$$')
+	HOLDFAST_SCREENSHOTS='$(HOLDFAST_SCREENSHOTS)' $(GO) test -parallel 4 -timeout $(TESTTIMEOUT) $(TESTFLAGS) ./internal/testkit/e2e
 	@echo "$$(date -u +%F), commit $$(git describe --always --dirty --exclude='*')" >verify/results/check.txt
 
 .PHONY: nightly
