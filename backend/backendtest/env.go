@@ -184,11 +184,12 @@ func (e *env) onTelling(b backend.Backend, ttl time.Duration, told func(backend.
 	e.Cleanup(func() {
 		ctx, cancel := e.later()
 		defer cancel()
+		b := e.anyBackend()
 		if e.caps.Bound { // no other value can
-			if err := c.b.EndSession(ctx, c.sess); err != nil && !errors.Is(err, backend.ErrClosed) {
-				e.Errorf("EndSession: %v", err)
-			}
-		} else if err := e.anyBackend().EndSession(ctx, c.sess); err != nil {
+			b = c.b
+		}
+		unconfirmed := e.c.Restarts // a store that has just come back may not confirm it
+		if err := b.EndSession(ctx, c.sess); err != nil && !(e.caps.Bound && errors.Is(err, backend.ErrClosed)) && !(unconfirmed && errors.Is(err, backend.ErrUnavailable)) {
 			e.Errorf("EndSession: %v", err)
 		}
 	})

@@ -205,9 +205,6 @@ func TestSilentConnection(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if w, ok := conn.(*wire); !ok || w.patience != silence/2 {
-			t.Errorf("the first answer may take %s", w.patience)
-		}
 		time.Sleep(time.Hour) // no caller waits
 		began := time.Now()
 		go func() {
@@ -229,6 +226,34 @@ func TestSilentConnection(t *testing.T) {
 			t.Errorf("%v, %s after its last word; %q is left out", err, took, l.hosts.hangs)
 		}
 	})
+}
+
+// A connection has a second for its first answer, and the next ones longer, until one is answered.
+func TestPatienceGrows(t *testing.T) {
+	t.Parallel()
+	near, far := net.Pipe()
+	defer near.Close()
+	go func() { _, _ = far.Write(make([]byte, headSize)) }()
+	l := &link{over: make(chan struct{})}
+	dial := l.dial(&Config{Dial: func(string, string, time.Duration) (net.Conn, error) { return near, nil }}, 16*time.Second)
+	next := func() *wire {
+		conn, err := dial("tcp", "a:1", time.Second)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return conn.(*wire)
+	}
+	var got []time.Duration
+	for range 4 {
+		got = append(got, next().patience)
+	}
+	if _, err := next().Read(make([]byte, headSize)); err != nil {
+		t.Fatal(err)
+	}
+	got = append(got, next().patience)
+	if want := []time.Duration{time.Second, 2 * time.Second, 4 * time.Second, 4 * time.Second, time.Second}; !slices.Equal(got, want) {
+		t.Errorf("the first answer may take %v, want %v", got, want)
+	}
 }
 
 // A server that sends nothing has a quarter of the session time-out for its first answer and half

@@ -39,9 +39,10 @@ type link struct {
 	refusals  connect.Endpoints // by address
 	watches   *watches
 
-	mu   sync.Mutex
-	shut bool  // no connection is made any more
-	wire *wire // the newest connection; nil: there was none
+	mu         sync.Mutex
+	shut       bool  // no connection is made any more
+	wire       *wire // the newest connection; nil: there was none
+	unanswered int   // connections since the last one that was answered
 }
 
 // sendBuffer is the size of the library's send buffer, and bounds a request. After a connection
@@ -186,11 +187,18 @@ func (l *link) dial(cfg *Config, timeout time.Duration) zk.Dialer {
 			return nil, errOver
 		}
 		l.wire = &wire{
-			Conn: conn, link: l, addr: address, asked: timeout, patience: max(patience, min(timeout/4, silence/2)), again: isClosed(l.ready), watches: make(chan struct{}), made: time.Now(),
+			Conn: conn, link: l, addr: address, asked: timeout, patience: l.patience(patience, timeout), again: isClosed(l.ready), watches: make(chan struct{}), made: time.Now(),
 			forgets: l.hasEnded(timeout),
 		}
 		return l.wire, nil
 	}
+}
+
+// patience is how long a new connection waits for its first answer: a second, and twice as long for each connection that had
+// none. A server that has just started may never answer a client that came too early, and one that is slow gets its time.
+func (l *link) patience(least, timeout time.Duration) time.Duration {
+	l.unanswered++
+	return max(least, min(timeout/4, silence/2, time.Second<<min(l.unanswered-1, 8)))
 }
 
 // hasEnded reports whether a link of no session has been without a connection for longer than its ZooKeeper session
@@ -319,6 +327,9 @@ func (w *wire) Read(p []byte) (int, error) {
 			ms := int32(binary.BigEndian.Uint32(w.head[timeoutAt:headSize])) //nolint:gosec // it is an int32
 			given := time.Duration(ms) * time.Millisecond
 			w.link.given.Store(int64(given))
+			w.link.mu.Lock()
+			w.link.unanswered = 0
+			w.link.mu.Unlock()
 			w.head = nil
 			if w.link.single && w.again && given < w.asked {
 				w.link.end()
@@ -360,8 +371,7 @@ func (w *wire) Close() error {
 }
 
 // silence is how long a server may send nothing at all while a caller waits for it. For its first
-// answer it has half of that: a server that has just started may never answer a client that came
-// too early.
+// answer it has half of that at the most: see link.patience.
 const silence = 10 * time.Second
 
 // hangUp closes the connection if it was silent for too long, and a caller has waited since: a

@@ -96,8 +96,11 @@ func ZooKeeperAsk(ctx context.Context, addr, word string) (string, error) {
 	return string(text), nil
 }
 
-// zooKeeperServes returns nil if the server is the one that was started, and a leader serves.
+// zooKeeperServes returns nil if the server is the one that was started, and a leader serves. A server that is just
+// starting may never answer who came too early, so it is asked again soon.
 func zooKeeperServes(ctx context.Context, s *Server) error {
+	ctx, cancel := context.WithTimeout(ctx, time.Second)
+	defer cancel()
 	config, err := ZooKeeperAsk(ctx, s.addr, "conf")
 	if err != nil {
 		return err
