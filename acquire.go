@@ -40,8 +40,8 @@ import (
 // A caller that holds the lock and does not pass on its context waits for itself. This is not
 // ErrDeadlock, because another goroutine may release the lock. But when the wait ends, the error says that
 // this client holds the lock.
-func (c *Client) Acquire(ctx context.Context, name string, opts ...AcquireOption) (*Lock, error) {
-	s, err := c.settings(ctx, opts)
+func (c *Client) Acquire(ctx context.Context, name string, opts ...Option) (*Lock, error) {
+	s, err := c.settings(ctx, acquiring, opts)
 	if err != nil {
 		return nil, c.opErr("acquire", name, err)
 	}
@@ -49,11 +49,11 @@ func (c *Client) Acquire(ctx context.Context, name string, opts ...AcquireOption
 }
 
 // TryAcquire acquires the lock if it is free and does not wait in the queue. While the backend is
-// unavailable it retries for Config.Timeout.
+// unavailable it retries for Config.Timeout. It takes every option but Wait.
 //
 // Errors: as for Acquire. ErrHeld comes with a *HeldError that names the holders.
-func (c *Client) TryAcquire(ctx context.Context, name string, opts ...AcquireOption) (*Lock, error) {
-	s, err := c.settings(ctx, opts)
+func (c *Client) TryAcquire(ctx context.Context, name string, opts ...Option) (*Lock, error) {
+	s, err := c.settings(ctx, trying, opts)
 	if err != nil {
 		return nil, c.opErr("acquire", name, err)
 	}
@@ -68,7 +68,7 @@ func (c *Client) TryAcquire(ctx context.Context, name string, opts ...AcquireOpt
 // Errors: those of Acquire; what f returned; ErrLost when the lock was lost while f ran, even if f
 // returned nil; ErrReleased when f released it. Several errors are joined; what f returned is left out
 // if it is only the error of the context passed to f, which ended with the lock.
-func (c *Client) Do(ctx context.Context, name string, f func(context.Context, *Lock) error, opts ...AcquireOption) error {
+func (c *Client) Do(ctx context.Context, name string, f func(context.Context, *Lock) error, opts ...Option) error {
 	if f == nil {
 		return c.opErr("do", name, invalid("f", "nil", "a function"))
 	}
@@ -76,22 +76,48 @@ func (c *Client) Do(ctx context.Context, name string, f func(context.Context, *L
 	if err != nil {
 		return err
 	}
+	return c.hold(ctx, Locks{lock}, func(ctx context.Context) error { return f(ctx, lock) })
+}
+
+// DoAll runs f while it holds all the locks: see [Client.AcquireAll] and [Client.Do].
+//
+// Errors: as for Do.
+func (c *Client) DoAll(ctx context.Context, names []string, f func(context.Context, Locks) error, opts ...Option) error {
+	if f == nil {
+		return c.opErr("do", "", invalid("f", "nil", "a function"))
+	}
+	locks, err := c.AcquireAll(ctx, names, opts...)
+	if err != nil {
+		return err
+	}
+	return c.hold(ctx, locks, func(ctx context.Context) error { return f(ctx, locks) })
+}
+
+// hold runs f with a context that ends with ctx, and when a lock is lost, and then releases the locks.
+func (c *Client) hold(ctx context.Context, locks Locks, f func(context.Context) error) error {
 	inner, cancel := context.WithCancelCause(ctx)
-	lockCtx := lock.Context()
-	stop := context.AfterFunc(lockCtx, func() { cancel(context.Cause(lockCtx)) })
 	defer cancel(nil)
-	defer stop()
-	defer lock.releaseQuietly(ctx) // only if f panics; otherwise it is released by then
-	err = f(&lookingContext{Context: inner, end: cancel, locks: Locks{lock}}, lock)
-	if lost := lock.Err(); lost != nil {
+	for _, l := range locks {
+		one := l.Context()
+		defer context.AfterFunc(one, func() { cancel(context.Cause(one)) })()
+		defer l.releaseQuietly(ctx) // only if f panics; otherwise it is released by then
+	}
+	err := f(&lookingContext{Context: inner, end: cancel, locks: locks})
+	done, cancelRelease := context.WithTimeout(context.WithoutCancel(ctx), c.cfg.Timeout)
+	defer cancelRelease()
+	var ends []error
+	for _, l := range slices.Backward(locks) {
+		lost := l.Err()
+		if lost == nil {
+			ends = append(ends, l.Release(done))
+			continue
+		}
 		if err == context.Canceled || err == lost { //nolint:errorlint // that error and nothing around it
 			err = nil
 		}
-		return errors.Join(err, c.opErr("do", name, lost))
+		ends = append(ends, c.opErr("do", l.Name(), lost))
 	}
-	done, cancelRelease := context.WithTimeout(context.WithoutCancel(ctx), c.cfg.Timeout)
-	defer cancelRelease()
-	return errors.Join(err, lock.Release(done))
+	return errors.Join(append([]error{err}, ends...)...)
 }
 
 func (l *Lock) releaseQuietly(ctx context.Context) {
@@ -114,8 +140,8 @@ func (l *Lock) releaseQuietly(ctx context.Context) {
 // acquired. If ctx has ended it waits up to 250 ms for that. AtLeast does not count then.
 //
 // Errors: as for Acquire.
-func (c *Client) AcquireAll(ctx context.Context, names []string, opts ...AcquireOption) (Locks, error) {
-	s, err := c.settings(ctx, opts)
+func (c *Client) AcquireAll(ctx context.Context, names []string, opts ...Option) (Locks, error) {
+	s, err := c.settings(ctx, acquiring, opts)
 	if err == nil && len(names) == 0 {
 		err = invalid("names", "[]", "one or more")
 	}
@@ -183,19 +209,12 @@ func (ls Locks) lost() error {
 }
 
 // Resume takes over a timed lease that another process acquired with NoRenew and handed over. From
-// now on it is renewed for TTL, by default the TTL that the lease has.
+// now on it is renewed for TTL, by default the TTL that the lease has. It takes TTL, AtMost and NoRenew.
 //
 // Errors: ErrLost when it has ended; ErrInvalid, ErrUnavailable, ErrClosed, the cause of ctx.
-func (c *Client) Resume(ctx context.Context, lease Lease, opts ...ResumeOption) (*Lock, error) {
-	s := settings{owner: c.cfg.Owner}
-	err := errors.Join(checkContext(ctx), backend.ValidateName(lease.Name), backend.ValidateLeaseID(lease.ID))
-	for _, o := range opts {
-		if o == nil {
-			err = errors.Join(err, invalid("option", "nil", "an option"))
-			continue
-		}
-		err = errors.Join(err, o.resume(&s))
-	}
+func (c *Client) Resume(ctx context.Context, lease Lease, opts ...Option) (*Lock, error) {
+	s := settings{verb: resuming, owner: c.cfg.Owner}
+	err := errors.Join(checkContext(ctx), backend.ValidateName(lease.Name), backend.ValidateLeaseID(lease.ID), s.apply(opts))
 	if s.ttl != 0 {
 		err = errors.Join(err, c.caps.ValidateTTL(s.ttl))
 	}

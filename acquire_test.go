@@ -323,7 +323,7 @@ func TestStoreThatNeverAnswered(t *testing.T) {
 				c := newClient(t, f, holdfast.Config{Timeout: timeout})
 				f.open.Store(&away)
 				const long = time.Hour
-				for least, wait := range map[time.Duration]holdfast.AcquireOption{0: holdfast.Wait(0), long: holdfast.Wait(long), timeout: holdfast.Owner("me")} {
+				for least, wait := range map[time.Duration]holdfast.Option{0: holdfast.Wait(0), long: holdfast.Wait(long), timeout: holdfast.Owner("me")} {
 					began := time.Now()
 					_, err := c.Acquire(t.Context(), "n", wait)
 					if took := time.Since(began); !errors.Is(err, holdfast.ErrUnavailable) || took < least || took > least+2*timeout {
@@ -381,8 +381,8 @@ func TestStoreThatKeptACallWaiting(t *testing.T) {
 func TestGivenLeaseIsLeftAlone(t *testing.T) {
 	t.Parallel()
 	const ttl = time.Minute
-	for name, first := range map[string]func(*testing.T, *faults, *holdfast.Client, func(...holdfast.AcquireOption) []holdfast.AcquireOption) func(){
-		"lost reply": func(t *testing.T, f *faults, c *holdfast.Client, opts func(...holdfast.AcquireOption) []holdfast.AcquireOption) func() {
+	for name, first := range map[string]func(*testing.T, *faults, *holdfast.Client, func(...holdfast.Option) []holdfast.Option) func(){
+		"lost reply": func(t *testing.T, f *faults, c *holdfast.Client, opts func(...holdfast.Option) []holdfast.Option) func() {
 			t.Helper()
 			drop := func(_ context.Context, call func() (backend.Grant, error)) (backend.Grant, error) {
 				_, _ = call()
@@ -395,7 +395,7 @@ func TestGivenLeaseIsLeftAlone(t *testing.T) {
 			mayHold(t, err)
 			return func() {}
 		},
-		"wait that has elapsed": func(t *testing.T, _ *faults, c *holdfast.Client, opts func(...holdfast.AcquireOption) []holdfast.AcquireOption) func() {
+		"wait that has elapsed": func(t *testing.T, _ *faults, c *holdfast.Client, opts func(...holdfast.Option) []holdfast.Option) func() {
 			t.Helper()
 			holder := mustAcquire(t, c, "n")
 			_, err := c.Acquire(t.Context(), "n", opts(holdfast.Wait(time.Second))...)
@@ -405,7 +405,7 @@ func TestGivenLeaseIsLeftAlone(t *testing.T) {
 			}
 			return func() { mustRelease(t, holder) }
 		},
-		"wait that is called off": func(t *testing.T, _ *faults, c *holdfast.Client, opts func(...holdfast.AcquireOption) []holdfast.AcquireOption) func() {
+		"wait that is called off": func(t *testing.T, _ *faults, c *holdfast.Client, opts func(...holdfast.Option) []holdfast.Option) func() {
 			t.Helper()
 			holder := mustAcquire(t, c, "n")
 			ctx, cancel := context.WithTimeout(t.Context(), time.Second)
@@ -422,7 +422,7 @@ func TestGivenLeaseIsLeftAlone(t *testing.T) {
 				one, two := newClient(t, f, holdfast.Config{}), newClient(t, openStore(t, store), holdfast.Config{})
 				three := newClient(t, openStore(t, store), holdfast.Config{})
 				id := holdfast.NewLeaseID()
-				opts := func(more ...holdfast.AcquireOption) []holdfast.AcquireOption {
+				opts := func(more ...holdfast.Option) []holdfast.Option {
 					return append(more, holdfast.WithLease(id), holdfast.NoRenew(), holdfast.TTL(ttl))
 				}
 				free := first(t, f, one, opts)

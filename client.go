@@ -32,8 +32,10 @@ type Config struct {
 	// call that waits gets no lock: the store is unavailable, or in quarantine. Default:
 	// slog.Default(). slog.New(slog.DiscardHandler) is silent. Optional.
 	Logger *slog.Logger
-	// Hooks are called when something happens to the locks of this client. Optional.
+	// Hooks are called when something happens to the locks of this client: see [JoinHooks]. Optional.
 	Hooks *Hooks
+	// CloseBackend: Close closes the backend too. Default: false. Optional.
+	CloseBackend bool
 }
 
 const (
@@ -56,8 +58,8 @@ type Client struct {
 	clock *clock.Clock
 }
 
-// New returns a client of b. It sends nothing. Close the client before the backend: Close does not
-// close b.
+// New returns a client of b. It sends nothing. Close the client before the backend, or let it close b:
+// Config.CloseBackend.
 //
 // A field of cfg that is out of bounds is an *InvalidError.
 func New(b backend.Backend, cfg Config) (*Client, error) {
@@ -136,8 +138,11 @@ func (c *Client) Close(ctx context.Context) error {
 	if err := checkContext(ctx); err != nil {
 		return c.opErr("close", "", err)
 	}
-	err := c.agent.Close(ctx, c.sess, c.endTimed)
-	return c.opErr("close", "", errors.Join(err, c.hooks.finish(ctx)))
+	err := errors.Join(c.agent.Close(ctx, c.sess, c.endTimed), c.hooks.finish(ctx))
+	if c.cfg.CloseBackend {
+		err = errors.Join(err, c.b.Close())
+	}
+	return c.opErr("close", "", err)
 }
 
 // endTimed ends the timed leases on this side, and returns what releases those that are to be released.

@@ -19,7 +19,7 @@ import (
 
 func TestMain(m *testing.M) { leaktest.Main(m) }
 
-func mustAcquire(t *testing.T, c *holdfast.Client, name string, opts ...holdfast.AcquireOption) *holdfast.Lock {
+func mustAcquire(t *testing.T, c *holdfast.Client, name string, opts ...holdfast.Option) *holdfast.Lock {
 	t.Helper()
 	lock, err := c.Acquire(t.Context(), name, opts...)
 	if err != nil {
@@ -225,13 +225,13 @@ func TestBreak(t *testing.T) {
 	c := newClient(t, f, holdfast.Config{})
 	operator := newClient(t, openStore(t, store), holdfast.Config{Owner: "op"})
 	lock := mustAcquire(t, c, "n")
-	if res, err := operator.BreakLease(t.Context(), "n", holdfast.NewLeaseID(), "not this one"); err != nil || len(res.Broken) > 0 || lock.Err() != nil {
+	if res, err := operator.Break(t.Context(), "n", "not this one", holdfast.WithLease(holdfast.NewLeaseID())); err != nil || len(res.Broken) > 0 || lock.Err() != nil {
 		t.Fatalf("a break of another lease: %+v, %v, %v", res, err, lock.Err())
 	}
-	if _, err := operator.BreakLease(t.Context(), "n", "", "no one"); !errors.Is(err, holdfast.ErrInvalid) {
+	if _, err := operator.Break(t.Context(), "n", "no one", holdfast.WithLease("")); !errors.Is(err, holdfast.ErrInvalid) {
 		t.Fatalf("a break of no lease: %v", err)
 	}
-	res, err := operator.BreakLease(t.Context(), "n", lock.Lease().ID, "stuck since noon")
+	res, err := operator.Break(t.Context(), "n", "stuck since noon", holdfast.WithLease(lock.Lease().ID))
 	if err != nil || len(res.Broken) != 1 || res.Token <= lock.Token() {
 		t.Fatalf("%+v, %v", res, err)
 	}
@@ -378,7 +378,7 @@ func TestBadInput(t *testing.T) {
 	cases := []struct {
 		field string
 		name  string
-		opt   holdfast.AcquireOption
+		opt   holdfast.Option
 	}{
 		{"name", "", nil},
 		{"name", strings.Repeat("n", 513), nil},
@@ -403,7 +403,7 @@ func TestBadInput(t *testing.T) {
 		{"lease", "n", holdfast.WithLease(holdfast.NewLeaseID())},
 	}
 	for _, tc := range cases {
-		var opts []holdfast.AcquireOption
+		var opts []holdfast.Option
 		if tc.opt != nil {
 			opts = append(opts, tc.opt)
 		}
@@ -460,7 +460,7 @@ func TestNoTimedLeases(t *testing.T) {
 	f, _ := newFaults(t)
 	f.caps = func(c *backend.Capabilities) { c.Timed = false }
 	c := newClient(t, f, holdfast.Config{TTL: time.Minute})
-	for name, opt := range map[string]holdfast.AcquireOption{
+	for name, opt := range map[string]holdfast.Option{
 		"no renewal": holdfast.NoRenew(), "another TTL": holdfast.TTL(time.Second), "at least": holdfast.AtLeast(time.Second),
 	} {
 		if _, err := c.TryAcquire(t.Context(), "n", opt); !errors.Is(err, holdfast.ErrUnsupported) {

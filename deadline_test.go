@@ -23,7 +23,7 @@ import (
 // the lease ends on the backend.
 func TestContextEndsAtDeadline(t *testing.T) {
 	t.Parallel()
-	for _, opts := range [][]holdfast.AcquireOption{nil, {holdfast.TTL(7 * time.Second)}} {
+	for _, opts := range [][]holdfast.Option{nil, {holdfast.TTL(7 * time.Second)}} {
 		synctest.Test(t, func(t *testing.T) {
 			f, store := newFaults(t)
 			var atRisk atomic.Int32
@@ -65,7 +65,7 @@ func TestContextEndsAtDeadline(t *testing.T) {
 func TestRenewalCountsFromItsRequest(t *testing.T) {
 	t.Parallel()
 	// Without a wait there is no session, whose renewals would come in between.
-	for _, opts := range [][]holdfast.AcquireOption{nil, {holdfast.TTL(7 * time.Second), holdfast.Wait(0)}} {
+	for _, opts := range [][]holdfast.Option{nil, {holdfast.TTL(7 * time.Second), holdfast.Wait(0)}} {
 		synctest.Test(t, func(t *testing.T) {
 			f, _ := newFaults(t)
 			c := newClient(t, f, holdfast.Config{TTL: 9 * time.Second})
@@ -387,7 +387,7 @@ func TestCauseOfARelease(t *testing.T) {
 		for _, stays := range []time.Duration{0, time.Minute} {
 			f, store := newFaults(t)
 			c := newClient(t, f, holdfast.Config{})
-			opts := []holdfast.AcquireOption{holdfast.TTL(time.Hour)}
+			opts := []holdfast.Option{holdfast.TTL(time.Hour)}
 			if stays > 0 {
 				opts = append(opts, holdfast.AtLeast(stays))
 			}

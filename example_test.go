@@ -355,23 +355,23 @@ func ExampleClient_Watch() {
 		<-watching
 		_ = locks.Do(ctx, "order:123", func(context.Context, *holdfast.Lock) error { return nil })
 	}()
-	watch, stop := context.WithCancel(ctx)
-	defer stop()
-	err := locks.Watch(watch, "order:", func(e holdfast.Event) {
+	for e, err := range locks.Watch(ctx, "order:") {
+		if err != nil {
+			fmt.Println(err)
+			return
+		}
 		if e.Kind == holdfast.EventWatching { // events before it may be missing
 			close(watching)
-			return
+			continue
 		}
 		fmt.Println(e.Name, e.Kind, "by", e.Owner)
 		if e.Kind == holdfast.EventReleased {
-			stop()
+			break
 		}
-	})
-	fmt.Println(errors.Is(err, context.Canceled))
+	}
 	// Output:
 	// order:123 acquired by worker-7
 	// order:123 released by worker-7
-	// true
 }
 
 // An operator breaks a lock whose holder hangs. The holder gets the reason.
@@ -402,8 +402,8 @@ func ExampleClient_Break() {
 	// lost: broken for ticket 4711
 }
 
-// BreakLease takes one holder's permit, and leaves the others theirs.
-func ExampleClient_BreakLease() {
+// WithLease takes one holder's permit, and leaves the others theirs.
+func ExampleClient_Break_oneHolder() {
 	ctx := context.Background()
 	b := memlock.New()
 	defer b.Close()
@@ -414,7 +414,7 @@ func ExampleClient_BreakLease() {
 	}
 
 	info, _ := locks.Inspect(ctx, "downloads")
-	_, err := locks.BreakLease(ctx, "downloads", info.Holders[0].Lease, "it hangs")
+	_, err := locks.Break(ctx, "downloads", "it hangs", holdfast.WithLease(info.Holders[0].Lease))
 	if err != nil {
 		fmt.Println(err)
 		return

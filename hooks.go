@@ -1,6 +1,7 @@
 package holdfast
 
 import (
+	"cmp"
 	"context"
 	"sync"
 	"time"
@@ -38,6 +39,28 @@ type Hooks struct {
 	// Ambiguous: the outcome of an operation, "acquire" or "release", is unknown and is being
 	// settled in the background.
 	Ambiguous func(ctx context.Context, op string)
+}
+
+// JoinHooks returns hooks that call those of a and then those of b. Either may be nil.
+func JoinHooks(a, b *Hooks) *Hooks {
+	if a == nil || b == nil {
+		return cmp.Or(a, b)
+	}
+	return &Hooks{
+		Acquired: both(a.Acquired, b.Acquired), Failed: both(a.Failed, b.Failed), Waiting: both(a.Waiting, b.Waiting),
+		Released: both(a.Released, b.Released), Lost: both(a.Lost, b.Lost), AtRisk: both(a.AtRisk, b.AtRisk),
+		Renewed: both(a.Renewed, b.Renewed), Ambiguous: both(a.Ambiguous, b.Ambiguous),
+	}
+}
+
+func both[E any](a, b func(context.Context, E)) func(context.Context, E) {
+	if a == nil {
+		return b
+	}
+	if b == nil {
+		return a
+	}
+	return func(ctx context.Context, e E) { a(ctx, e); b(ctx, e) }
 }
 
 // AcquiredEvent describes a grant.

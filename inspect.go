@@ -52,7 +52,7 @@ func (c *Client) Inspect(ctx context.Context, name string) (LockInfo, error) {
 }
 
 // List returns the locks that are held or waited for, in the order of their names, page by page:
-// see [ListOptions].
+// see [ListOptions]. [Client.All] reads all pages.
 //
 // Errors: as for Inspect.
 func (c *Client) List(ctx context.Context, o ListOptions) (ListPage, error) {
@@ -70,7 +70,7 @@ func (c *Client) List(ctx context.Context, o ListOptions) (ListPage, error) {
 func (c *Client) All(ctx context.Context, prefix string) iter.Seq2[LockInfo, error] {
 	return func(yield func(LockInfo, error) bool) {
 		for after := ""; ; {
-			page, err := c.List(ctx, ListOptions{Prefix: prefix, After: after})
+			page, err := c.List(ctx, ListOptions{Prefix: prefix, After: after, Limit: backend.MaxListLimit})
 			for _, info := range page.Locks {
 				if !yield(info, nil) {
 					return
@@ -91,26 +91,15 @@ func (c *Client) All(ctx context.Context, prefix string) iter.Seq2[LockInfo, err
 // The client's owner is named as the actor. Break is never retried after an ambiguous failure: a
 // retry could evict a later holder.
 //
-// Errors: as for Inspect. OpError.MayHold means that the break may have been done.
-func (c *Client) Break(ctx context.Context, name, reason string) (BreakResult, error) {
-	return c.breakLock(ctx, backend.BreakRequest{Name: name, Reason: reason, Actor: c.cfg.Owner})
-}
-
-// BreakLease takes the lock from one of its holders, which Inspect names, and from no other. If that lease does
-// not hold the lock any more, nothing is broken, and the result is without holders. All else is as for Break.
+// With the option WithLease it takes the lock from that holder alone, which Inspect names. If that lease does not hold the
+// lock any more, nothing is broken, and the result is without holders. Break takes no other option.
 //
-// Errors: as for Inspect; *InvalidError with the field "lease". OpError.MayHold means that the break may
-// have been done.
-func (c *Client) BreakLease(ctx context.Context, name string, lease LeaseID, reason string) (BreakResult, error) {
-	if err := backend.ValidateLeaseID(lease); err != nil {
-		return BreakResult{}, c.opErr("break", name, err)
-	}
-	return c.breakLock(ctx, backend.BreakRequest{Name: name, Lease: lease, Reason: reason, Actor: c.cfg.Owner})
-}
-
-func (c *Client) breakLock(ctx context.Context, req backend.BreakRequest) (BreakResult, error) {
-	name := req.Name
-	if err := errors.Join(checkContext(ctx), req.Validate()); err != nil {
+// Errors: as for Inspect; *InvalidError with the field "lease". OpError.MayHold means that the break may have been done.
+func (c *Client) Break(ctx context.Context, name, reason string, opts ...Option) (BreakResult, error) {
+	s := settings{verb: breaking}
+	err := errors.Join(checkContext(ctx), s.apply(opts))
+	req := backend.BreakRequest{Name: name, Lease: s.lease, Reason: reason, Actor: c.cfg.Owner}
+	if err = errors.Join(err, req.Validate()); err != nil {
 		return BreakResult{}, c.opErr("break", name, err)
 	}
 	return ask(ctx, c, "break", name, func(ctx context.Context) (BreakResult, error) {
@@ -141,26 +130,40 @@ func ask[T any](ctx context.Context, c *Client, op, name string, f func(context.
 	return answer, c.opErr(op, name, err)
 }
 
-// Watch calls deliver with the events of the locks whose names start with prefix, until ctx ends.
-// When the stream breaks, Watch starts it again. An EventWatching reports that the stream has
-// begun, and that events before it may be missing. deliver must not block for long.
+// Watch returns the events of the locks whose names start with prefix, until ctx ends or the loop is left. When the
+// stream breaks, Watch starts it again. An EventWatching reports that the stream has begun, and that events before it may
+// be missing. The body of the loop must not block for long. The last value has the error, and no event.
 //
 // Errors: the cause of ctx, ErrInvalid, ErrUnsupported, ErrClosed.
-func (c *Client) Watch(ctx context.Context, prefix string, deliver func(Event)) error {
-	err := errors.Join(checkContext(ctx), backend.ValidatePrefix(prefix))
-	if deliver == nil {
-		err = errors.Join(err, invalid("deliver", "nil", "a function"))
+func (c *Client) Watch(ctx context.Context, prefix string) iter.Seq2[Event, error] {
+	return func(yield func(Event, error) bool) {
+		if err := c.watch(ctx, prefix, yield); !errors.Is(err, errLeft) {
+			yield(Event{}, c.opErr("watch", prefix, err))
+		}
 	}
-	if err != nil {
-		return c.opErr("watch", prefix, err)
+}
+
+// errLeft: the loop over the events was left.
+var errLeft = errors.New("the loop was left")
+
+func (c *Client) watch(ctx context.Context, prefix string, yield func(Event, error) bool) error {
+	if err := errors.Join(checkContext(ctx), backend.ValidatePrefix(prefix)); err != nil {
+		return err
 	}
 	done, err := c.agent.Begin()
 	if err != nil {
-		return c.opErr("watch", prefix, err)
+		return err
 	}
 	defer done()
 	ctx, cancel := c.agent.UntilClosed(ctx)
 	defer cancel()
+	ctx, leave := context.WithCancelCause(ctx)
+	defer leave(nil)
+	deliver := func(e Event) {
+		if ctx.Err() == nil && !yield(e, nil) {
+			leave(errLeft)
+		}
+	}
 	failures := 0
 	for {
 		begun := time.Now()
@@ -172,7 +175,7 @@ func (c *Client) Watch(ctx context.Context, prefix string, deliver func(Event)) 
 			if cause := context.Cause(ctx); cause != nil {
 				err = cause
 			}
-			return c.opErr("watch", prefix, err)
+			return err
 		}
 		failures++
 	}

@@ -150,7 +150,13 @@ func TestWatchThatBreaksAtOnce(t *testing.T) {
 		c := newClient(t, f, holdfast.Config{})
 		ctx, cancel := context.WithCancel(t.Context())
 		over := make(chan error, 1)
-		go func() { over <- c.Watch(ctx, "", func(holdfast.Event) {}) }()
+		go func() {
+			for _, err := range c.Watch(ctx, "") {
+				if err != nil {
+					over <- err
+				}
+			}
+		}()
 		time.Sleep(time.Minute)
 		if n := b.begins.Load(); n > 70 {
 			t.Errorf("a stream that breaks immediately was opened %d times in a minute", n)
@@ -315,7 +321,7 @@ func TestWaitEndsWithTheTruth(t *testing.T) {
 		t.Errorf("where it is held: %v", err)
 	}
 	f.acquire.Store(nil)
-	for _, opts := range [][]holdfast.AcquireOption{nil, {holdfast.Wait(time.Hour)}} {
+	for _, opts := range [][]holdfast.Option{nil, {holdfast.Wait(time.Hour)}} {
 		f.acquires.Store(0)
 		mine := errors.New("the caller's own")
 		ctx, cancel := context.WithTimeoutCause(t.Context(), 20*time.Millisecond, mine)

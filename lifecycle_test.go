@@ -375,7 +375,7 @@ func mustEndHereFirst(t *testing.T, lock *holdfast.Lock, store *memlock.Store) {
 // TestExtendWithoutAnswer: it may have shortened the lease.
 func TestExtendWithoutAnswer(t *testing.T) {
 	t.Parallel()
-	for name, opts := range map[string][]holdfast.AcquireOption{
+	for name, opts := range map[string][]holdfast.Option{
 		"renewed":     {holdfast.TTL(time.Minute)},
 		"not renewed": {holdfast.TTL(time.Minute), holdfast.NoRenew()},
 	} {

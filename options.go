@@ -2,6 +2,7 @@ package holdfast
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"strconv"
 	"time"
@@ -9,15 +10,23 @@ import (
 	"github.com/holdfast-io/holdfast/backend"
 )
 
-// AcquireOption changes one acquisition. Bounds are checked before anything is sent. A bad value is
-// an *InvalidError from the call that received the option.
-type AcquireOption interface{ acquire(s *settings) error }
+// Option changes one call. Bounds are checked before anything is sent. A bad value, or an option that the call does not
+// take, is an *InvalidError. Each call that takes fewer than all of them says which.
+type Option func(s *settings) error
 
-// ResumeOption changes how a lease is resumed.
-type ResumeOption interface{ resume(s *settings) error }
+// verb is a call that takes options.
+type verb uint8
+
+const (
+	acquiring verb = 1 << iota
+	trying
+	resuming
+	breaking
+)
 
 // settings is the combined effect of the options of one call.
 type settings struct {
+	verb      verb
 	ttl       time.Duration // 0: the client's TTL
 	wait      time.Duration // negative: until the context ends
 	shared    bool
@@ -32,115 +41,109 @@ type settings struct {
 	lease     LeaseID
 }
 
-type acquireFunc func(s *settings) error
-
-func (f acquireFunc) acquire(s *settings) error { return f(s) }
-
-type anyFunc func(s *settings) error
-
-func (f anyFunc) acquire(s *settings) error { return f(s) }
-func (f anyFunc) resume(s *settings) error  { return f(s) }
-
-// Option is accepted by every call that takes options.
-type Option interface {
-	AcquireOption
-	ResumeOption
+// takes returns an error if the call is none of these.
+func (s *settings) takes(option string, calls verb) error {
+	if s.verb&calls == 0 {
+		return invalid("option", option, "one that this call takes")
+	}
+	return nil
 }
 
 // TTL sets how long the lease lives on the backend without a renewal. The bounds are those of the
 // backend. Default: Config.TTL. A TTL that differs from the client's makes the lease a timed lease,
 // which needs renewals of its own.
 func TTL(d time.Duration) Option {
-	return anyFunc(func(s *settings) error {
+	return func(s *settings) error {
 		if d <= 0 {
 			return invalid("ttl", d.String(), "above 0")
 		}
 		s.ttl = d
-		return nil
-	})
+		return s.takes("TTL", acquiring|trying|resuming)
+	}
 }
 
 // Wait bounds the time spent in the queue, and waiting for a backend that is unavailable. After d the
 // error is ErrHeld, or ErrUnavailable. Zero does not wait. By default Acquire waits until its context ends.
-func Wait(d time.Duration) AcquireOption {
-	return acquireFunc(func(s *settings) error {
+// TryAcquire does not take it.
+func Wait(d time.Duration) Option {
+	return func(s *settings) error {
 		if d < 0 {
 			return invalid("wait", d.String(), "0 or more")
 		}
 		s.wait = d
-		return nil
-	})
+		return s.takes("Wait", acquiring)
+	}
 }
 
 // Shared acquires the lock together with other shared holders: as a reader, or, with Limit, as one
 // of at most n.
-func Shared() AcquireOption {
-	return acquireFunc(func(s *settings) error { s.shared = true; return nil })
+func Shared() Option {
+	return func(s *settings) error { s.shared = true; return s.takes("Shared", acquiring|trying) }
 }
 
 // Limit makes the lock a semaphore of n permits, 1 to 1,048,576. The lease takes one permit, or as
 // many as Permits says. All holders and waiters of one lock must use the same limit; another limit
 // is a *LimitError. Limit(1) is a mutex, also with Shared.
-func Limit(n int) AcquireOption {
-	return acquireFunc(func(s *settings) error {
+func Limit(n int) Option {
+	return func(s *settings) error {
 		if n < 1 || n > backend.MaxLimit {
 			return invalid("limit", strconv.Itoa(n), fmt.Sprintf("1 to %d", backend.MaxLimit))
 		}
 		s.limit = n
-		return nil
-	})
+		return s.takes("Limit", acquiring|trying)
+	}
 }
 
 // Permits sets how many permits the lease takes, from 1 to the limit. Default: 1.
-func Permits(k int) AcquireOption {
-	return acquireFunc(func(s *settings) error {
+func Permits(k int) Option {
+	return func(s *settings) error {
 		if k < 1 {
 			return invalid("permits", strconv.Itoa(k), "1 to the limit")
 		}
 		s.permits = k
-		return nil
-	})
+		return s.takes("Permits", acquiring|trying)
+	}
 }
 
 // Owner names the caller, for people. At most 256 bytes. Default:
 // Config.Owner.
-func Owner(owner string) AcquireOption {
-	return acquireFunc(func(s *settings) error { s.owner = owner; return nil })
+func Owner(owner string) Option {
+	return func(s *settings) error { s.owner = owner; return s.takes("Owner", acquiring|trying) }
 }
 
 // Note attaches free text for people. At most 1,024 bytes.
-func Note(note string) AcquireOption {
-	return acquireFunc(func(s *settings) error { s.note = note; return nil })
+func Note(note string) Option {
+	return func(s *settings) error { s.note = note; return s.takes("Note", acquiring|trying) }
 }
 
 // AtLeast keeps the lock for d after the grant, even if it is released before that or its process
 // dies. It is meant for schedules, where the work may take less time than the clocks that start it
 // differ by.
-func AtLeast(d time.Duration) AcquireOption {
-	return acquireFunc(func(s *settings) error {
+func AtLeast(d time.Duration) Option {
+	return func(s *settings) error {
 		if d <= 0 {
 			return invalid("at_least", d.String(), "above 0")
 		}
 		s.atLeast = d
-		return nil
-	})
+		return s.takes("AtLeast", acquiring|trying)
+	}
 }
 
 // AtMost ends the lock d after the grant, even if it is being renewed. The cause is CauseAtMost.
 func AtMost(d time.Duration) Option {
-	return anyFunc(func(s *settings) error {
+	return func(s *settings) error {
 		if d <= 0 {
 			return invalid("at_most", d.String(), "above 0")
 		}
 		s.atMost = d
-		return nil
-	})
+		return s.takes("AtMost", acquiring|trying|resuming)
+	}
 }
 
 // NoRenew acquires a lease that ends by itself when its TTL has elapsed: a reservation. It outlives
 // the client, also its Close.
 func NoRenew() Option {
-	return anyFunc(func(s *settings) error { s.noRenew = true; return nil })
+	return func(s *settings) error { s.noRenew = true; return s.takes("NoRenew", acquiring|trying|resuming) }
 }
 
 // Reentrant acquires once more the lease that is held: ctx is the context of that lock, or a child of it. The call
@@ -152,8 +155,8 @@ func NoRenew() Option {
 //
 // Goroutines that acquire with the context of one lock, and say Reentrant, are inside it together: it does not exclude
 // them from each other.
-func Reentrant() AcquireOption {
-	return acquireFunc(func(s *settings) error { s.reentrant = true; return nil })
+func Reentrant() Option {
+	return func(s *settings) error { s.reentrant = true; return s.takes("Reentrant", acquiring|trying) }
 }
 
 // WithLease uses a lease ID made by the caller (16 to 64 characters of A-Z a-z 0-9 _ -). The same
@@ -166,8 +169,11 @@ func Reentrant() AcquireOption {
 // elapsed, or may still be granted from its place in the queue. To clean up, acquire again with the
 // same ID and release the lock. Or use a client for this acquisition alone and close it: its place
 // in the queue is then removed.
-func WithLease(id LeaseID) AcquireOption {
-	return acquireFunc(func(s *settings) error { s.lease = id; return backend.ValidateLeaseID(id) })
+func WithLease(id LeaseID) Option {
+	return func(s *settings) error {
+		s.lease = id
+		return errors.Join(s.takes("WithLease", acquiring|trying|breaking), backend.ValidateLeaseID(id))
+	}
 }
 
 func invalid(field, value, bound string) error {
@@ -183,8 +189,8 @@ func checkContext(ctx context.Context) error {
 }
 
 // settings returns the settings of an acquisition with these options.
-func (c *Client) settings(ctx context.Context, opts []AcquireOption) (settings, error) {
-	s := settings{wait: -1, owner: c.cfg.Owner}
+func (c *Client) settings(ctx context.Context, call verb, opts []Option) (settings, error) {
+	s := settings{verb: call, wait: -1, owner: c.cfg.Owner}
 	if err := checkContext(ctx); err != nil {
 		return s, err
 	}
@@ -196,22 +202,31 @@ func (c *Client) settings(ctx context.Context, opts []AcquireOption) (settings, 
 
 // with applies the options of an acquisition and checks those that are valid only in combination. It is
 // apart from settings because what an option changes is on the heap.
-func (s settings) with(opts []AcquireOption) (settings, error) {
-	for _, o := range opts {
-		if o == nil {
-			return s, invalid("option", "nil", "an option")
-		}
-		if err := o.acquire(&s); err != nil {
-			return s, err
-		}
+func (s settings) with(opts []Option) (settings, error) {
+	if err := s.apply(opts); err != nil {
+		return s, err
 	}
 	switch {
+	case s.permits > 1 && s.limit == 0:
+		return s, invalid("permits", strconv.Itoa(s.permits), "given with a Limit")
 	case s.permits > 1 && s.limit < s.permits:
-		return s, invalid("permits", strconv.Itoa(s.permits), fmt.Sprintf("1 to the limit, %d", max(1, s.limit)))
+		return s, invalid("permits", strconv.Itoa(s.permits), fmt.Sprintf("1 to the limit, %d", s.limit))
 	case s.lease != "" && !s.noRenew:
 		return s, invalid("lease", strconv.Quote(string(s.lease)), "given only for a lease that is not renewed (NoRenew)")
 	case s.atLeast > 0 && s.atMost > 0 && s.atMost < s.atLeast:
 		return s, invalid("at_most", s.atMost.String(), "at_least or more, "+s.atLeast.String())
 	}
 	return s, nil
+}
+
+func (s *settings) apply(opts []Option) error {
+	for _, o := range opts {
+		if o == nil {
+			return invalid("option", "nil", "an option")
+		}
+		if err := o(s); err != nil {
+			return err
+		}
+	}
+	return nil
 }

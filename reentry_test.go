@@ -21,7 +21,7 @@ func TestSemaphoreOfOne(t *testing.T) {
 	f, _ := newFaults(t)
 	c := newClient(t, f, holdfast.Config{})
 	mustAcquire(t, c, "n", holdfast.Shared(), holdfast.Limit(1))
-	for name, opts := range map[string][]holdfast.AcquireOption{
+	for name, opts := range map[string][]holdfast.Option{
 		"both": {holdfast.Shared(), holdfast.Limit(1)}, "limit": {holdfast.Limit(1)}, "reader": {holdfast.Shared()},
 	} {
 		if _, err := c.TryAcquire(t.Context(), "n", opts...); !errors.Is(err, holdfast.ErrHeld) {
@@ -34,12 +34,12 @@ func TestSemaphoreOfOne(t *testing.T) {
 func TestReentryIntoResumed(t *testing.T) {
 	t.Parallel()
 	for name, tc := range map[string]struct {
-		opts   []holdfast.AcquireOption
+		opts   []holdfast.Option
 		denied error
 	}{
 		"exclusive": {nil, nil},
-		"shared":    {[]holdfast.AcquireOption{holdfast.Shared()}, holdfast.ErrDeadlock},
-		"permits":   {[]holdfast.AcquireOption{holdfast.Limit(3)}, holdfast.ErrDeadlock},
+		"shared":    {[]holdfast.Option{holdfast.Shared()}, holdfast.ErrDeadlock},
+		"permits":   {[]holdfast.Option{holdfast.Limit(3)}, holdfast.ErrDeadlock},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -125,7 +125,7 @@ func TestReentryIntoPermits(t *testing.T) {
 	if _, err := c.TryAcquire(lock.Context(), "n", holdfast.Reentrant(), holdfast.Limit(5), holdfast.Permits(3)); !errors.Is(err, holdfast.ErrDeadlock) {
 		t.Errorf("three permits where two are held: %v", err)
 	}
-	for _, opt := range []holdfast.AcquireOption{holdfast.Limit(3), holdfast.Shared()} {
+	for _, opt := range []holdfast.Option{holdfast.Limit(3), holdfast.Shared()} {
 		if _, err := c.TryAcquire(lock.Context(), "n", holdfast.Reentrant(), opt); !errors.Is(err, holdfast.ErrLimit) {
 			t.Errorf("another limit: %v", err)
 		}
@@ -169,7 +169,7 @@ func TestErrorOfAWaitForOneself(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := memlock.NewStore()
 		c, other := newClient(t, openStore(t, store), holdfast.Config{}), newClient(t, openStore(t, store), holdfast.Config{})
-		for what, opts := range map[string][]holdfast.AcquireOption{"of the session": nil, "timed": {holdfast.TTL(time.Minute)}} {
+		for what, opts := range map[string][]holdfast.Option{"of the session": nil, "timed": {holdfast.TTL(time.Minute)}} {
 			held := mustAcquire(t, c, "n", opts...)
 			mine := "this client holds it with token " + held.Token().String()
 			for how, wait := range map[string]func(*holdfast.Client) error{
@@ -213,18 +213,18 @@ func TestAcquireInside(t *testing.T) {
 	t.Parallel()
 	shared, three, two := holdfast.Shared(), holdfast.Limit(3), holdfast.Permits(2)
 	for name, tc := range map[string]struct {
-		outer, inner []holdfast.AcquireOption
+		outer, inner []holdfast.Option
 		writer, sent bool
 		want         error
 	}{
 		"exclusive in exclusive":     {want: holdfast.ErrDeadlock},
-		"shared in exclusive":        {inner: []holdfast.AcquireOption{shared}, want: holdfast.ErrDeadlock},
-		"exclusive in shared":        {outer: []holdfast.AcquireOption{shared}, want: holdfast.ErrDeadlock},
-		"shared in shared":           {outer: []holdfast.AcquireOption{shared}, inner: []holdfast.AcquireOption{shared}, sent: true},
-		"shared, and a writer waits": {outer: []holdfast.AcquireOption{shared}, inner: []holdfast.AcquireOption{shared}, writer: true, sent: true, want: holdfast.ErrDeadlock},
-		"a free permit":              {outer: []holdfast.AcquireOption{three}, inner: []holdfast.AcquireOption{three, two}, sent: true},
-		"too many permits":           {outer: []holdfast.AcquireOption{three, two}, inner: []holdfast.AcquireOption{three, two}, want: holdfast.ErrDeadlock},
-		"another limit":              {outer: []holdfast.AcquireOption{three}, inner: []holdfast.AcquireOption{holdfast.Limit(2)}, sent: true, want: holdfast.ErrLimit},
+		"shared in exclusive":        {inner: []holdfast.Option{shared}, want: holdfast.ErrDeadlock},
+		"exclusive in shared":        {outer: []holdfast.Option{shared}, want: holdfast.ErrDeadlock},
+		"shared in shared":           {outer: []holdfast.Option{shared}, inner: []holdfast.Option{shared}, sent: true},
+		"shared, and a writer waits": {outer: []holdfast.Option{shared}, inner: []holdfast.Option{shared}, writer: true, sent: true, want: holdfast.ErrDeadlock},
+		"a free permit":              {outer: []holdfast.Option{three}, inner: []holdfast.Option{three, two}, sent: true},
+		"too many permits":           {outer: []holdfast.Option{three, two}, inner: []holdfast.Option{three, two}, want: holdfast.ErrDeadlock},
+		"another limit":              {outer: []holdfast.Option{three}, inner: []holdfast.Option{holdfast.Limit(2)}, sent: true, want: holdfast.ErrLimit},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -238,7 +238,7 @@ func TestAcquireInside(t *testing.T) {
 					writer.Go(func() { _, _ = other.Acquire(queued, "n") })
 					synctest.Wait()
 				}
-				for how, take := range map[string]func(context.Context, string, ...holdfast.AcquireOption) (*holdfast.Lock, error){"Acquire": c.Acquire, "TryAcquire": c.TryAcquire} {
+				for how, take := range map[string]func(context.Context, string, ...holdfast.Option) (*holdfast.Lock, error){"Acquire": c.Acquire, "TryAcquire": c.TryAcquire} {
 					asked, began := f.acquires.Load(), time.Now()
 					ctx, end := context.WithTimeout(outer.Context(), time.Hour)
 					inner, err := take(ctx, "n", tc.inner...)

@@ -141,15 +141,15 @@ func TestReleaseGoesOn(t *testing.T) {
 	t.Parallel()
 	const day = 24 * time.Hour
 	for name, tc := range map[string]struct {
-		opts   []holdfast.AcquireOption
+		opts   []holdfast.Option
 		extend time.Duration // 0: not
 		away   time.Duration
 		until  time.Duration // from the grant on
 	}{
-		"a long lease that is not renewed": {[]holdfast.AcquireOption{holdfast.TTL(day), holdfast.NoRenew()}, 0, time.Hour, 0},
-		"one that was made long":           {[]holdfast.AcquireOption{holdfast.TTL(time.Minute), holdfast.NoRenew()}, day, time.Hour, 0},
-		"a dead context and AtLeast":       {[]holdfast.AcquireOption{holdfast.TTL(day), holdfast.AtLeast(time.Minute)}, 0, 0, time.Minute},
-		"away for longer than AtLeast":     {[]holdfast.AcquireOption{holdfast.TTL(day), holdfast.AtLeast(time.Minute)}, 0, time.Hour, 0},
+		"a long lease that is not renewed": {[]holdfast.Option{holdfast.TTL(day), holdfast.NoRenew()}, 0, time.Hour, 0},
+		"one that was made long":           {[]holdfast.Option{holdfast.TTL(time.Minute), holdfast.NoRenew()}, day, time.Hour, 0},
+		"a dead context and AtLeast":       {[]holdfast.Option{holdfast.TTL(day), holdfast.AtLeast(time.Minute)}, 0, 0, time.Minute},
+		"away for longer than AtLeast":     {[]holdfast.Option{holdfast.TTL(day), holdfast.AtLeast(time.Minute)}, 0, time.Hour, 0},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

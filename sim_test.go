@@ -354,7 +354,7 @@ func (p *player) play(ctx context.Context) {
 func (p *player) one(ctx context.Context) {
 	name, limit := p.lock(), 0
 	take := p.Acquire
-	var opts []holdfast.AcquireOption
+	var opts []holdfast.Option
 	switch p.rand.IntN(12) {
 	case 0:
 		opts = append(opts, holdfast.Shared())

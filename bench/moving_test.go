@@ -33,7 +33,7 @@ var errOldLost = errors.New("the old lock was lost")
 // withBoth runs f while it holds the old lock and the lock of Holdfast. The context passed to f
 // ends when either of them is lost.
 func withBoth(ctx context.Context, old oldLock, locks *holdfast.Client, name string,
-	f func(context.Context, *holdfast.Lock) error, opts ...holdfast.AcquireOption,
+	f func(context.Context, *holdfast.Lock) error, opts ...holdfast.Option,
 ) error {
 	held, release, err := old(ctx) // the old lock is always the first
 	if err != nil {

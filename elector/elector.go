@@ -112,7 +112,7 @@ func (e *Elector) sit() {
 }
 
 func (e *Elector) campaign(ctx context.Context) (*Term, error) {
-	var opts []holdfast.AcquireOption
+	var opts []holdfast.Option
 	if e.cfg.Candidate != "" {
 		opts = append(opts, holdfast.Owner(e.cfg.Candidate))
 	}

@@ -139,15 +139,19 @@ func (e *Elector) Observe(ctx context.Context, deliver func(Leader)) error {
 
 // watch sends on news when something has happened to the election, until ctx ends.
 func (e *Elector) watch(ctx context.Context, news chan<- struct{}) error {
-	return e.locks.Watch(ctx, e.name, func(ev holdfast.Event) {
+	for ev, err := range e.locks.Watch(ctx, e.name) {
+		if err != nil {
+			return err
+		}
 		if ev.Name != "" && ev.Name != e.name {
-			return // another lock whose name begins with this one
+			continue // another lock whose name begins with this one
 		}
 		select {
 		case news <- struct{}{}:
 		default:
 		}
-	})
+	}
+	return nil
 }
 
 // await waits for news, but no longer than about d.

@@ -20,12 +20,14 @@ package open
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"maps"
 	"slices"
 	"strings"
 
+	"github.com/holdfast-io/holdfast"
 	"github.com/holdfast-io/holdfast/backend"
 	"github.com/holdfast-io/holdfast/backend/consullock"
 	"github.com/holdfast-io/holdfast/backend/etcdlock"
@@ -82,6 +84,22 @@ func schemes() map[string]opener {
 
 // Schemes returns the schemes that URL knows, sorted.
 func Schemes() []string { return slices.Sorted(maps.Keys(schemes())) }
+
+// Client opens the backend that the URL names, and returns a client of it. Closing the client closes the backend.
+//
+// Errors: those of URL; *holdfast.InvalidError for a field of cfg.
+func Client(ctx context.Context, url string, cfg holdfast.Config) (*holdfast.Client, error) {
+	b, err := URL(ctx, url, Options{Logger: cfg.Logger})
+	if err != nil {
+		return nil, err
+	}
+	cfg.CloseBackend = true
+	c, err := holdfast.New(b, cfg)
+	if err != nil {
+		return nil, errors.Join(err, b.Close())
+	}
+	return c, nil
+}
 
 // URL opens the backend that the URL names. The caller closes it.
 //

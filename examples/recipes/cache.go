@@ -23,7 +23,7 @@ func Load(ctx context.Context, locks *holdfast.Client, cache Cache, key string, 
 	if err != nil || fresh {
 		return stale, err
 	}
-	var options []holdfast.AcquireOption
+	var options []holdfast.Option
 	if stale != "" {
 		options = append(options, holdfast.Wait(0))
 	}

@@ -17,7 +17,7 @@ import (
 // contend acquires a lock. Mostly a contender tries to acquire it a moment later. The contender hits
 // the gap between a backend's read and its write, and arrives while there is a holder. contend
 // returns when the contender has its answer too, so the lock is held until then.
-func (t *task) contend(ctx context.Context, patience time.Duration, s slot, call history.Event, opts []holdfast.AcquireOption) *heldLock {
+func (t *task) contend(ctx context.Context, patience time.Duration, s slot, call history.Event, opts []holdfast.Option) *heldLock {
 	contenders := t.chance(contended) && t.pace.wait(ctx) // two acquires, two turns
 	wait, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()

@@ -135,7 +135,7 @@ func (t *task) longName() string {
 func (t *task) holdLong(ctx context.Context) {
 	call := history.Event{Kind: history.KindCall, Verb: history.VerbAcquire, Lock: t.longName()}
 	d := t.TTL*6/10 + t.upTo(t.TTL*9/10)
-	var opts []holdfast.AcquireOption
+	var opts []holdfast.Option
 	if t.caps.Timed && t.chance(50) {
 		short := max(t.caps.MinTTL, t.TTL/4)
 		call.TTL = int64(short)

@@ -84,8 +84,8 @@ func (t *task) take(ctx context.Context) *heldLock {
 }
 
 // mode chooses how to share the lock.
-func (t *task) mode(s slot, call *history.Event) []holdfast.AcquireOption {
-	var opts []holdfast.AcquireOption
+func (t *task) mode(s slot, call *history.Event) []holdfast.Option {
+	var opts []holdfast.Option
 	switch {
 	case s.limit > 0 && t.caps.Permits:
 		call.Shared, call.Limit, call.Permits = true, s.limit, 1+t.r.IntN(s.limit-1)
@@ -97,7 +97,7 @@ func (t *task) mode(s slot, call *history.Event) []holdfast.AcquireOption {
 	return opts
 }
 
-func (t *task) acquire(ctx context.Context, s slot, call history.Event, opts []holdfast.AcquireOption) *heldLock {
+func (t *task) acquire(ctx context.Context, s slot, call history.Event, opts []holdfast.Option) *heldLock {
 	call.Op = t.ops.Add(1)
 	call.Acq = t.Worker + "-" + strconv.FormatInt(call.Op, 10)
 	t.tell(call)
@@ -298,7 +298,7 @@ func (g *heldLock) reenter() {
 	var again *holdfast.Lock
 	g.call(history.VerbReenter, func() (history.Event, error) {
 		var err error
-		opts := []holdfast.AcquireOption{holdfast.Reentrant()}
+		opts := []holdfast.Option{holdfast.Reentrant()}
 		if !g.alone {
 			opts = append(opts, holdfast.Shared())
 			if g.slot.limit > 0 && g.t.caps.Permits {

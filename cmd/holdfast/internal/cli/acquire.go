@@ -65,7 +65,7 @@ should check the exit status too, as in the example.`,
 	return cmd
 }
 
-func (a *app) acquire(ctx context.Context, name string, opts []holdfast.AcquireOption, o *lockOptions, export bool) error {
+func (a *app) acquire(ctx context.Context, name string, opts []holdfast.Option, o *lockOptions, export bool) error {
 	c, done, err := a.clientFor(ctx, o, holdfast.Config{Owner: o.owner})
 	if err != nil {
 		return err

@@ -70,12 +70,11 @@ func (a *app) breakLock(ctx context.Context, c *holdfast.Client, name string, le
 			return usageError("yes", "nothing was broken")
 		}
 	}
-	var res holdfast.BreakResult
-	if lease == "" {
-		res, err = c.Break(ctx, name, reason)
-	} else {
-		res, err = c.BreakLease(ctx, name, lease, reason)
+	var opts []holdfast.Option
+	if lease != "" {
+		opts = append(opts, holdfast.WithLease(lease))
 	}
+	res, err := c.Break(ctx, name, reason, opts...)
 	if err != nil {
 		return err
 	}

@@ -66,11 +66,11 @@ func (o *lockOptions) add(cmd *cobra.Command) {
 	}
 }
 
-func (o *lockOptions) options() ([]holdfast.AcquireOption, error) {
+func (o *lockOptions) options() ([]holdfast.Option, error) {
 	if o.ttl <= 0 {
 		return nil, usageError("ttl", "%s: must be above 0", o.ttl)
 	}
-	opts := []holdfast.AcquireOption{holdfast.TTL(o.ttl), holdfast.Permits(o.permits)}
+	opts := []holdfast.Option{holdfast.TTL(o.ttl), holdfast.Permits(o.permits)}
 	if o.limitGiven { // without it, holders that share the lock are readers, in any number
 		opts = append(opts, holdfast.Limit(o.limit))
 	}
@@ -94,12 +94,12 @@ func (o *lockOptions) options() ([]holdfast.AcquireOption, error) {
 
 // waits returns the option for how long to wait, if a flag sets it. After clientFor, o.wait is the
 // rest of the wait.
-func (o *lockOptions) waits() []holdfast.AcquireOption {
+func (o *lockOptions) waits() []holdfast.Option {
 	switch {
 	case o.try:
-		return []holdfast.AcquireOption{holdfast.Wait(0)}
+		return []holdfast.Option{holdfast.Wait(0)}
 	case o.waitGiven:
-		return []holdfast.AcquireOption{holdfast.Wait(o.wait)}
+		return []holdfast.Option{holdfast.Wait(o.wait)}
 	}
 	return nil
 }

@@ -86,19 +86,16 @@ func (a *app) lsCommand() *cobra.Command {
 	}
 }
 
-// listAll reads all pages, each as large as possible.
+// listAll reads all of them, or none.
 func listAll(ctx context.Context, c *holdfast.Client, prefix string) ([]holdfast.LockInfo, error) {
 	var locks []holdfast.LockInfo
-	for after := ""; ; {
-		page, err := c.List(ctx, holdfast.ListOptions{Prefix: prefix, After: after, Limit: backend.MaxListLimit})
+	for lock, err := range c.All(ctx, prefix) {
 		if err != nil {
 			return nil, err
 		}
-		locks = append(locks, page.Locks...)
-		if after = page.Next; after == "" {
-			return locks, nil
-		}
+		locks = append(locks, lock)
 	}
+	return locks, nil
 }
 
 // printList prints locks as a table, or as JSON.

@@ -24,11 +24,16 @@ interrupted. With --json each line is a JSON object.`,
 				return err
 			}
 			defer done()
-			err = c.Watch(cmd.Context(), strings.Join(args, ""), a.printEvent)
-			if cmd.Context().Err() != nil {
-				return nil
+			for event, err := range c.Watch(cmd.Context(), strings.Join(args, "")) {
+				switch {
+				case cmd.Context().Err() != nil:
+					return nil
+				case err != nil:
+					return err
+				}
+				a.printEvent(event)
 			}
-			return err
+			return nil
 		},
 	}
 }
