@@ -136,6 +136,27 @@ func ExampleClient_AcquireAll() {
 	// user:7
 }
 
+// DoAll holds several locks while the function runs, whichever order another caller names them in.
+func ExampleClient_DoAll() {
+	ctx := context.Background()
+	b := memlock.New()
+	defer b.Close()
+	locks, _ := holdfast.New(b, holdfast.Config{})
+	defer locks.Close(ctx)
+
+	err := locks.DoAll(ctx, []string{"account:7", "account:3"}, func(_ context.Context, held holdfast.Locks) error {
+		for _, l := range held {
+			fmt.Println("moving money with token", l.Token(), "of", l.Name())
+		}
+		return nil // the context ends when one of them is lost
+	})
+	fmt.Println(err)
+	// Output:
+	// moving money with token 1 of account:3
+	// moving money with token 2 of account:7
+	// <nil>
+}
+
 // All reads page by page, as far as the loop goes.
 func ExampleClient_All() {
 	ctx := context.Background()
@@ -172,6 +193,21 @@ func ExampleHooks() {
 	// Output:
 	// acquired order:123
 	// released order:123
+}
+
+// Metrics and traces at the same time: each hook of the first is called, and then that of the second.
+func ExampleJoinHooks() {
+	ctx := context.Background()
+	b := memlock.New()
+	defer b.Close()
+	metrics := &holdfast.Hooks{Acquired: func(context.Context, holdfast.AcquiredEvent) { fmt.Println("counted") }}
+	traces := &holdfast.Hooks{Acquired: func(_ context.Context, e holdfast.AcquiredEvent) { fmt.Println("traced", e.Lock.Name) }}
+	locks, _ := holdfast.New(b, holdfast.Config{Hooks: holdfast.JoinHooks(metrics, traces)})
+	_, _ = locks.Acquire(ctx, "order:123")
+	_ = locks.Close(ctx)
+	// Output:
+	// counted
+	// traced order:123
 }
 
 // Wait bounds the time in the queue.

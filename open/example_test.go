@@ -10,6 +10,25 @@ import (
 	"github.com/holdfast-io/holdfast/open"
 )
 
+// One value and one Close, for a program that keeps its store's URL in its configuration.
+func ExampleClient() {
+	ctx := context.Background()
+	locks, err := open.Client(ctx, "memory://", holdfast.Config{})
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	defer locks.Close(ctx) // the connections too
+	err = locks.Do(ctx, "order:123", func(_ context.Context, lock *holdfast.Lock) error {
+		fmt.Println("token", lock.Token())
+		return nil
+	})
+	fmt.Println(err)
+	// Output:
+	// token 1
+	// <nil>
+}
+
 // The URL usually comes from the configuration of a program: another URL is another store.
 func ExampleURL() {
 	ctx := context.Background()

@@ -66,6 +66,7 @@ func TestNilToConstructors(t *testing.T) {
 		"server.New":             func() error { return second(server.New(nil, server.Config{})) },
 		"health.New, client":     func() error { return second(health.New(nil, b, health.Config{})) },
 		"health.New, backend":    func() error { return second(health.New(client, nil, health.Config{})) },
+		"open.Client":            func() error { return second(open.Client(none, file, holdfast.Config{})) },
 		"open.URL":               func() error { return second(open.URL(none, file, open.Options{})) },
 		"consullock.New":         func() error { return second(consullock.New(nil, consullock.Config{})) },
 		"consullock.Open":        func() error { return second(consullock.Open(none, "consul://127.0.0.1:1", consullock.Config{})) },
