@@ -123,7 +123,7 @@ func TestDetachAndResume(t *testing.T) {
 			t.Fatalf("resume after release: %v", err)
 		}
 		plain := mustAcquire(t, b, "p")
-		if _, err := plain.Detach(); !errors.Is(err, holdfast.ErrUnsupported) {
+		if _, err := plain.Detach(); !errors.Is(err, holdfast.ErrInvalid) {
 			t.Fatalf("detach of a lease that is renewed: %v", err)
 		}
 	})

@@ -3,7 +3,6 @@ package holdfast
 import (
 	"context"
 	"errors"
-	"fmt"
 	"slices"
 	"time"
 
@@ -216,7 +215,7 @@ func (c *Client) extended(h *hold, f *liveness.Renewal, sent, now clock.Instant,
 
 // Detach stops this process from managing a lease that was acquired with NoRenew. The lock's
 // context ends with ErrReleased, and the lease lives on until its end. Another process may Resume
-// it. For other leases the error is ErrUnsupported, because no process would renew them. After a
+// it. For other leases the error is ErrInvalid, because no process would renew them. After a
 // release the error is ErrReleased, after a loss ErrLost.
 func (l *Lock) Detach() (Lease, error) {
 	c, h := l.h.c, l.h
@@ -226,7 +225,7 @@ func (l *Lock) Detach() (Lease, error) {
 	switch {
 	case err != nil:
 	case !h.live.Timed || h.live.TTL > 0:
-		err = fmt.Errorf("detach a lease that is renewed: %w", ErrUnsupported)
+		err = invalid("lease", string(h.live.ID), "one that is not renewed (NoRenew)")
 	default:
 		c.live.Release(&h.live)
 		h.err = ErrReleased

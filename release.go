@@ -34,7 +34,7 @@ func (l *Lock) Release(ctx context.Context) error {
 	c.check(h)
 	err := l.over()
 	if errors.Is(err, ErrReleased) {
-		err = fmt.Errorf("%w before: %w", ErrReleased, ErrLost)
+		err = releasedBefore{}
 	}
 	last, shared := err == nil && l.leave(), h.shared
 	var done func()
@@ -51,6 +51,12 @@ func (l *Lock) Release(ctx context.Context) error {
 	}
 	return c.opErr("release", h.live.Name, err)
 }
+
+// releasedBefore is ErrReleased, and ErrLost too.
+type releasedBefore struct{}
+
+func (releasedBefore) Error() string   { return "lock was released before" }
+func (releasedBefore) Unwrap() []error { return []error{ErrReleased, ErrLost} }
 
 // leave ends the handle, and the hold if it was the last handle. It reports whether it was.
 // Client.mu is held.

@@ -32,7 +32,7 @@ var (
 	// is pointless. It is ErrUnavailable too. See RefusedError.
 	ErrRefused = errors.New("refused by the store")
 	// ErrClosed: the backend value was closed.
-	ErrClosed = errors.New("backend is closed")
+	ErrClosed = errors.New("client or backend is closed")
 )
 
 // HeldError names the holders of a lock. It is ErrHeld.

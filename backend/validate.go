@@ -34,6 +34,9 @@ func ValidateName(name string) error {
 	if err := validText("name", name, MaxNameLen); err != nil {
 		return err
 	}
+	if strings.HasPrefix(name, "/") || strings.HasSuffix(name, "/") {
+		return invalid("name", quote(name), "without a slash at its beginning and its end")
+	}
 	for seg := range strings.SplitSeq(name, "/") {
 		if seg == "" || seg == "." || seg == ".." {
 			return invalid("name", quote(name), `without empty, "." or ".." segments between slashes`)
