@@ -93,7 +93,7 @@ type Backend interface {
 	Break(ctx context.Context, req BreakRequest) (BreakResult, error)
 
 	// Watch calls deliver with the events of locks whose names start with req.Prefix until ctx
-	// ends, from one goroutine, in order for each lock. The first event is EventWatching:
+	// ends, from the goroutine of the call, in order for each lock. The first event is EventWatching:
 	// everything that happens after it is delivered. Watch returns ctx's cause, or
 	// *UnavailableError when the stream broke: events may be missing then. deliver must not block
 	// for long. If Capabilities.Watch is false, Watch returns ErrUnsupported.
