@@ -197,12 +197,12 @@ func (c *Client) settings(ctx context.Context, call verb, opts []Option) (settin
 	if len(opts) == 0 {
 		return s, nil
 	}
-	return s.with(opts)
+	return with(s, opts)
 }
 
 // with applies the options of an acquisition and checks those that are valid only in combination. It is
 // apart from settings because what an option changes is on the heap.
-func (s settings) with(opts []Option) (settings, error) {
+func with(s settings, opts []Option) (settings, error) {
 	if err := s.apply(opts); err != nil {
 		return s, err
 	}

@@ -34,7 +34,7 @@ func (l *Lock) Release(ctx context.Context) error {
 	c.check(h)
 	err := l.over()
 	if errors.Is(err, ErrReleased) {
-		err = releasedBefore{}
+		err = twiceError{}
 	}
 	last, shared := err == nil && l.leave(), h.shared
 	var done func()
@@ -52,11 +52,11 @@ func (l *Lock) Release(ctx context.Context) error {
 	return c.opErr("release", h.live.Name, err)
 }
 
-// releasedBefore is ErrReleased, and ErrLost too.
-type releasedBefore struct{}
+// twiceError is of a second release: ErrReleased, and ErrLost too.
+type twiceError struct{}
 
-func (releasedBefore) Error() string   { return "lock was released before" }
-func (releasedBefore) Unwrap() []error { return []error{ErrReleased, ErrLost} }
+func (twiceError) Error() string   { return "lock was released before" }
+func (twiceError) Unwrap() []error { return []error{ErrReleased, ErrLost} }
 
 // leave ends the handle, and the hold if it was the last handle. It reports whether it was.
 // Client.mu is held.

@@ -27,7 +27,10 @@ type Store struct {
 }
 
 // NewStore returns an empty store.
-func NewStore(tb testing.TB) *Store { return &Store{tb: tb, store: memlock.NewStore()} }
+func NewStore(tb testing.TB) *Store {
+	tb.Helper()
+	return &Store{tb: tb, store: memlock.NewStore()}
+}
 
 // Process returns a client, as another process would have one. It is closed at the end of the test. A config that is out
 // of bounds fails the test.

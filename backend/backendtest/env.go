@@ -188,8 +188,10 @@ func (e *env) onTelling(b backend.Backend, ttl time.Duration, told func(backend.
 		if e.caps.Bound { // no other value can
 			b = c.b
 		}
-		unconfirmed := e.c.Restarts // a store that has just come back may not confirm it
-		if err := b.EndSession(ctx, c.sess); err != nil && !(e.caps.Bound && errors.Is(err, backend.ErrClosed)) && !(unconfirmed && errors.Is(err, backend.ErrUnavailable)) {
+		switch err := b.EndSession(ctx, c.sess); {
+		case e.caps.Bound && errors.Is(err, backend.ErrClosed):
+		case e.c.Restarts && errors.Is(err, backend.ErrUnavailable): // a store that has just come back may not confirm it
+		case err != nil:
 			e.Errorf("EndSession: %v", err)
 		}
 	})

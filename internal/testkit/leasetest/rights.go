@@ -43,7 +43,7 @@ func Rights(tb testing.TB, page string) []string {
 }
 
 // RedisUser returns the user of Redis that a page gives to paste, and the words of its ACL.
-func RedisUser(tb testing.TB, page string) (user string, acl []string) {
+func RedisUser(tb testing.TB, page string) (string, []string) {
 	tb.Helper()
 	line := strings.Fields(Rights(tb, page)[0])
 	return line[2], line[3:]

@@ -22,7 +22,7 @@ func Shared[S any](start func(testing.TB) S) func() S {
 	})
 }
 
-var starting sync.Mutex
+var starting sync.Mutex //nolint:gochecknoglobals // the servers of a test binary have one machine
 
 // InTurn starts servers of one test while no others start in this way or in that of Shared.
 func InTurn(start func()) {
@@ -48,7 +48,7 @@ func (s sharing) Run() int {
 }
 
 // all stands for all tests of the package: a shared server belongs to it.
-var all tests
+var all tests //nolint:gochecknoglobals // a test binary has the tests of one package
 
 type tests struct {
 	testing.TB // nil: not all of it is needed
