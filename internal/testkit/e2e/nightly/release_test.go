@@ -104,9 +104,9 @@ func stranger(t *testing.T, folder, version string, env []string) {
 	t.Helper()
 	_, rest, _ := strings.Cut(read(t, "README.md"), "```go\n")
 	program, _, _ := strings.Cut(rest, "```")
-	const url = "sqlite:///tmp/locks.db"
-	if !strings.Contains(program, url) {
-		t.Fatalf("the program of the README does not open %s", url)
+	const addr, config = "localhost:6379", "redislock.Config{}"
+	if !strings.Contains(program, addr) || !strings.Contains(program, config) {
+		t.Fatalf("the program of the README has no %s or no %s", addr, config)
 	}
 	home := filepath.Join(folder, "home")
 	if err := os.MkdirAll(home, 0o700); err != nil {
@@ -114,22 +114,22 @@ func stranger(t *testing.T, folder, version string, env []string) {
 	}
 	env = append(env, "GOCACHE="+strings.TrimSpace(run(t, "", nil, "go", "env", "GOCACHE")), "HOME="+home, "XDG_CONFIG_HOME="+home)
 	server := testserver.Redis(t)
-	for name, c := range map[string]struct{ url, says string }{
-		"fresh": {"redis://" + server.Addr(), "the server is new or lost its data"},
-		"off":   {"redis://" + server.Addr() + "?quarantine=off&prefix=other", "charging with token"},
+	for name, c := range map[string]struct{ config, says string }{
+		"fresh": {config, "the server is new or lost its data"},
+		"off":   {"redislock.Config{Quarantine: redislock.NoQuarantine}", "charging with token"},
 	} {
 		at := filepath.Join(folder, name)
 		if err := os.MkdirAll(at, 0o700); err != nil {
 			t.Fatal(err)
 		}
 		for file, text := range map[string]string{
-			"go.mod": "module example.org/stranger\n\ngo 1.26\n", "main.go": strings.Replace(program, url, c.url, 1),
+			"go.mod": "module example.org/stranger\n\ngo 1.26\n", "main.go": strings.NewReplacer(addr, server.Addr(), config, c.config).Replace(program),
 		} {
 			if err := os.WriteFile(filepath.Join(at, file), []byte(text), 0o600); err != nil {
 				t.Fatal(err)
 			}
 		}
-		run(t, at, env, "go", "get", "github.com/holdfast-io/holdfast@"+version, "github.com/holdfast-io/holdfast/open@"+version)
+		run(t, at, env, "go", "get", "github.com/holdfast-io/holdfast@"+version, "github.com/holdfast-io/holdfast/backend/redislock/goredis@"+version)
 		run(t, at, env, "go", "build", "-o", "program", ".")
 		leasetest.Promptly(t, time.Second, func() time.Duration {
 			server.RestartEmpty() // the program that was ended before may hold its lock
