@@ -106,7 +106,7 @@ func (e *engine) named(err error) error {
 	if !ok || server.Missing() != program.Unnamed {
 		return err
 	}
-	ctx, cancel := context.WithTimeout(e.base, min(e.timeout, time.Second))
+	ctx, cancel := context.WithTimeout(e.base, min(e.timeout, 5*time.Second))
 	defer cancel()
 	if all, failed := e.missing(ctx); failed == nil && len(all) > 0 {
 		named := *server

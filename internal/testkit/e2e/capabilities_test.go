@@ -30,12 +30,7 @@ func TestCapabilityTable(t *testing.T) {
 	t.Parallel()
 	caps := capabilities(t)
 	generated(t, "../../../docs/choosing.md", "capabilities", capabilityTable(caps))
-	generated(t, "../../../docs/guarantees.md", "capabilities", capabilityTable(caps))
 	generated(t, "../../../docs/guarantees.md", "contract", contractTable())
-	for _, one := range caps { // each backend's page has its own column
-		page := "../../../docs/backends/" + one.Name + ".md"
-		generated(t, page, "capabilities", capabilityTable([]backend.Capabilities{one}))
-	}
 }
 
 func capabilities(t *testing.T) []backend.Capabilities {
