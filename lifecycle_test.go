@@ -211,6 +211,10 @@ func TestAcquireAll(t *testing.T) {
 // has returned (B25).
 func TestDo(t *testing.T) {
 	t.Parallel()
+	synctest.Test(t, testDo)
+}
+
+func testDo(t *testing.T) {
 	f, store := newFaults(t)
 	c := newClient(t, f, holdfast.Config{})
 	other := newClient(t, openStore(t, store), holdfast.Config{})
@@ -248,6 +252,7 @@ func TestDo(t *testing.T) {
 	err = c.Do(ctx, "n", func(inner context.Context, _ *holdfast.Lock) error {
 		cancel()
 		<-inner.Done()
+		synctest.Wait() // for whatever else the end of ctx causes
 		if _, err := other.TryAcquire(t.Context(), "n"); !errors.Is(err, holdfast.ErrHeld) {
 			t.Errorf("released while the function ran: %v", err)
 		}
