@@ -3,10 +3,12 @@ package cli
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"log/slog"
 	"slices"
+	"strings"
 
 	"github.com/spf13/cobra"
 )
@@ -65,7 +67,7 @@ func Run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.
 	}
 	err := root.ExecuteContext(ctx)
 	if err != nil && !started {
-		err = &usage{err: err} // cobra failed before it ran a command
+		err = &usage{err: errors.New(suggestion().Replace(err.Error()))} //nolint:err113 // cobra failed before it ran a command
 	}
 	status := statusOf(err)
 	if err != nil && !isSilent(err) {
@@ -75,6 +77,11 @@ func Run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.
 		fmt.Fprintf(stdout, stopShell, status)
 	}
 	return status
+}
+
+// suggestion puts what cobra suggests for a mistyped command into the line of its error.
+func suggestion() *strings.Replacer {
+	return strings.NewReplacer("\n\nDid you mean this?\n\t", "; did you mean ", "\n\t", ", ", "\n", "")
 }
 
 // subcommands returns all commands below the root.

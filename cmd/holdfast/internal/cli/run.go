@@ -94,11 +94,8 @@ func (a *app) run(ctx context.Context, name string, argv []string, o *lockOption
 	return err
 }
 
-// tellHolder reports on a terminal which holder the command waits for.
+// tellHolder reports which holder the command waits for.
 func (a *app) tellHolder(ctx context.Context, c *holdfast.Client, name string) {
-	if !a.isTerminal(a.stderr) {
-		return
-	}
 	ctx, cancel := context.WithTimeout(ctx, time.Second) // signals are not handled during this call
 	defer cancel()
 	info, err := c.Inspect(ctx, name)
