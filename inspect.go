@@ -137,16 +137,19 @@ func ask[T any](ctx context.Context, c *Client, op, name string, f func(context.
 // Errors: the cause of ctx, ErrInvalid, ErrUnsupported, ErrClosed.
 func (c *Client) Watch(ctx context.Context, prefix string) iter.Seq2[Event, error] {
 	return func(yield func(Event, error) bool) {
-		if err := c.watch(ctx, prefix, yield); !errors.Is(err, errLeft) {
+		left := false
+		err := c.watch(ctx, prefix, func(e Event) bool {
+			left = left || !yield(e, nil)
+			return !left
+		})
+		if !left {
 			yield(Event{}, c.opErr("watch", prefix, err))
 		}
 	}
 }
 
-// errLeft: the loop over the events was left.
-var errLeft = errors.New("the loop was left")
-
-func (c *Client) watch(ctx context.Context, prefix string, yield func(Event, error) bool) error {
+// watch calls deliver with the events until that returns false.
+func (c *Client) watch(ctx context.Context, prefix string, deliver func(Event) bool) error {
 	if err := errors.Join(checkContext(ctx), backend.ValidatePrefix(prefix)); err != nil {
 		return err
 	}
@@ -157,17 +160,16 @@ func (c *Client) watch(ctx context.Context, prefix string, yield func(Event, err
 	defer done()
 	ctx, cancel := c.agent.UntilClosed(ctx)
 	defer cancel()
-	ctx, leave := context.WithCancelCause(ctx)
-	defer leave(nil)
-	deliver := func(e Event) {
-		if ctx.Err() == nil && !yield(e, nil) {
-			leave(errLeft)
-		}
-	}
+	ctx, leave := context.WithCancel(ctx)
+	defer leave()
 	failures := 0
 	for {
 		begun := time.Now()
-		err := c.b.Watch(ctx, backend.WatchRequest{Prefix: prefix}, deliver)
+		err := c.b.Watch(ctx, backend.WatchRequest{Prefix: prefix}, func(e Event) {
+			if !deliver(e) {
+				leave()
+			}
+		})
 		if time.Since(begun) > 2*acquire.LongestPause {
 			failures = 0 // starting is not a success: a stream may break at its start each time
 		}

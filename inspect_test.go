@@ -450,3 +450,30 @@ func failure(results []reflect.Value) error {
 	}
 	return nil
 }
+
+// A loop over the events may be left at any time, also when its context has ended.
+func TestWatchIsLeft(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		f, _ := newFaults(t)
+		c := newClient(t, f, holdfast.Config{})
+		for _, end := range []bool{false, true} {
+			ctx, cancel := context.WithCancel(t.Context())
+			turns := 0
+			for _, err := range c.Watch(ctx, "") {
+				turns++
+				if err != nil {
+					t.Error(err)
+				}
+				if end {
+					cancel()
+				}
+				break //nolint:staticcheck // it is what is tested
+			}
+			cancel()
+			if turns != 1 {
+				t.Errorf("%d turns", turns)
+			}
+		}
+	})
+}
