@@ -468,7 +468,7 @@ func TestWatchIsLeft(t *testing.T) {
 				if end {
 					cancel()
 				}
-				break //nolint:staticcheck // it is what is tested
+				break
 			}
 			cancel()
 			if turns != 1 {
