@@ -19,6 +19,7 @@ type database struct {
 	taken bool // by another connection
 	token fence.Token
 	asked int                // tries that were answered
+	freed []backend.LeaseID  // what was released
 	work  chan chan struct{} // not nil: each piece of work sends here the channel that it waits for
 }
 
@@ -93,6 +94,9 @@ func (c connection) Do(ctx context.Context, w *connlease.Work) error {
 	}
 	c.d.mu.Lock()
 	defer c.d.mu.Unlock()
+	for _, f := range w.Free {
+		c.d.freed = append(c.d.freed, f.Lease)
+	}
 	for _, t := range w.Try {
 		c.d.asked++
 		if t.Granted = !c.d.taken; t.Granted {
@@ -193,5 +197,48 @@ func TestThoseBeforeAreGone(t *testing.T) {
 	}
 	if err := <-waiter; !errors.Is(err, backend.ErrLost) {
 		t.Errorf("the one that went: %v", err)
+	}
+}
+
+// C7: a request is given up while the database is asked for the lock, and grants it: the lock is released there.
+func TestGivenUpWhileAsked(t *testing.T) {
+	t.Parallel()
+	d := new(database)
+	b, id := open(t, d)
+	work := d.gate()
+	req := leasetest.Ask("n", id)
+	got := start(t, b, req)
+	asked := <-work
+	gone := make(chan error, 1)
+	go func() {
+		gone <- b.Release(leasetest.Within(t), backend.ReleaseRequest{Name: "n", Lease: req.Lease, Session: id, Abandon: true})
+	}()
+	leasetest.Eventually(t, "it is known that the request is given up", func() bool {
+		ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
+		defer cancel()
+		_, err := b.Acquire(ctx, req)
+		return errors.Is(err, backend.ErrLost)
+	})
+	close(asked)
+	go func() {
+		for {
+			select {
+			case open := <-work:
+				close(open)
+			case <-t.Context().Done():
+				return
+			}
+		}
+	}()
+	leasetest.Eventually(t, "the lock is released in the database", func() bool {
+		d.mu.Lock()
+		defer d.mu.Unlock()
+		return len(d.freed) == 1 && d.freed[0] == req.Lease
+	})
+	if err := <-got; !errors.Is(err, backend.ErrLost) {
+		t.Errorf("the request: %v", err)
+	}
+	if err := <-gone; err != nil {
+		t.Errorf("the release: %v", err)
 	}
 }
