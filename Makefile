@@ -44,7 +44,7 @@ run: build ## start a server on 127.0.0.1:7420 that keeps its leases in .data (A
 .PHONY: build
 # grpcnotrace leaves out the pages of traces of gRPC, and with them html/template, for which the linker keeps every method.
 build: ## build bin/holdfast
-	$(GO) build -buildvcs=$(if $(wildcard .git),true,auto) -trimpath -tags grpcnotrace -ldflags '-s -w' -o bin/holdfast ./cmd/holdfast
+	$(GO) build -buildvcs=$$(git rev-parse -q --verify HEAD >/dev/null 2>&1 && echo true || echo auto) -trimpath -tags grpcnotrace -ldflags '-s -w' -o bin/holdfast ./cmd/holdfast
 
 .PHONY: test
 test: ## while you write, and on a new machine: what is missing (apt), and tests on the stores of Debian, without the race detector
