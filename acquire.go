@@ -98,8 +98,7 @@ func (c *Client) hold(ctx context.Context, locks Locks, f func(context.Context) 
 	inner, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	for _, l := range locks {
-		one := l.Context()
-		defer context.AfterFunc(one, func() { cancel(context.Cause(one)) })()
+		defer endWith(l.Context(), cancel)()
 		defer l.releaseQuietly(ctx) // only if f panics; otherwise it is released by then
 	}
 	err := f(&lookingContext{Context: inner, end: cancel, locks: locks})
@@ -117,7 +116,7 @@ func (c *Client) hold(ctx context.Context, locks Locks, f func(context.Context) 
 		}
 		ends = append(ends, c.opErr("do", l.Name(), lost))
 	}
-	return errors.Join(append([]error{err}, ends...)...)
+	return errors.Join(slices.Insert(ends, 0, err)...)
 }
 
 func (l *Lock) releaseQuietly(ctx context.Context) {

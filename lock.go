@@ -257,13 +257,15 @@ func (ls Locks) Context() context.Context {
 		values = context.WithoutCancel(ls[0].values)
 	}
 	ctx, cancel := context.WithCancelCause(values)
-	endWith := func(one context.Context) {
-		context.AfterFunc(one, func() { cancel(context.Cause(one)) })
-	}
 	for _, l := range ls {
-		endWith(l.Context())
+		endWith(l.Context(), cancel)
 	}
 	return &lookingContext{Context: ctx, end: cancel, locks: ls}
+}
+
+// endWith passes the end of ctx and its cause to cancel. The function that it returns stops that.
+func endWith(ctx context.Context, cancel context.CancelCauseFunc) func() bool {
+	return context.AfterFunc(ctx, func() { cancel(context.Cause(ctx)) })
 }
 
 // State is the state of a lock.

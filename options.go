@@ -2,7 +2,6 @@ package holdfast
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"strconv"
 	"time"
@@ -22,6 +21,8 @@ const (
 	trying
 	resuming
 	breaking
+
+	acquisition = acquiring | trying
 )
 
 // settings is the combined effect of the options of one call.
@@ -58,7 +59,7 @@ func TTL(d time.Duration) Option {
 			return invalid("ttl", d.String(), "above 0")
 		}
 		s.ttl = d
-		return s.takes("TTL", acquiring|trying|resuming)
+		return s.takes("TTL", acquisition|resuming)
 	}
 }
 
@@ -78,7 +79,7 @@ func Wait(d time.Duration) Option {
 // Shared acquires the lock together with other shared holders: as a reader, or, with Limit, as one
 // of at most n.
 func Shared() Option {
-	return func(s *settings) error { s.shared = true; return s.takes("Shared", acquiring|trying) }
+	return func(s *settings) error { s.shared = true; return s.takes("Shared", acquisition) }
 }
 
 // Limit makes the lock a semaphore of n permits, 1 to 1,048,576. The lease takes one permit, or as
@@ -90,7 +91,7 @@ func Limit(n int) Option {
 			return invalid("limit", strconv.Itoa(n), fmt.Sprintf("1 to %d", backend.MaxLimit))
 		}
 		s.limit = n
-		return s.takes("Limit", acquiring|trying)
+		return s.takes("Limit", acquisition)
 	}
 }
 
@@ -101,19 +102,19 @@ func Permits(k int) Option {
 			return invalid("permits", strconv.Itoa(k), "1 to the limit")
 		}
 		s.permits = k
-		return s.takes("Permits", acquiring|trying)
+		return s.takes("Permits", acquisition)
 	}
 }
 
 // Owner names the caller, for people. At most 256 bytes. Default:
 // Config.Owner.
 func Owner(owner string) Option {
-	return func(s *settings) error { s.owner = owner; return s.takes("Owner", acquiring|trying) }
+	return func(s *settings) error { s.owner = owner; return s.takes("Owner", acquisition) }
 }
 
 // Note attaches free text for people. At most 1,024 bytes.
 func Note(note string) Option {
-	return func(s *settings) error { s.note = note; return s.takes("Note", acquiring|trying) }
+	return func(s *settings) error { s.note = note; return s.takes("Note", acquisition) }
 }
 
 // AtLeast keeps the lock for d after the grant, even if it is released before that or its process
@@ -125,7 +126,7 @@ func AtLeast(d time.Duration) Option {
 			return invalid("at_least", d.String(), "above 0")
 		}
 		s.atLeast = d
-		return s.takes("AtLeast", acquiring|trying)
+		return s.takes("AtLeast", acquisition)
 	}
 }
 
@@ -136,14 +137,14 @@ func AtMost(d time.Duration) Option {
 			return invalid("at_most", d.String(), "above 0")
 		}
 		s.atMost = d
-		return s.takes("AtMost", acquiring|trying|resuming)
+		return s.takes("AtMost", acquisition|resuming)
 	}
 }
 
 // NoRenew acquires a lease that ends by itself when its TTL has elapsed: a reservation. It outlives
 // the client, also its Close.
 func NoRenew() Option {
-	return func(s *settings) error { s.noRenew = true; return s.takes("NoRenew", acquiring|trying|resuming) }
+	return func(s *settings) error { s.noRenew = true; return s.takes("NoRenew", acquisition|resuming) }
 }
 
 // Reentrant acquires once more the lease that is held: ctx is the context of that lock, or a child of it. The call
@@ -156,7 +157,7 @@ func NoRenew() Option {
 // Goroutines that acquire with the context of one lock, and say Reentrant, are inside it together: it does not exclude
 // them from each other.
 func Reentrant() Option {
-	return func(s *settings) error { s.reentrant = true; return s.takes("Reentrant", acquiring|trying) }
+	return func(s *settings) error { s.reentrant = true; return s.takes("Reentrant", acquisition) }
 }
 
 // WithLease uses a lease ID made by the caller (16 to 64 characters of A-Z a-z 0-9 _ -). The same
@@ -171,8 +172,11 @@ func Reentrant() Option {
 // in the queue is then removed.
 func WithLease(id LeaseID) Option {
 	return func(s *settings) error {
+		if err := backend.ValidateLeaseID(id); err != nil {
+			return err
+		}
 		s.lease = id
-		return errors.Join(s.takes("WithLease", acquiring|trying|breaking), backend.ValidateLeaseID(id))
+		return s.takes("WithLease", acquisition|breaking)
 	}
 }
 

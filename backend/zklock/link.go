@@ -342,8 +342,8 @@ func (w *wire) Read(p []byte) (int, error) {
 }
 
 // Write sends one request, as the library does. The very first has another form. When it fails, the connection is closed,
-// and the library learns of that from Read alone. It would otherwise answer the request twice; credentials that it repeats
-// on a new connection have nobody who takes the first answer, and it would wait for that for ever (its issue 163).
+// and the library learns of that from Read alone. It would otherwise answer the request twice. When it repeats
+// credentials on a new connection, it does not read the first answer, and would wait forever (its issue 163).
 func (w *wire) Write(p []byte) (int, error) {
 	if w.size == 0 && w.forgets && len(p) >= seenEnd {
 		p = slices.Clone(p)

@@ -184,7 +184,7 @@ func TestCredentialsNotSent(t *testing.T) {
 	}
 	armed.Store(true)
 	proxy.Reset()
-	leasetest.Eventually(t, "it may look again", func() bool {
+	leasetest.Eventually(t, "it reads again", func() bool {
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
 		_, err := b.Inspect(ctx, "n")

@@ -45,7 +45,11 @@ func Rights(tb testing.TB, page string) []string {
 // RedisUser returns the user of Redis that a page gives to paste, and the words of its ACL.
 func RedisUser(tb testing.TB, page string) (string, []string) {
 	tb.Helper()
-	line := strings.Fields(Rights(tb, page)[0])
+	blocks := Rights(tb, page)
+	if len(blocks) != 1 {
+		tb.Fatalf("%s has %d blocks", page, len(blocks))
+	}
+	line := strings.Fields(blocks[0])
 	return line[2], line[3:]
 }
 

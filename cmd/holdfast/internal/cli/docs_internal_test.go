@@ -39,7 +39,7 @@ func TestDocsCommands(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if commands < 50 {
+	if commands < 90 {
 		t.Errorf("only %d commands were found", commands)
 	}
 }
