@@ -27,9 +27,9 @@ import (
 // Errors: ErrHeld after Wait; the cause of ctx; ErrInvalid and ErrUnsupported, before anything is
 // sent; ErrUnavailable; ErrDeadlock; ErrClosed. With Reentrant also ErrReleased and ErrLost.
 //
-// After Wait the error has a *HeldError that names the holders. The cause of ctx comes with one only if
-// the backend refused the lock as ctx ended: a waiter is not told who holds the lock, and after the end
-// of ctx it is too late to ask. To learn it, give Wait a little less time than ctx has.
+// After Wait the error has a *HeldError that names the holders, and so it has when the deadline of ctx ended the wait: it
+// is then ErrHeld too. Acquire reads the holders while it leaves the queue. They are missing if the backend does not answer
+// in these 250 ms, or if no other client has the lock by then.
 //
 // If ctx is the context of a lock of that name which is held, or a child of it, Acquire does not wait: the caller would
 // wait for itself. What does not fit beside the held lease is ErrDeadlock, immediately. Beside a shared lease, another

@@ -287,6 +287,9 @@ func TestNoPlaceIsLeft(t *testing.T) {
 					if took := time.Since(began); !errors.Is(err, context.DeadlineExceeded) || took > time.Second+tc.late {
 						t.Errorf("%s: %v after %s", what, err, took)
 					}
+					if by, ok := errors.AsType[*holdfast.HeldError](err); !ok || by.Name != "n" || len(by.Holders) != 1 || by.Holders[0].Token != held.Token() || by.Ahead != 0 {
+						t.Errorf("%s: the lock is held with token %d; the error says %v", what, held.Token(), err)
+					}
 					for _, lock := range []string{"a", "n"} {
 						info, err := look.Inspect(t.Context(), lock)
 						left := len(info.Waiters)

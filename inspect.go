@@ -102,7 +102,7 @@ func (c *Client) Break(ctx context.Context, name, reason string, opts ...Option)
 	if err = errors.Join(err, req.Validate()); err != nil {
 		return BreakResult{}, c.opErr("break", name, err)
 	}
-	return ask(ctx, c, "break", name, func(ctx context.Context) (BreakResult, error) {
+	res, err := ask(ctx, c, "break", name, func(ctx context.Context) (BreakResult, error) {
 		res, err := c.b.Break(ctx, req)
 		away, ok := errors.AsType[*UnavailableError](err)
 		switch {
@@ -113,6 +113,17 @@ func (c *Client) Break(ctx context.Context, name, reason string, opts ...Option)
 		}
 		return res, err
 	})
+	c.endBroken(res.Broken, reason)
+	return res, err
+}
+
+// endBroken ends the locks of this client that it broke itself: many backends would report it only with the next renewal.
+func (c *Client) endBroken(broken []Holder, reason string) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, h := range broken {
+		c.live.Report(c.sess.Current(), backend.Loss{Session: h.Session, Lease: h.Lease, Cause: CauseBroken, Reason: reason})
+	}
 }
 
 // ask calls f until it gets an answer, as retry does.

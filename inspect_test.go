@@ -119,6 +119,29 @@ func TestBreakOnce(t *testing.T) {
 	}
 }
 
+// A client knows of its own break when that has returned, also on a backend that does not report losses by push.
+func TestOwnBreak(t *testing.T) {
+	t.Parallel()
+	for name, opts := range map[string][]holdfast.Option{"session": nil, "timed": {holdfast.NoRenew()}, "another TTL": {holdfast.TTL(time.Hour)}} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				f, _ := newFaults(t)
+				f.Backend = mute{f.Backend}
+				c := newClient(t, f, holdfast.Config{})
+				lock := mustAcquire(t, c, "n", opts...)
+				if _, err := c.Break(t.Context(), "n", "stuck"); err != nil {
+					t.Fatal(err)
+				}
+				var lost *holdfast.LostError
+				if err := lock.Err(); !errors.As(err, &lost) || lost.Cause != holdfast.CauseBroken || lost.Reason != "stuck" {
+					t.Errorf("after the break: %v", err)
+				}
+			})
+		})
+	}
+}
+
 // brief is a backend whose streams break as soon as they have begun, or after a while.
 type brief struct {
 	backend.Backend
@@ -279,8 +302,8 @@ func TestQuarantineEnds(t *testing.T) {
 }
 
 // When Wait has elapsed, the store is asked for the holder of the lock. If it does not answer, the
-// lock is not called held. If the lock was granted just then, the caller has it. When the context has ended, the store is
-// not asked, and the error names no holder.
+// lock is not called held. If the lock was granted just then, the caller has it. When the deadline of the context ended the wait,
+// no further acquire is sent, and the error has its cause and the holder. A context that was cancelled has its cause alone.
 func TestWaitEndsWithTheTruth(t *testing.T) {
 	t.Parallel()
 	f, store := newFaults(t)
@@ -327,8 +350,14 @@ func TestWaitEndsWithTheTruth(t *testing.T) {
 		ctx, cancel := context.WithTimeoutCause(t.Context(), 20*time.Millisecond, mine)
 		_, err = c.Acquire(ctx, "a", opts...)
 		cancel()
-		if _, named := errors.AsType[*holdfast.HeldError](err); named || !errors.Is(err, mine) || errors.Is(err, holdfast.ErrHeld) || f.acquires.Load() > 1 {
-			t.Errorf("where the context ended: %v, after %d requests", err, f.acquires.Load())
+		if held, ok := errors.AsType[*holdfast.HeldError](err); !ok || held.Holders[0].Token != lock.Token() || !errors.Is(err, mine) || !errors.Is(err, holdfast.ErrHeld) || f.acquires.Load() > 1 {
+			t.Errorf("at the deadline: %v, after %d requests", err, f.acquires.Load())
+		}
+		cancelled, end := context.WithCancelCause(t.Context())
+		time.AfterFunc(20*time.Millisecond, func() { end(mine) })
+		_, err = c.Acquire(cancelled, "a", opts...)
+		if errors.Is(err, holdfast.ErrHeld) || !errors.Is(err, mine) {
+			t.Errorf("where the caller cancelled: %v", err)
 		}
 	}
 	err = at(func(_ context.Context, do func() (backend.Grant, error)) (backend.Grant, error) {

@@ -61,9 +61,21 @@ func ValidateSessionID(id SessionID) error { return validID("session", string(id
 // ValidateTTL checks a TTL against the bounds of the backend.
 func (c Capabilities) ValidateTTL(ttl time.Duration) error {
 	if ttl < c.MinTTL || ttl > c.MaxTTL {
-		return invalid("ttl", ttl.String(), fmt.Sprintf("%s to %s", c.MinTTL, c.MaxTTL))
+		return invalid("ttl", brief(ttl), brief(c.MinTTL)+" to "+brief(c.MaxTTL))
 	}
 	return nil
+}
+
+// brief returns d without the units that are zero: "8760h".
+func brief(d time.Duration) string {
+	s := d.String()
+	if rest, ok := strings.CutSuffix(s, "m0s"); ok {
+		s = rest + "m"
+	}
+	if rest, ok := strings.CutSuffix(s, "h0m"); ok {
+		s = rest + "h"
+	}
+	return s
 }
 
 // Validate checks the request against the bounds and against the backend's capabilities:

@@ -73,6 +73,24 @@ func TestValidatePrefix(t *testing.T) {
 	}
 }
 
+// A bound is written as a person would.
+func TestValidateTTL(t *testing.T) {
+	t.Parallel()
+	c := backend.Capabilities{MinTTL: 10 * time.Minute, MaxTTL: 365 * 24 * time.Hour}
+	for ttl, want := range map[time.Duration]string{
+		10 * time.Second:                      "10s",
+		90 * time.Second:                      "1m30s",
+		9000 * time.Hour:                      "9000h",
+		9000*time.Hour + 10*time.Minute:       "9000h10m",
+		9000*time.Hour + 500*time.Millisecond: "9000h0m0.5s",
+	} {
+		var bad *backend.InvalidError
+		if err := c.ValidateTTL(ttl); !errors.As(err, &bad) || bad.Value != want || bad.Bound != "10m to 8760h" {
+			t.Errorf("%s: %v", ttl, err)
+		}
+	}
+}
+
 func TestValidateIDs(t *testing.T) {
 	t.Parallel()
 	for _, s := range []string{"0123456789abcdef", "ABCXYZabcxyz_-09", strings.Repeat("a", 64)} {

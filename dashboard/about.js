@@ -8,7 +8,9 @@ export const server = (session) => {
   show(byId("facts"), true);
   setText(byId("store"), session.backend);
   setText(byId("version"), session.version);
-  let who = session.principal || (session.policy ? "not named" : "not asked: all may do everything");
+  const open = !session.principal && !session.policy;
+  setText(byId("access"), open ? "Access" : "You");
+  let who = open ? "open, no sign-in" : session.principal || "not named";
   if (session.cookie) who += session.break ? ", may break until " + clock(Date.parse(session.ends_at)) : ", reads only";
   setText(byId("who"), visible(who));
   show(byId("sign-out"), session.cookie);

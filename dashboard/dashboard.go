@@ -16,17 +16,17 @@ import (
 	"time"
 )
 
-//go:embed page.html page.css *.js
+//go:embed page.html page.css icon.svg *.js
 var files embed.FS
 
 // Policy is the Content-Security-Policy of the page.
 const Policy = "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self'; " +
 	"base-uri 'none'; form-action 'none'; frame-ancestors 'none'; require-trusted-types-for 'script'"
 
-// Serve answers GET requests for /, and for the style sheet and the scripts of the page below
+// Serve answers GET requests for /, and for the style sheet, the scripts and the icon of the page below
 // /dashboard/. Any other path is answered with 404.
 func Serve(w http.ResponseWriter, r *http.Request) {
-	kinds := map[string]string{".html": "text/html; charset=utf-8", ".css": "text/css; charset=utf-8", ".js": "text/javascript; charset=utf-8"}
+	kinds := map[string]string{".html": "text/html; charset=utf-8", ".css": "text/css; charset=utf-8", ".js": "text/javascript; charset=utf-8", ".svg": "image/svg+xml"}
 	file, below := strings.CutPrefix(r.URL.Path, "/dashboard/")
 	if r.URL.Path == "/" {
 		file = "page.html"

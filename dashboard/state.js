@@ -139,14 +139,17 @@ const best = (rows, most, fits, before) => {
   return kept;
 };
 
+// What is listed as needing attention is longer than this. Less is usual.
+const long = { wait: 10000, hold: 3600000, queue: 5 };
+
 // attention returns what an operator should see first: for each list a title, and entries with the name of a lock
 // and a value. ends are the events that took a lock from its holder, the latest last.
 export const attention = (rows, ends, now, most) => {
   const list = (title, found, value) => ({ title, entries: found.map((r) => ({ name: r.name, value: value(r) })) });
   return [
-    list("Longest waits", best(rows, most, (r) => r.oldest < Infinity, (a, b) => a.oldest < b.oldest), (r) => span(now - r.oldest)),
-    list("Longest queues", best(rows, most, (r) => r.waiting > 1, (a, b) => a.waiting > b.waiting), (r) => number(r.waiting)),
-    list("Oldest holds", best(rows, most, (r) => r.since < Infinity, (a, b) => a.since < b.since), (r) => span(now - r.since)),
+    list("Waits over " + coarse(long.wait), best(rows, most, (r) => now - r.oldest >= long.wait, (a, b) => a.oldest < b.oldest), (r) => span(now - r.oldest)),
+    list("Queues of " + long.queue + " or more", best(rows, most, (r) => r.waiting >= long.queue, (a, b) => a.waiting > b.waiting), (r) => number(r.waiting)),
+    list("Holds over " + coarse(long.hold), best(rows, most, (r) => now - r.since >= long.hold, (a, b) => a.since < b.since), (r) => span(now - r.since)),
     list("Short of time", best(rows, most, (r) => r.short >= 0, (a, b) => a.short < b.short), (r) => span(r.short) + " left"),
     list("Breaks and losses", ends.slice(-most).reverse(), (e) => e.kind + " " + coarse(now - time(e.at)) + " ago"),
   ];

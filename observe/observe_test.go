@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"os"
 	"regexp"
 	"slices"
@@ -26,10 +27,10 @@ func TestMain(m *testing.M) { leaktest.Main(m) }
 // patience bounds the wait for something that has to happen soon, on a busy machine.
 const patience = time.Minute
 
-func fresh(t *testing.T) (*observe.Metrics, *prometheus.Registry) {
+func fresh(t *testing.T) (*observe.Server, *prometheus.Registry) {
 	t.Helper()
 	reg := prometheus.NewRegistry()
-	m, err := observe.NewPrometheus(reg, observe.Options{
+	m, err := observe.NewServer(reg, observe.Options{
 		Backend: "test", Version: "1.2.3",
 		OldestWaiter: func() time.Duration { return 1500 * time.Millisecond },
 		Sessions:     func() int { return 3 },
@@ -95,11 +96,11 @@ func TestEvents(t *testing.T) {
 	lock := holdfast.Lease{Name: "a-lock", ID: "0123456789abcdef"}
 	away := &backend.UnavailableError{Backend: "test", Op: "renew", Err: errors.New("gone")}
 	for name, c := range map[string]struct {
-		do   func(*observe.Metrics)
+		do   func(*observe.Server)
 		want map[string]float64
 	}{
 		"acquired": {
-			func(m *observe.Metrics) {
+			func(m *observe.Server) {
 				m.Hooks().Acquired(t.Context(), holdfast.AcquiredEvent{Lock: lock, Waited: 2 * time.Second, InQueue: true})
 			},
 			map[string]float64{
@@ -108,7 +109,7 @@ func TestEvents(t *testing.T) {
 			},
 		},
 		"by timer": {
-			func(m *observe.Metrics) {
+			func(m *observe.Server) {
 				m.Hooks().Acquired(t.Context(), holdfast.AcquiredEvent{Lock: lock, Shared: true, ByTimer: true})
 			},
 			map[string]float64{
@@ -117,7 +118,7 @@ func TestEvents(t *testing.T) {
 			},
 		},
 		"released": {
-			func(m *observe.Metrics) {
+			func(m *observe.Server) {
 				m.Hooks().Released(t.Context(), holdfast.ReleasedEvent{Lock: lock, Held: 3 * time.Second})
 			},
 			map[string]float64{
@@ -125,7 +126,7 @@ func TestEvents(t *testing.T) {
 			},
 		},
 		"lost": {
-			func(m *observe.Metrics) {
+			func(m *observe.Server) {
 				m.Hooks().Lost(t.Context(), holdfast.LostEvent{Lock: lock, Shared: true, Held: time.Second, Cause: holdfast.CauseBroken, Reason: "by a person"})
 			},
 			map[string]float64{
@@ -134,32 +135,32 @@ func TestEvents(t *testing.T) {
 			},
 		},
 		"renewed": {
-			func(m *observe.Metrics) {
+			func(m *observe.Server) {
 				m.Hooks().Renewed(t.Context(), holdfast.RenewedEvent{Leases: 5, Margin: 20 * time.Second})
 			},
 			map[string]float64{
 				"holdfast_renew_total{result=ok}": 5, "holdfast_renew_margin_seconds_count{}": 1, "holdfast_renew_margin_seconds_sum{}": 20,
 			},
 		},
-		"renewal lost": {func(m *observe.Metrics) {
+		"renewal lost": {func(m *observe.Server) {
 			m.Hooks().Renewed(t.Context(), holdfast.RenewedEvent{Leases: 2, Err: holdfast.ErrLost})
 		}, map[string]float64{"holdfast_renew_total{result=lost}": 2}},
-		"renewal failed": {func(m *observe.Metrics) { m.Hooks().Renewed(t.Context(), holdfast.RenewedEvent{Err: away}) }, map[string]float64{"holdfast_renew_total{result=error}": 1}},
-		"one failed":     {func(m *observe.Metrics) { m.RenewFailed(false) }, map[string]float64{"holdfast_renew_total{result=error}": 1}},
-		"one lost":       {func(m *observe.Metrics) { m.RenewFailed(true) }, map[string]float64{"holdfast_renew_total{result=lost}": 1}},
-		"unseen":         {func(m *observe.Metrics) { m.RenewedUnseen() }, map[string]float64{"holdfast_renew_total{result=ok}": 1}},
-		"waiting": {func(m *observe.Metrics) {
+		"renewal failed": {func(m *observe.Server) { m.Hooks().Renewed(t.Context(), holdfast.RenewedEvent{Err: away}) }, map[string]float64{"holdfast_renew_total{result=error}": 1}},
+		"one failed":     {func(m *observe.Server) { m.RenewFailed(false) }, map[string]float64{"holdfast_renew_total{result=error}": 1}},
+		"one lost":       {func(m *observe.Server) { m.RenewFailed(true) }, map[string]float64{"holdfast_renew_total{result=lost}": 1}},
+		"unseen":         {func(m *observe.Server) { m.RenewedUnseen() }, map[string]float64{"holdfast_renew_total{result=ok}": 1}},
+		"waiting": {func(m *observe.Server) {
 			m.Hooks().Waiting(t.Context(), 2)
 			m.Hooks().Waiting(t.Context(), -1)
 		}, map[string]float64{"holdfast_queue_depth{}": 1}},
-		"ambiguous": {func(m *observe.Metrics) { m.Hooks().Ambiguous(t.Context(), "release") }, map[string]float64{"holdfast_ambiguous_total{op=release}": 1}},
-		"hand-over": {func(m *observe.Metrics) { m.HandedOver(2 * time.Second) }, map[string]float64{"holdfast_handoff_seconds_count{}": 1, "holdfast_handoff_seconds_sum{}": 2}},
-		"broken":    {func(m *observe.Metrics) { m.Broken() }, map[string]float64{"holdfast_break_total{}": 1}},
-		"fence":     {func(m *observe.Metrics) { m.FenceRejected() }, map[string]float64{"holdfast_fence_rejected_total{}": 1}},
-		"quota":     {func(m *observe.Metrics) { m.QuotaRejected(observe.QuotaWaiters) }, map[string]float64{"holdfast_quota_rejected_total{quota=waiters}": 1}},
-		"refused":   {func(m *observe.Metrics) { m.AuthFailed() }, map[string]float64{"holdfast_auth_failed_total{}": 1}},
-		"untold":    {func(m *observe.Metrics) { m.Untold(observe.UntoldLeft) }, map[string]float64{"holdfast_untold_total{fate=left}": 1}},
-		"again":     {func(m *observe.Metrics) { m.Again(false) }, map[string]float64{"holdfast_held{mode=exclusive}": -1}},
+		"ambiguous": {func(m *observe.Server) { m.Hooks().Ambiguous(t.Context(), "release") }, map[string]float64{"holdfast_ambiguous_total{op=release}": 1}},
+		"hand-over": {func(m *observe.Server) { m.HandedOver(2 * time.Second) }, map[string]float64{"holdfast_handoff_seconds_count{}": 1, "holdfast_handoff_seconds_sum{}": 2}},
+		"broken":    {func(m *observe.Server) { m.Broken() }, map[string]float64{"holdfast_break_total{}": 1}},
+		"fence":     {func(m *observe.Server) { m.FenceRejected() }, map[string]float64{"holdfast_fence_rejected_total{}": 1}},
+		"quota":     {func(m *observe.Server) { m.QuotaRejected(observe.QuotaWaiters) }, map[string]float64{"holdfast_quota_rejected_total{quota=waiters}": 1}},
+		"refused":   {func(m *observe.Server) { m.AuthFailed() }, map[string]float64{"holdfast_auth_failed_total{}": 1}},
+		"untold":    {func(m *observe.Server) { m.Untold(observe.UntoldLeft) }, map[string]float64{"holdfast_untold_total{fate=left}": 1}},
+		"again":     {func(m *observe.Server) { m.Again(false) }, map[string]float64{"holdfast_held{mode=exclusive}": -1}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -185,6 +186,25 @@ func TestEvents(t *testing.T) {
 		before := gather(t, reg)
 		m.Hooks().Failed(t.Context(), holdfast.FailedEvent{Name: "a-lock", Shared: true, Result: result})
 		expect(t, reg, before, map[string]float64{"holdfast_acquire_total{mode=shared,result=" + string(result) + "}": 1})
+	}
+}
+
+// A program that holds locks does not publish what only a server counts.
+func TestWhatOnlyAServerCounts(t *testing.T) {
+	t.Parallel()
+	reg := prometheus.NewRegistry()
+	if _, err := observe.NewPrometheus(reg, observe.Options{}); err != nil {
+		t.Fatal(err)
+	}
+	_, both := fresh(t)
+	client, server := gather(t, reg), gather(t, both)
+	for _, family := range []string{"auth_failed_total", "break_total", "handoff_seconds", "quota_rejected_total", "untold_total"} {
+		has := func(series map[string]float64) bool {
+			return slices.ContainsFunc(slices.Collect(maps.Keys(series)), func(s string) bool { return strings.HasPrefix(s, "holdfast_"+family) })
+		}
+		if has(client) || !has(server) {
+			t.Errorf("%s: of a client %v, of a server %v", family, has(client), has(server))
+		}
 	}
 }
 

@@ -1,6 +1,7 @@
 package observe
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"runtime"
@@ -27,25 +28,20 @@ type Options struct {
 	Sessions func() int
 }
 
-// Metrics are the metrics of one client, or server, on one backend. All methods are safe for
+// Metrics are the metrics of one client on one backend. All methods are safe for
 // concurrent use.
 type Metrics struct {
 	acquires  *prometheus.CounterVec
 	wait      *prometheus.HistogramVec
 	hold      *prometheus.HistogramVec
-	handoff   prometheus.Observer
 	queue     prometheus.Gauge
 	held      *prometheus.GaugeVec
 	renewals  *prometheus.CounterVec
 	margin    prometheus.Observer
 	lost      *prometheus.CounterVec
-	breaks    prometheus.Counter
 	fenced    prometheus.Counter
 	wakeLost  prometheus.Counter
 	ambiguous *prometheus.CounterVec
-	quota     *prometheus.CounterVec
-	auth      prometheus.Counter
-	untold    *prometheus.CounterVec
 	ops       *prometheus.HistogramVec
 	failures  *prometheus.CounterVec
 }
@@ -79,29 +75,21 @@ const (
 // The error is that of the registration. Two clients on one backend must share one Metrics, or use
 // registerers with a label of their own.
 func NewPrometheus(reg prometheus.Registerer, o Options) (*Metrics, error) {
-	if o.Backend == "" {
-		o.Backend = "unknown"
-	}
-	f := factory{reg: prometheus.WrapRegistererWith(prometheus.Labels{"backend": o.Backend}, reg)}
-	short := prometheus.ExponentialBuckets(0.0005, 2, 18) // 0.5 ms to 65 s
-	long := prometheus.ExponentialBuckets(0.001, 4, 14)   // 1 ms to 19 h
+	f := newFactory(reg, o.Backend)
+	short := shortTimes()
+	long := prometheus.ExponentialBuckets(0.001, 4, 14) // 1 ms to 19 h
 	m := &Metrics{
 		acquires:  f.counters("acquire_total", "Attempts to acquire, by how they ended.", "mode", "result"),
 		wait:      f.histograms("wait_seconds", "From the call to the grant.", short, "mode"),
 		hold:      f.histograms("hold_seconds", "From the grant to the release or the loss.", long, "mode"),
-		handoff:   f.histograms("handoff_seconds", "From a release to the next grant of the lock, where the server sees both.", short).With(nil),
 		queue:     f.gauges("queue_depth", "Acquisitions in progress.").With(nil),
 		held:      f.gauges("held", "Leases that are held.", "mode"),
 		renewals:  f.counters("renew_total", "Renewals, by their result.", "result"),
 		margin:    f.histograms("renew_margin_seconds", "How much of the lease was left when its renewal was acknowledged.", short).With(nil),
 		lost:      f.counters("lost_total", "Losses reported to holders, by cause.", "cause"),
-		breaks:    f.counters("break_total", "Locks that operators broke.").With(nil),
 		fenced:    f.counters("fence_rejected_total", "Writes refused for a stale token.").With(nil),
 		wakeLost:  f.counters("wake_lost_total", "Grants that were found by a timer because the push was lost.").With(nil),
 		ambiguous: f.counters("ambiguous_total", "Operations of unknown outcome, settled in the background.", "op"),
-		quota:     f.counters("quota_rejected_total", "Requests refused by a limit of the server.", "quota"),
-		auth:      f.counters("auth_failed_total", "Requests refused by the guard of the server.").With(nil),
-		untold:    f.counters("untold_total", "Grants of the server whose answer failed, by what became of the lease.", "fate"),
 		ops:       f.histograms("backend_op_seconds", "Calls of the backend; an acquire may wait in the queue.", short, "op"),
 		failures:  f.counters("backend_errors_total", "Calls of the backend that failed.", "op", "kind"),
 	}
@@ -146,12 +134,6 @@ func (m *Metrics) zeros() {
 	for _, op := range []string{"acquire", "release"} {
 		m.ambiguous.WithLabelValues(op)
 	}
-	for _, q := range quotas() {
-		m.quota.WithLabelValues(string(q))
-	}
-	for _, u := range untolds() {
-		m.untold.WithLabelValues(string(u))
-	}
 	for _, op := range ops() {
 		m.ops.WithLabelValues(op)
 		for _, kind := range []string{kindUnavailable, kindClosed, kindOther} {
@@ -165,6 +147,12 @@ type factory struct {
 	reg prometheus.Registerer
 	err error
 }
+
+func newFactory(reg prometheus.Registerer, name string) *factory {
+	return &factory{reg: prometheus.WrapRegistererWith(prometheus.Labels{"backend": cmp.Or(name, "unknown")}, reg)}
+}
+
+func shortTimes() []float64 { return prometheus.ExponentialBuckets(0.0005, 2, 18) } // 0.5 ms to 65 s
 
 const namespace = "holdfast"
 

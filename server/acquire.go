@@ -116,10 +116,7 @@ func (s *Server) checkAsk(a *ask) error {
 }
 
 func (s *Server) checkTTL(ttl time.Duration) error {
-	if ttl < s.cfg.Limits.MinTTL || ttl > s.cfg.Limits.MaxTTL {
-		return invalid("ttl", ttl.String(), fmt.Sprintf("%s to %s", s.cfg.Limits.MinTTL, s.cfg.Limits.MaxTTL))
-	}
-	return nil
+	return backend.Capabilities{MinTTL: s.cfg.Limits.MinTTL, MaxTTL: s.cfg.Limits.MaxTTL}.ValidateTTL(ttl)
 }
 
 func (s *Server) keepPlace(header string) (time.Duration, error) {

@@ -13,7 +13,7 @@ import (
 // held is for the backend to say. A lease that another server renews is taken to have ended
 // here.
 type registry struct {
-	m      *observe.Metrics
+	m      *observe.Server
 	mu     sync.Mutex
 	leases map[leaseKey]entry
 	byMark map[string]int // how many of them a principal has
@@ -37,7 +37,7 @@ type entry struct {
 
 const firstSweep = 1024
 
-func newRegistry(m *observe.Metrics) *registry {
+func newRegistry(m *observe.Server) *registry {
 	return &registry{m: m, leases: make(map[leaseKey]entry), byMark: make(map[string]int), sweepN: firstSweep}
 }
 
@@ -82,7 +82,7 @@ func (l *registry) renewed(k leaseKey, left time.Duration) {
 		l.enterLocked(k, entry{since: now, ends: now.Add(left), unseen: true})
 		return
 	}
-	l.m.Renewed(1, max(0, e.ends.Sub(now)))
+	l.m.Renewed(max(0, e.ends.Sub(now)))
 	e.ends = now.Add(left)
 	l.leases[k] = e
 }

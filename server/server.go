@@ -30,7 +30,7 @@ type Server struct {
 	signIns     signIns
 	audit       *auditor
 	crossOrigin *http.CrossOriginProtection
-	metrics     *observe.Metrics
+	metrics     *observe.Server
 	requests    *prometheus.CounterVec
 	queue       *queue
 	registry    *registry
@@ -80,7 +80,7 @@ func New(b backend.Backend, cfg Config) (*Server, error) {
 		crossOrigin: http.NewCrossOriginProtection(), queue: newLine(), document: openAPI(cfg.Version),
 	}
 	var err error
-	s.metrics, err = observe.NewPrometheus(cfg.Registry, observe.Options{
+	s.metrics, err = observe.NewServer(cfg.Registry, observe.Options{
 		Backend: caps.Name, Version: cfg.Version, OldestWaiter: s.queue.oldest, Sessions: s.sessions,
 	})
 	if err != nil {

@@ -203,7 +203,7 @@ func (c Config) withDefaults() (Config, error) {
 	case c.Replicas < 0 || c.Replicas > maxReplicas:
 		return c, &backend.InvalidError{Field: "replicas", Value: strconv.Itoa(c.Replicas), Bound: "0 to " + strconv.Itoa(maxReplicas)}
 	case c.Quarantine > MaxTTL:
-		return c, &backend.InvalidError{Field: "quarantine", Value: c.Quarantine.String(), Bound: "at most " + MaxTTL.String()}
+		return c, &backend.InvalidError{Field: "quarantine", Value: c.Quarantine.String(), Bound: "at most 24h"}
 	}
 	return c, nil
 }

@@ -60,10 +60,16 @@ export const cases = (s) => {
       const r = row(lock("x", [holder("a", "1", { expires_at: iso(at) })], []));
       return [Number.isNaN(r.until), r.short >= 0];
     })(), [true, false]],
-    ["what needs attention", s.attention(rows, [{ name: "x", kind: "broken", at: iso(at - 90000) }, { name: "y", kind: "expired", at: iso(at - 1000) }], at, 2), [
-      { title: "Longest waits", entries: [{ name: "a/2", value: "3s" }, { name: "a/1", value: "2s" }] },
-      { title: "Longest queues", entries: [{ name: "a/1", value: "2" }] },
-      { title: "Oldest holds", entries: [{ name: "a/1", value: "9s" }, { name: "b/1", value: "5s" }] },
+    ["what is usual needs no attention", s.attention(rows, [], at, 2).flatMap((l) => l.entries), []],
+    ["what needs attention", s.attention([
+      ...rows,
+      row(lock("d", [holder("ann", "4", { since: iso(at - 7200000) })], [waiter("w", 10000), ...Array.from({ length: 4 }, () => waiter("w", 1000))])),
+      row(lock("e", [holder("ann", "5", { since: iso(at - 86400000) })], [waiter("w", 90000)])),
+      row(lock("f", [holder("ann", "6", { since: iso(at - 3600000) })], [])),
+    ], [{ name: "x", kind: "broken", at: iso(at - 90000) }, { name: "y", kind: "expired", at: iso(at - 1000) }], at, 2), [
+      { title: "Waits over 10s", entries: [{ name: "e", value: "1m 30s" }, { name: "d", value: "10s" }] },
+      { title: "Queues of 5 or more", entries: [{ name: "d", value: "5" }] },
+      { title: "Holds over 1h", entries: [{ name: "e", value: "24h 0m" }, { name: "d", value: "2h 0m" }] },
       { title: "Short of time", entries: [] },
       { title: "Breaks and losses", entries: [{ name: "y", value: "expired 1s ago" }, { name: "x", value: "broken 1m ago" }] },
     ]],

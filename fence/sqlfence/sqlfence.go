@@ -187,12 +187,12 @@ func (g *Guard) check(tx statements, resource string, s fence.Stamp) error {
 	}
 	rows, err := tx.exec(g.upsert(), g.key(resource), int64(s.Epoch), int64(s.Token)) //nolint:gosec // valid tokens fit
 	if err != nil {
-		return fmt.Errorf("check the fencing token of %q: %w", resource, err)
+		return g.checkError(resource, err)
 	}
 	if g.dialect != MySQL {
 		n, err := rows()
 		if err != nil {
-			return fmt.Errorf("check the fencing token of %q: %w", resource, err)
+			return g.checkError(resource, err)
 		}
 		if n > 0 {
 			return nil
@@ -201,12 +201,16 @@ func (g *Guard) check(tx statements, resource string, s fence.Stamp) error {
 	// The row is locked by now, so the values read cannot change.
 	var newest fence.Stamp
 	if err := tx.row(g.lookup(), g.key(resource)).Scan(&newest.Epoch, &newest.Token); err != nil {
-		return fmt.Errorf("read the fencing token of %q: %w", resource, err)
+		return g.checkError(resource, err)
 	}
 	if newest == s {
 		return nil
 	}
 	return fence.Refusal(resource, s, newest)
+}
+
+func (g *Guard) checkError(resource string, err error) error {
+	return fmt.Errorf("check the fencing token of %q in the table %s, which Migrate creates: %w", resource, g.table, err)
 }
 
 // key returns the resource as the table stores it. MySQL compares text by its collation, and bytes

@@ -101,8 +101,8 @@ func Validate(req backend.AcquireRequest, caps backend.Capabilities) error {
 // candidate that accepted the grant. It changes req, which belongs to one acquisition. When it fails, a lease
 // that may have been granted, or is in the queue, is released: see Withdrawal. That continues in the background.
 //
-// Errors: ErrHeld after Patience; the cause of ctx, around the *backend.HeldError if that was the last
-// answer; ErrUnavailable; ErrClosed; ErrInvalid and
+// Errors: ErrHeld after Patience; the cause of ctx, with a *backend.HeldError if that was the last answer, or if
+// the deadline of ctx ended the wait and another client holds the lock; ErrUnavailable; ErrClosed; ErrInvalid and
 // ErrUnsupported from the backend; ErrLost if Fixed names a lease that has ended. An *Error says whether
 // the lease may be held.
 func (a *Agent) Acquire(ctx context.Context, req *Request) (Candidate, error) {
@@ -351,21 +351,50 @@ func (a *acquisition) abandon() <-chan struct{} {
 // queue is gone: until then the place refuses the lock to others.
 const Withdrawal = 250 * time.Millisecond
 
-// withdraw abandons the lease, and waits for the answer for as long as Withdrawal says.
-func (a *acquisition) withdraw() {
+// timedOut reports whether the deadline of ctx ended a wait for another client. A caller that cancels does not ask why
+// it had to wait, and a program that ends cancels many.
+func (a *acquisition) timedOut(ctx context.Context) bool {
+	return a.req.Wait && a.away == nil && errors.Is(ctx.Err(), context.DeadlineExceeded) && a.closing.Err() == nil
+}
+
+// withdraw abandons the lease, and waits for the answer for as long as Withdrawal says. In that time it also reads who holds
+// the lock, if the deadline of ctx ended the wait.
+func (a *acquisition) withdraw(ctx context.Context) *backend.HeldError {
+	timedOut := a.timedOut(ctx)
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), Withdrawal)
+	defer cancel()
+	ctx, done := a.UntilClosed(ctx) // Close waits for the release
+	defer done()
+	lease := a.req.Lease
 	a.Mu.Lock()
 	first := a.abandon()
 	a.Mu.Unlock()
-	if first == nil {
-		return
+	var held *backend.HeldError
+	if timedOut {
+		held = a.others(ctx, lease)
 	}
-	patience := time.NewTimer(Withdrawal)
-	defer patience.Stop()
-	select {
-	case <-first:
-	case <-patience.C:
-	case <-a.closing.Done(): // Close waits for it
+	if first != nil {
+		select {
+		case <-first:
+		case <-ctx.Done():
+		}
 	}
+	return held
+}
+
+// others returns who holds the lock or waits for it before a lease of this acquisition, or nil if that is no client or not known.
+func (a *acquisition) others(ctx context.Context, lease backend.LeaseID) *backend.HeldError {
+	info, err := a.Backend.Inspect(ctx, a.req.Name)
+	ours := func(id backend.LeaseID) bool { return id == lease || slices.Contains(a.givenUp, id) }
+	holders := slices.DeleteFunc(info.Holders, func(h backend.Holder) bool { return ours(h.Lease) })
+	ahead := slices.IndexFunc(info.Waiters, func(w backend.Waiter) bool { return ours(w.Lease) })
+	if ahead < 0 {
+		ahead = len(info.Waiters)
+	}
+	if err != nil || len(holders) == 0 && ahead == 0 {
+		return nil //nolint:nilerr // the caller has its error; the read adds to it
+	}
+	return backend.NewHeldError(a.req.Name, holders, 0, ahead)
 }
 
 func (a *acquisition) release() backend.ReleaseRequest {
@@ -469,7 +498,9 @@ func (a *acquisition) fail(ctx, within context.Context, err error) error {
 	switch {
 	case a.unknown:
 		a.Observer.Ambiguous(ctx, "acquire")
-		a.withdraw()
+		if held := a.withdraw(ctx); held != nil {
+			err = joinCause(ctx, held)
+		}
 	case len(a.givenUp) == 0:
 		return err
 	}

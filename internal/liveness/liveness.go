@@ -110,13 +110,18 @@ func (m *Machine) Held(s *Session, names ...string) map[string]*Lease {
 // TimedCount returns how many timed leases are held.
 func (m *Machine) TimedCount() int { return len(m.timed) }
 
-// Report applies a loss that the backend reported.
+// Report applies a loss that the backend reported: of the session, of a lease of it, or of a timed lease. s is nil if there
+// is no session.
 func (m *Machine) Report(s *Session, loss backend.Loss) {
 	if loss.Lease == "" {
 		m.EndSession(s, loss.Cause, nil)
 		return
 	}
-	if l, ok := s.leases[loss.Lease]; ok {
+	var l *Lease
+	if s != nil {
+		l = s.leases[loss.Lease]
+	}
+	if l != nil {
 		again := l.held && l.Late
 		m.Lose(l, loss.Cause, loss.Reason, nil)
 		if again && !l.Timed {

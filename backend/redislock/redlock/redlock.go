@@ -195,7 +195,7 @@ func (c Config) withDefaults() (Config, error) {
 	case len(c.Prefix) > maxPrefixLen || strings.ContainsFunc(c.Prefix, bad):
 		return c, &backend.InvalidError{Field: "prefix", Value: connect.Quote(c.Prefix), Bound: "1 to 32 characters of a-z A-Z 0-9 _ -"}
 	case c.MaxTTL < leastMaxTTL || c.MaxTTL > mostMaxTTL:
-		return c, &backend.InvalidError{Field: "max_ttl", Value: c.MaxTTL.String(), Bound: leastMaxTTL.String() + " to " + mostMaxTTL.String()}
+		return c, &backend.InvalidError{Field: "max_ttl", Value: c.MaxTTL.String(), Bound: "10s to 24h"}
 	case c.RequestTimeout < time.Millisecond || c.RequestTimeout > time.Minute:
 		return c, &backend.InvalidError{Field: "timeout", Value: c.RequestTimeout.String(), Bound: "1ms to 1m"}
 	}
