@@ -229,6 +229,32 @@ func ExampleWait() {
 	// Output: true
 }
 
+// When the deadline of its context ends the wait, the error names the holder.
+func ExampleClient_Acquire() {
+	ctx := context.Background()
+	store := memlock.NewStore()
+	mine, theirs := store.Open(), store.Open()
+	defer mine.Close()
+	defer theirs.Close()
+	a, _ := holdfast.New(mine, holdfast.Config{})
+	defer a.Close(ctx)
+	b, _ := holdfast.New(theirs, holdfast.Config{Owner: "worker-7"})
+	defer b.Close(ctx)
+
+	lock, _ := b.Acquire(ctx, "report")
+	defer lock.Release(ctx)
+	soon, cancel := context.WithTimeout(ctx, 10*time.Millisecond)
+	defer cancel()
+	_, err := a.Acquire(soon, "report")
+	fmt.Println(errors.Is(err, context.DeadlineExceeded), errors.Is(err, holdfast.ErrHeld))
+	if held, ok := errors.AsType[*holdfast.HeldError](err); ok {
+		fmt.Println("held by", held.Holders[0].Owner)
+	}
+	// Output:
+	// true true
+	// held by worker-7
+}
+
 // Readers share the lock. A writer acquires it without Shared, and excludes them all.
 func ExampleShared() {
 	ctx := context.Background()

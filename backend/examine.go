@@ -5,12 +5,28 @@ import "context"
 // Examiner is a Backend that can check its store for versions and settings that weaken its
 // guarantees. It is for tools and people; no lock depends on it.
 type Examiner interface {
-	// Examine returns its findings, a sentence each; none if nothing is known to be wrong.
-	// Something that the store does not let it see is a finding too. It changes nothing, and may be
-	// called at any time before Close.
+	// Examine returns its findings; none if nothing is known to be wrong. Something that the store does
+	// not let it see is a finding too. It changes nothing, and may be called at any time before Close.
 	//
 	// Errors: *UnavailableError; ErrClosed; ctx's cause.
-	Examine(ctx context.Context) ([]string, error)
+	Examine(ctx context.Context) ([]Finding, error)
+}
+
+// Finding is one result of Examiner.Examine.
+type Finding struct {
+	Text string // a sentence
+	// Usual: many stores run like that, and no lock is granted twice for it. A store of one server is an
+	// example: it is unavailable when that server is.
+	Usual bool
+}
+
+// Findings returns a finding for each of the texts.
+func Findings(usual bool, texts ...string) []Finding {
+	all := make([]Finding, len(texts))
+	for i, text := range texts {
+		all[i] = Finding{Text: text, Usual: usual}
+	}
+	return all
 }
 
 // Redundant is a Backend on several servers that works while some of them are unavailable.

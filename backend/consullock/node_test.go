@@ -53,8 +53,8 @@ func TestNodeIsDenied(t *testing.T) {
 		closed(t, b)
 		leasetest.Take(t, b, leasetest.Ask("n"+name, session(t, b, nil)))
 		found, err := b.Examine(context.WithoutCancel(t.Context()))
-		if err != nil || slices.ContainsFunc(found, func(s string) bool { return strings.Contains(s, "agent's node") }) != want {
-			t.Errorf("%s: %q, %v", name, found, err)
+		if err != nil || slices.ContainsFunc(found, func(f backend.Finding) bool { return strings.Contains(f.Text, "agent's node") }) != want {
+			t.Errorf("%s: %v, %v", name, found, err)
 		}
 	}
 	const keys = `key_prefix "holdfast/" { policy = "write" } operator = "read" `

@@ -7,13 +7,14 @@ import (
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	clientv3 "go.etcd.io/etcd/client/v3"
 
+	"github.com/holdfast-io/holdfast/backend"
 	"github.com/holdfast-io/holdfast/internal/connect"
 )
 
 // Examine asks how many members there are and what alarms they have raised, and whether the user may read
 // and write the keys. It implements backend.Examiner. Members with known faults are reported to the logger when the backend is
 // opened.
-func (b *Backend) Examine(ctx context.Context) ([]string, error) {
+func (b *Backend) Examine(ctx context.Context) ([]backend.Finding, error) {
 	ctx, leave, err := b.enter(ctx)
 	if err != nil {
 		return nil, err
@@ -21,23 +22,24 @@ func (b *Backend) Examine(ctx context.Context) ([]string, error) {
 	defer leave()
 	rctx, cancel := b.request(ctx)
 	defer cancel()
-	out, err := b.lacking(rctx)
+	lacks, err := b.lacking(rctx)
 	if err != nil {
 		return nil, fail(ctx, "examine", err, false)
 	}
+	out := backend.Findings(false, lacks...)
 	members, err := b.client.MemberList(rctx)
 	if err != nil {
 		return nil, fail(ctx, "examine", err, false)
 	}
 	if n := len(members.Members); n < 3 { //nolint:mnd // of which a majority survives the loss of one
-		out = append(out, fmt.Sprintf("the cluster has %d members: it does not survive the loss of one", n))
+		out = append(out, backend.Finding{Usual: true, Text: fmt.Sprintf("the cluster has %d members: it does not survive the loss of one", n)})
 	}
 	alarms, err := b.client.AlarmList(rctx)
 	if err != nil {
-		return append(out, "alarms of etcd were not looked at: the user may not see them"), nil
+		return append(out, backend.Finding{Usual: true, Text: "alarms of etcd were not looked at: the user may not see them"}), nil
 	}
 	for _, a := range alarms.Alarms {
-		out = append(out, fmt.Sprintf("member %x has raised the alarm %s: no lock can be granted", a.MemberID, a.Alarm))
+		out = append(out, backend.Finding{Text: fmt.Sprintf("member %x has raised the alarm %s: no lock can be granted", a.MemberID, a.Alarm)})
 	}
 	return out, nil
 }

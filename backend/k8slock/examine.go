@@ -14,17 +14,17 @@ func verbs() []string { return []string{"get", "list", "watch", "create", "updat
 
 // Examine asks the API server whether the user may do what Holdfast does with the Leases of the
 // namespace. It implements backend.Examiner.
-func (b *Backend) Examine(ctx context.Context) ([]string, error) {
+func (b *Backend) Examine(ctx context.Context) ([]backend.Finding, error) {
 	ctx, done := backend.Within(ctx, b.base)
 	defer done()
-	var out []string
+	var out []backend.Finding
 	for _, verb := range verbs() {
 		may, err := b.rest.may(ctx, b.cfg.Namespace, verb)
 		if err != nil {
 			return nil, b.fail(ctx, "examine", err, false)
 		}
 		if !may {
-			out = append(out, connect.Lacks(name, "to "+verb+" leases in the namespace "+b.cfg.Namespace, nil).Error())
+			out = append(out, backend.Finding{Text: connect.Lacks(name, "to "+verb+" leases in the namespace "+b.cfg.Namespace, nil).Error()})
 		}
 	}
 	return out, nil

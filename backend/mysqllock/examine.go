@@ -4,6 +4,8 @@ import (
 	"context"
 	"database/sql"
 	"fmt"
+
+	"github.com/holdfast-io/holdfast/backend"
 )
 
 // facts reads the settings of a server that its promises depend on. Every user may read them.
@@ -16,7 +18,7 @@ const (
 
 // Examine checks the settings of the server: whether what it has committed survives a crash and a
 // fail-over. It also checks whether the user lacks a right. It implements backend.Examiner.
-func (b *Backend) Examine(ctx context.Context) ([]string, error) {
+func (b *Backend) Examine(ctx context.Context) ([]backend.Finding, error) {
 	var flush, syncLog, standbys int
 	var doublewrite string
 	var readOnly, log, waits bool
@@ -57,14 +59,14 @@ func (b *Backend) Examine(ctx context.Context) ([]string, error) {
 			out = append(out, f.text)
 		}
 	}
-	return out, nil
+	return backend.Findings(false, out...), nil
 }
 
 // Examine checks whether the user lacks a right. It implements backend.Examiner.
-func (b *UserLocks) Examine(ctx context.Context) ([]string, error) {
+func (b *UserLocks) Examine(ctx context.Context) ([]backend.Finding, error) {
 	out, err := b.rights().findings(ctx)
 	if err != nil {
 		return nil, getlockStore{b}.Unavailable("examine", false, err)
 	}
-	return out, nil
+	return backend.Findings(false, out...), nil
 }

@@ -228,12 +228,12 @@ func TestExamine(t *testing.T) {
 	var _ backend.Examiner = b
 	found, err := b.Examine(leasetest.Within(t))
 	if err != nil || len(found) != 0 {
-		t.Errorf("a server as it comes: %q, %v", found, err)
+		t.Errorf("a server as it comes: %v, %v", found, err)
 	}
 	s.Exec("SET GLOBAL innodb_flush_log_at_trx_commit = 2", "SET GLOBAL read_only = 1")
 	found, err = b.Examine(leasetest.Within(t))
-	if err != nil || len(found) != 2 || !strings.Contains(found[0], "innodb_flush_log_at_trx_commit is 2") || !strings.Contains(found[1], "read-only") {
-		t.Errorf("%q, %v", found, err)
+	if err != nil || len(found) != 2 || !strings.Contains(found[0].Text, "innodb_flush_log_at_trx_commit is 2") || !strings.Contains(found[1].Text, "read-only") {
+		t.Errorf("%v, %v", found, err)
 	}
 	if err := b.Close(); err != nil {
 		t.Fatal(err)

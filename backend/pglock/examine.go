@@ -5,6 +5,8 @@ import (
 	"fmt"
 
 	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/holdfast-io/holdfast/backend"
 )
 
 // facts reads the settings of a server that its promises depend on. A role needs no privilege for
@@ -15,7 +17,7 @@ const facts = `SELECT pg_backend_pid(), pg_is_in_recovery(), current_setting('fs
 // Examine checks the settings of the server: whether what it has committed survives a crash and a
 // fail-over, whether there is a pooler in between, and whether the role lacks a right. It implements
 // backend.Examiner.
-func (b *Backend) Examine(ctx context.Context) ([]string, error) {
+func (b *Backend) Examine(ctx context.Context) ([]backend.Finding, error) {
 	out, err := b.rights().findings(ctx)
 	if err != nil {
 		return nil, unavailable("examine", false, err)
@@ -52,14 +54,14 @@ func (b *Backend) Examine(ctx context.Context) ([]string, error) {
 	if err != nil {
 		return nil, unavailable("examine", false, err)
 	}
-	return out, nil
+	return backend.Findings(false, out...), nil
 }
 
 // Examine checks whether the role lacks a right. It implements backend.Examiner.
-func (b *Advisory) Examine(ctx context.Context) ([]string, error) {
+func (b *Advisory) Examine(ctx context.Context) ([]backend.Finding, error) {
 	out, err := b.rights().findings(ctx)
 	if err != nil {
 		return nil, advisoryStore{b}.Unavailable("examine", false, err)
 	}
-	return out, nil
+	return backend.Findings(false, out...), nil
 }

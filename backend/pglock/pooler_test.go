@@ -68,8 +68,8 @@ func TestPoolerIsSeen(t *testing.T) {
 	addr := testserver.PgBouncer(t, server, "session", "ignore_startup_parameters = plan_cache_mode")
 	b := open(t, server.URLOf("postgres", addr))
 	found, err := b.Examine(leasetest.Within(t))
-	if err != nil || len(found) != 1 || !strings.Contains(found[0], "pooler") {
-		t.Errorf("it found %q, %v", found, err)
+	if err != nil || len(found) != 1 || !strings.Contains(found[0].Text, "pooler") {
+		t.Errorf("it found %v, %v", found, err)
 	}
 	id := leasetest.Session(t, b, leasetest.Long, nil)
 	first, second := leasetest.Ask("n", id), leasetest.Ask("n", id)

@@ -9,6 +9,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/holdfast-io/holdfast/backend"
 	"github.com/holdfast-io/holdfast/backend/redislock/internal/program"
 	"github.com/holdfast-io/holdfast/internal/connect"
 )
@@ -30,15 +31,17 @@ func (b *Backend) Quarantined(ctx context.Context) error {
 // Examine queries the server's role in replication, whether its answers are on disk, and whether the
 // user lacks a right. It implements backend.Examiner. An eviction policy that can delete keys is logged when the
 // Backend is opened, not here.
-func (b *Backend) Examine(ctx context.Context) ([]string, error) {
+func (b *Backend) Examine(ctx context.Context) ([]backend.Finding, error) {
 	ctx, cancel := context.WithTimeout(ctx, b.cfg.RequestTimeout)
 	defer cancel()
-	out, err := b.engine.missing(ctx)
+	missing, err := b.engine.missing(ctx)
 	if err != nil {
 		return nil, toKind("examine", err)
 	}
-	for i, right := range out {
-		out[i] = connect.Lacks(backendName, right, nil).Error()
+	var out []backend.Finding
+	found := func(usual bool, text string) { out = append(out, backend.Finding{Text: text, Usual: usual}) }
+	for _, right := range missing {
+		found(false, connect.Lacks(backendName, right, nil).Error())
 	}
 	text, err := b.link.info(ctx, "replication")
 	if err != nil {
@@ -59,16 +62,16 @@ func (b *Backend) Examine(ctx context.Context) ([]string, error) {
 		loses := "what this server answers may not be on its disk (appendonly " + settings["appendonly"] + ", appendfsync " +
 			settings["appendfsync"] + ", no-appendfsync-on-rewrite " + settings["no-appendfsync-on-rewrite"] + "): "
 		if b.cfg.Quarantine < 0 {
-			out = append(out, loses+"after a crash a lock may be granted while its holder works; set appendonly yes and appendfsync always, or leave the quarantine on")
+			found(false, loses+"after a crash a lock may be granted while its holder works; set appendonly yes and appendfsync always, or leave the quarantine on")
 		} else {
-			out = append(out, loses+"a restart ends all leases, and nothing is granted for the quarantine; with appendonly yes and appendfsync always leases survive it")
+			found(true, loses+"a restart ends all leases, and nothing is granted for the quarantine; with appendonly yes and appendfsync always leases survive it")
 		}
 	}
 	if facts["role"] == "slave" {
-		out = append(out, "this server is a replica: it takes no locks, and one that is made the primary may have lost some")
+		found(false, "this server is a replica: it takes no locks, and one that is made the primary may have lost some")
 	}
 	if n, _ := strconv.Atoi(facts["connected_slaves"]); n > b.cfg.Replicas {
-		out = append(out, fmt.Sprintf("%d replicas follow, and a grant waits for %d (replicas=): a fail-over can lose the newest grants, and a lock may then be granted twice", n, b.cfg.Replicas))
+		found(false, fmt.Sprintf("%d replicas follow, and a grant waits for %d (replicas=): a fail-over can lose the newest grants, and a lock may then be granted twice", n, b.cfg.Replicas))
 	}
 	return out, nil
 }

@@ -447,8 +447,8 @@ func TestQuarantineAfterOtherSettings(t *testing.T) {
 	s.Do("CONFIG", "SET", "appendfsync", "everysec")
 	leasetest.Succeeds(t, func() error { return renewed(t, b, id) }) // nothing was lost before
 	findings, err := b.Examine(t.Context())
-	if err != nil || len(findings) != 1 || !strings.Contains(findings[0], "appendfsync everysec") {
-		t.Errorf("Examine: %q, %v", findings, err)
+	if err != nil || len(findings) != 1 || !strings.Contains(findings[0].Text, "appendfsync everysec") {
+		t.Errorf("Examine: %v, %v", findings, err)
 	}
 	s.Restart()
 	leasetest.Succeeds(t, func() error {

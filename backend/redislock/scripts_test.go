@@ -59,7 +59,7 @@ func TestReplicasAreNotWaitedFor(t *testing.T) {
 		t.Errorf("WAIT was sent %d times", n)
 	}
 	found, err := b.Examine(t.Context())
-	if err != nil || len(found) != 1 || !strings.Contains(found[0], "replicas follow, and a grant waits for 0") {
-		t.Errorf("the replica is not warned of: %q, %v", found, err)
+	if err != nil || len(found) != 1 || !strings.Contains(found[0].Text, "replicas follow, and a grant waits for 0") {
+		t.Errorf("the replica is not warned of: %v, %v", found, err)
 	}
 }

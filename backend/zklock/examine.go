@@ -12,21 +12,26 @@ import (
 
 	"github.com/go-zookeeper/zk"
 
+	"github.com/holdfast-io/holdfast/backend"
 	"github.com/holdfast-io/holdfast/internal/connect"
 )
 
 // Examine asks each server for its version and its role in the ensemble, over a separate
 // connection, with the command srvr, which every server accepts unless configured otherwise. It also
 // checks whether the user lacks a right. It implements backend.Examiner.
-func (b *Backend) Examine(ctx context.Context) ([]string, error) {
+func (b *Backend) Examine(ctx context.Context) ([]backend.Finding, error) {
 	ctx, done, err := b.sessions.Begin(ctx)
 	if err != nil {
 		return nil, err
 	}
 	defer done()
-	out, err := b.lacking(ctx)
+	lacks, err := b.lacking(ctx)
 	if err != nil {
 		return nil, b.fail(ctx, "examine", err, false)
+	}
+	out := backend.Findings(false, lacks...)
+	found := func(usual bool, format string, args ...any) {
+		out = append(out, backend.Finding{Text: fmt.Sprintf(format, args...), Usual: usual})
 	}
 	for _, addr := range b.cfg.Servers {
 		version, mode, err := b.ask(ctx, addr)
@@ -34,14 +39,14 @@ func (b *Backend) Examine(ctx context.Context) ([]string, error) {
 		case ctx.Err() != nil:
 			return nil, b.fail(ctx, "examine", context.Cause(ctx), false)
 		case err != nil:
-			out = append(out, fmt.Sprintf("the server %s does not answer, or not in plain text: its version was not checked", addr))
+			found(true, "the server %s does not answer, or not in plain text: its version was not checked", addr)
 		case version == "":
-			out = append(out, fmt.Sprintf("the server %s does not accept the command srvr: its version was not checked", addr))
+			found(true, "the server %s does not accept the command srvr: its version was not checked", addr)
 		case strings.HasPrefix(version, "3.4.") || slices.Contains([]string{"3.5.0", "3.5.1", "3.5.2"}, version):
-			out = append(out, fmt.Sprintf("the server %s is version %s, which has no container nodes: the parent nodes of unused locks are not removed", addr, version))
+			found(false, "the server %s is version %s, which has no container nodes: the parent nodes of unused locks are not removed", addr, version)
 		}
 		if mode == "standalone" {
-			out = append(out, fmt.Sprintf("the server %s runs standalone: while it is unavailable, no lock can be acquired or renewed", addr))
+			found(true, "the server %s runs standalone: while it is unavailable, no lock can be acquired or renewed", addr)
 		}
 	}
 	return out, nil

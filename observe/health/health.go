@@ -58,6 +58,8 @@ type Report struct {
 	// Found are the problems that do not prevent locks from being acquired, a sentence each. If the store
 	// refuses (holdfast.ErrRefused), they name what is missing.
 	Found []string
+	// Notes are facts about the store that are usual, and weaken nothing: see backend.Finding.
+	Notes []string
 	// Err is why no lock could be acquired. It contains no secrets, but may contain addresses.
 	Err error
 }
@@ -119,7 +121,7 @@ func (c *Checker) Check(ctx context.Context) Report {
 	case err != nil:
 		r.Status, r.Err = Unhealthy, err
 		if b, ok := c.b.(backend.Examiner); ok && errors.Is(err, holdfast.ErrRefused) {
-			r.Found = orError("the settings of the store could not be examined", b.Examine, ctx)
+			r.examine(ctx, b)
 		}
 		return r
 	}
@@ -128,10 +130,12 @@ func (c *Checker) Check(ctx context.Context) Report {
 		r.Found = append(r.Found, fmt.Sprintf("it is slow: acquiring and releasing a lock took %s", r.Took.Round(time.Millisecond)))
 	}
 	if b, ok := c.b.(backend.Redundant); ok {
-		r.Found = append(r.Found, orError("the unavailable servers could not be determined", b.Away, ctx)...)
+		away, err := b.Away(ctx)
+		r.Found = append(r.Found, away...)
+		r.failed("the unavailable servers could not be determined", err)
 	}
 	if b, ok := c.b.(backend.Examiner); ok {
-		r.Found = append(r.Found, orError("the settings of the store could not be examined", b.Examine, ctx)...)
+		r.examine(ctx, b)
 	}
 	if len(r.Found) > 0 {
 		r.Status = Degraded
@@ -139,13 +143,24 @@ func (c *Checker) Check(ctx context.Context) Report {
 	return r
 }
 
-// orError returns the findings of ask, and its error as one more finding.
-func orError(failed string, ask func(context.Context) ([]string, error), ctx context.Context) []string { //nolint:revive // the context is for the function
-	found, err := ask(ctx)
-	if err != nil {
-		found = append(found, failed+": "+err.Error())
+// examine adds what the store finds about itself.
+func (r *Report) examine(ctx context.Context, b backend.Examiner) {
+	found, err := b.Examine(ctx)
+	for _, f := range found {
+		if f.Usual {
+			r.Notes = append(r.Notes, f.Text)
+		} else {
+			r.Found = append(r.Found, f.Text)
+		}
 	}
-	return found
+	r.failed("the settings of the store could not be examined", err)
+}
+
+// failed adds an error of the examination, if there is one.
+func (r *Report) failed(what string, err error) {
+	if err != nil {
+		r.Found = append(r.Found, what+": "+err.Error())
+	}
 }
 
 // Lock is the name of the lock that checks acquire.

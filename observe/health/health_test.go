@@ -53,15 +53,16 @@ func get(t *testing.T, c http.Handler) (int, map[string]any) {
 // store is a backend that knows about its servers.
 type store struct {
 	backend.Backend
-	away, found []string
-	err         error
-	entered     chan struct{} // receives when a lock is requested, if it is not nil
-	wait        chan struct{} // closed when the lock may be granted, if it is not nil
-	asked       atomic.Int32
+	away    []string
+	found   []backend.Finding
+	err     error
+	entered chan struct{} // receives when a lock is requested, if it is not nil
+	wait    chan struct{} // closed when the lock may be granted, if it is not nil
+	asked   atomic.Int32
 }
 
-func (s *store) Away(context.Context) ([]string, error)    { return s.away, s.err }
-func (s *store) Examine(context.Context) ([]string, error) { return s.found, s.err }
+func (s *store) Away(context.Context) ([]string, error)             { return s.away, s.err }
+func (s *store) Examine(context.Context) ([]backend.Finding, error) { return s.found, s.err }
 
 func (s *store) Acquire(ctx context.Context, r backend.AcquireRequest) (backend.Grant, error) {
 	s.asked.Add(1)
@@ -81,7 +82,8 @@ func TestFound(t *testing.T) {
 	}{
 		"nothing":        {&store{}, time.Hour, nil},
 		"away":           {&store{away: []string{"a is away"}}, time.Hour, []string{"a is away"}},
-		"a setting":      {&store{found: []string{"fsync is off"}}, time.Hour, []string{"fsync is off"}},
+		"a setting":      {&store{found: backend.Findings(false, "fsync is off")}, time.Hour, []string{"fsync is off"}},
+		"a usual one":    {&store{found: backend.Findings(true, "it is alone")}, time.Hour, nil},
 		"it cannot look": {&store{err: backend.ErrClosed}, time.Hour, []string{"the unavailable servers could not be determined", "the settings of the store could not be examined"}},
 		"slow":           {&store{}, 1, []string{"it is slow"}},
 	} {
@@ -96,6 +98,9 @@ func TestFound(t *testing.T) {
 			}
 			if r.Status != want || r.Err != nil || r.Took <= 0 || r.Backend != "memory" || len(r.Found) != len(tc.want) || s.asked.Load() != 3 {
 				t.Fatalf("%+v, asked %d times", r, s.asked.Load())
+			}
+			if notes := len(s.found) > 0 && s.found[0].Usual; notes != (len(r.Notes) == 1) {
+				t.Errorf("notes: %q", r.Notes)
 			}
 			for i, prefix := range tc.want {
 				if !strings.HasPrefix(r.Found[i], prefix) {
@@ -207,8 +212,8 @@ func (refusing) Acquire(context.Context, backend.AcquireRequest) (backend.Grant,
 	return backend.Grant{}, &backend.UnavailableError{Backend: "memory", Op: "acquire", Err: no}
 }
 
-func (refusing) Examine(context.Context) ([]string, error) {
-	return []string{"the right to write"}, nil
+func (refusing) Examine(context.Context) ([]backend.Finding, error) {
+	return backend.Findings(false, "the right to write"), nil
 }
 
 // A store that refuses is examined all the same: only that names each right that is missing.

@@ -22,16 +22,14 @@ type answer struct {
 	Backend string   `json:"backend"`
 	TookMS  float64  `json:"acquire_and_release_ms"`
 	Found   []string `json:"found"`
+	Notes   []string `json:"notes"`
 	Error   string   `json:"error,omitempty"`
 }
 
 // MarshalJSON encodes the report as an object: status, backend, acquire_and_release_ms, found, and
 // error if there is one.
 func (r Report) MarshalJSON() ([]byte, error) {
-	a := answer{Status: r.Status, Backend: r.Backend, TookMS: float64(r.Took.Microseconds()) / 1000, Found: r.Found}
-	if a.Found == nil {
-		a.Found = []string{}
-	}
+	a := answer{Status: r.Status, Backend: r.Backend, TookMS: float64(r.Took.Microseconds()) / 1000, Found: append([]string{}, r.Found...), Notes: append([]string{}, r.Notes...)}
 	if r.Err != nil {
 		a.Error = r.Err.Error()
 	}

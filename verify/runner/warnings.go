@@ -56,11 +56,13 @@ func (l *warningCollector) ask(ctx context.Context, b backend.Backend) {
 	defer cancel()
 	found, err := e.Examine(ctx)
 	if err != nil {
-		found = append(found, "the settings of the store could not be examined: "+err.Error())
+		found = append(found, backend.Finding{Text: "the settings of the store could not be examined: " + err.Error()})
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.warnings = append(l.warnings, found...)
+	for _, f := range found {
+		l.warnings = append(l.warnings, f.Text)
+	}
 }
 
 // all returns the warnings so far, and those that follow from the capabilities of the backend.

@@ -8,6 +8,7 @@ import (
 	"strings"
 	"sync"
 
+	"github.com/holdfast-io/holdfast/backend"
 	"github.com/holdfast-io/holdfast/backend/redislock/internal/program"
 	"github.com/holdfast-io/holdfast/internal/connect"
 )
@@ -23,7 +24,7 @@ func rights() ([]string, error) {
 
 // Examine asks each node whether the user lacks a right. It implements backend.Examiner. A node that does
 // not answer is left to Away.
-func (b *Backend) Examine(ctx context.Context) ([]string, error) {
+func (b *Backend) Examine(ctx context.Context) ([]backend.Finding, error) {
 	ctx, cancel, err := b.begin(ctx)
 	if err != nil {
 		return nil, err
@@ -43,7 +44,7 @@ func (b *Backend) Examine(ctx context.Context) ([]string, error) {
 		})
 	}
 	asked.Wait()
-	return slices.Concat(found...), nil
+	return backend.Findings(false, slices.Concat(found...)...), nil
 }
 
 // missing returns the rights that the user lacks on the node, as words of ACL SETUSER.

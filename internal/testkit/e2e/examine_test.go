@@ -11,18 +11,23 @@ import (
 )
 
 // Settings that weaken a store are reported by the backends that can read them, and correct
-// settings are not.
+// settings are not. What is usual is reported as that.
 func TestExamine(t *testing.T) {
 	leasetest.Slow(t)
 	t.Parallel()
 	for name, c := range map[string]struct {
 		start func(t *testing.T) string
 		says  []string // nothing else
+		usual int      // how many of them, the first ones, are usual
 	}{
 		"a Redis alone": {func(t *testing.T) string {
 			t.Helper()
 			return "redis://" + sharedRedis().Addr() + "?quarantine=off"
-		}, nil},
+		}, nil, 0},
+		"a Redis as it comes": {func(t *testing.T) string {
+			t.Helper()
+			return "redis://" + testserver.Redis(t, "--appendonly", "no").Addr()
+		}, []string{"a restart ends all leases"}, 1},
 		"a Redis with a replica": {func(t *testing.T) string {
 			t.Helper()
 			s := testserver.Redis(t)
@@ -31,7 +36,7 @@ func TestExamine(t *testing.T) {
 			s.Do("SET", "somebody", "else")
 			s.Do("WAIT", "1", "20000")
 			return "redis://" + s.Addr() + "?quarantine=off"
-		}, []string{"1 replicas follow, and a grant waits for 0"}},
+		}, []string{"1 replicas follow, and a grant waits for 0"}, 0},
 		"a Redis whose grants wait for the replica": {func(t *testing.T) string {
 			t.Helper()
 			s := testserver.Redis(t)
@@ -39,26 +44,26 @@ func TestExamine(t *testing.T) {
 			testserver.Redis(t, "--replicaof", host+" "+port)
 			s.Do("WAIT", "1", "20000")
 			return "redis://" + s.Addr() + "?quarantine=off&replicas=1"
-		}, nil},
+		}, nil, 0},
 		"an etcd alone": {func(t *testing.T) string {
 			t.Helper()
 			return "etcd://" + sharedEtcd().Addr()
-		}, []string{"1 members"}},
+		}, []string{"1 members"}, 1},
 		"a ZooKeeper alone": {func(t *testing.T) string {
 			t.Helper()
 			return "zookeeper://" + sharedZooKeeper().Addr()
-		}, []string{"runs standalone"}},
+		}, []string{"runs standalone"}, 1},
 		"a Consul alone": {func(t *testing.T) string {
 			t.Helper()
 			return "consul://" + sharedConsul().Addr() + "?min_ttl=1ms"
-		}, []string{"1 servers", "session_ttl_min"}},
-		"a PostgreSQL":                                    {func(t *testing.T) string { t.Helper(); return testserver.Postgres(t).URL() }, nil},
-		"a PostgreSQL with a standby":                     {func(t *testing.T) string { t.Helper(); return standby(t, "").URL() }, []string{"1 standbys follow, and a commit waits for none"}},
-		"a PostgreSQL whose commits wait for the standby": {func(t *testing.T) string { t.Helper(); return standby(t, "follower").URL() }, nil},
+		}, []string{"1 servers", "session_ttl_min"}, 1},
+		"a PostgreSQL":                                    {func(t *testing.T) string { t.Helper(); return testserver.Postgres(t).URL() }, nil, 0},
+		"a PostgreSQL with a standby":                     {func(t *testing.T) string { t.Helper(); return standby(t, "").URL() }, []string{"1 standbys follow, and a commit waits for none"}, 0},
+		"a PostgreSQL whose commits wait for the standby": {func(t *testing.T) string { t.Helper(); return standby(t, "follower").URL() }, nil, 0},
 		"a PostgreSQL that does not sync": {func(t *testing.T) string {
 			t.Helper()
 			return sharedPostgres().URL()
-		}, []string{"fsync is off"}},
+		}, []string{"fsync is off"}, 0},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -73,11 +78,11 @@ func TestExamine(t *testing.T) {
 			}
 			found, err := e.Examine(t.Context())
 			if err != nil || len(found) != len(c.says) {
-				t.Fatalf("it found %q, %v; want %q", found, err, c.says)
+				t.Fatalf("it found %v, %v; want %q", found, err, c.says)
 			}
 			for i, want := range c.says {
-				if !strings.Contains(found[i], want) {
-					t.Errorf("it found %q, not %q", found[i], want)
+				if !strings.Contains(found[i].Text, want) || found[i].Usual != (i < c.usual) {
+					t.Errorf("it found %q, not %q", found[i].Text, want)
 				}
 			}
 		})

@@ -93,7 +93,7 @@ func RedisRights(t *testing.T, page string, commands []string, set func(user str
 				switch {
 				case err == nil:
 					Refuses(t, b, right)
-				case !errors.Is(err, backend.ErrRefused) || !names([]string{err.Error()}, right):
+				case !errors.Is(err, backend.ErrRefused) || !names(backend.Findings(false, err.Error()), right):
 					t.Errorf("without %s: %v", right, err)
 				}
 			})
@@ -139,36 +139,33 @@ func Refuses(t *testing.T, b backend.Backend, right string) {
 	t.Helper()
 	found, err := b.(backend.Examiner).Examine(Within(t)) //nolint:forcetypeassert // every store that has rights has it
 	if err != nil {
-		found = append(found, err.Error())
+		found = append(found, backend.Finding{Text: err.Error()})
 	}
 	if !names(found, right) || err != nil && !errors.Is(err, backend.ErrRefused) {
-		t.Errorf("without %s: Examine: %q, %v; it has to name the right and the remedy", right, found, err)
+		t.Errorf("without %s: Examine: %v, %v; it has to name the right and the remedy", right, found, err)
 	}
 	for _, err := range Scenario(t, b) {
 		if errors.Is(err, backend.ErrSessionLost) || errors.Is(err, backend.ErrLost) {
 			continue // of a session that could not be renewed, or not be ended in an orderly way
 		}
-		if !errors.Is(err, backend.ErrRefused) || !errors.Is(err, backend.ErrUnavailable) || !names([]string{err.Error()}, "") {
+		if !errors.Is(err, backend.ErrRefused) || !errors.Is(err, backend.ErrUnavailable) || !names(backend.Findings(false, err.Error()), "") {
 			t.Errorf("without %s: %v; want ErrRefused with the remedy", right, err)
 		}
 	}
 }
 
-// names reports whether one of the texts has the right and where the remedy is.
-func names(texts []string, right string) bool {
-	for _, text := range texts {
-		if strings.Contains(text, right) && strings.Contains(text, "Least rights") {
-			return true
-		}
-	}
-	return false
+// names reports whether one of the findings has the right and where the remedy is.
+func names(found []backend.Finding, right string) bool {
+	return slices.ContainsFunc(found, func(f backend.Finding) bool {
+		return strings.Contains(f.Text, right) && strings.Contains(f.Text, "Least rights")
+	})
 }
 
 // Suffices checks a backend whose user has all rights that it needs, and no others.
 func Suffices(t *testing.T, b backend.Backend) {
 	t.Helper()
 	if found, err := steadily(t, b.(backend.Examiner).Examine); err != nil || names(found, "") { //nolint:forcetypeassert // every store that has rights has it
-		t.Errorf("Examine: %q, %v", found, err)
+		t.Errorf("Examine: %v, %v", found, err)
 	}
 	if errs := Scenario(t, b); errs != nil {
 		t.Errorf("%v", errs)

@@ -25,6 +25,8 @@ func (a *app) doctorCommand() *cobra.Command {
              while a majority remains, or a setting or a version weakens the guarantees
   unhealthy  no lock can be acquired
 
+A note is a fact that is usual and weakens nothing, such as a store of one server.
+
 Exit status: 0 healthy; 1 degraded; 74 unhealthy; 64 for an invalid URL.`,
 		Example: `  holdfast doctor --backend redis://127.0.0.1:6379
   holdfast doctor --backend redlock://a,b,c --json`,
@@ -86,7 +88,7 @@ func (a *app) diagnose(r health.Report, caps *backend.Capabilities) error {
 
 func (a *app) printHealth(r health.Report, caps *backend.Capabilities) error {
 	if a.json {
-		out := map[string]any{"health": r.Status, "found": append([]string{}, r.Found...)}
+		out := map[string]any{"health": r.Status, "found": append([]string{}, r.Found...), "notes": append([]string{}, r.Notes...)}
 		if caps != nil {
 			out["backend"], out["capabilities"] = r.Backend, caps
 		}
@@ -109,6 +111,11 @@ func (a *app) printHealth(r health.Report, caps *backend.Capabilities) error {
 	}
 	for _, f := range r.Found {
 		if err := a.line(a.stdout, "%s", f); err != nil {
+			return fmt.Errorf("write the answer: %w", err)
+		}
+	}
+	for _, n := range r.Notes {
+		if err := a.line(a.stdout, "note: %s", n); err != nil {
 			return fmt.Errorf("write the answer: %w", err)
 		}
 	}

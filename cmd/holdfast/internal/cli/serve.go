@@ -8,6 +8,7 @@ import (
 	"net"
 	"net/netip"
 	"os/signal"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -142,7 +143,9 @@ func (a *app) examine(ctx context.Context, b backend.Backend) {
 	if !ok {
 		return
 	}
-	if found, err := e.Examine(ctx); err == nil && len(found) > 0 {
+	found, err := e.Examine(ctx)
+	found = slices.DeleteFunc(found, func(f backend.Finding) bool { return f.Usual })
+	if err == nil && len(found) > 0 {
 		a.logger().WarnContext(ctx, "the store weakens what a lock promises; \"holdfast doctor\" with its URL examines it", slog.Any("found", found))
 	}
 }
