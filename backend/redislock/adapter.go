@@ -30,7 +30,7 @@ func Over(ctx context.Context, dial program.Dial, group bool, cfg Config) (*Back
 	var link transport = newRouter(open)
 	if !group {
 		if link, err = open(ctx); err != nil {
-			return nil, toKind("connect", err)
+			return nil, readOnly(toKind("connect", err))
 		}
 	}
 	b, err := newBackend(ctx, link, false, cfg)

@@ -126,7 +126,7 @@ func Open(ctx context.Context, rawURL string, cfg Config) (*Backend, error) {
 	}
 	client, err := newClient(ctx, target.option)
 	if err != nil {
-		return nil, toKind("connect", err)
+		return nil, readOnly(toKind("connect", err))
 	}
 	return open(ctx, client, target.cfg, &target.option)
 }

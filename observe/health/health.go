@@ -121,7 +121,7 @@ func (c *Checker) Check(ctx context.Context) Report {
 	case err != nil:
 		r.Status, r.Err = Unhealthy, err
 		if b, ok := c.b.(backend.Examiner); ok && errors.Is(err, holdfast.ErrRefused) {
-			r.examine(ctx, b)
+			examine(ctx, &r, b)
 		}
 		return r
 	}
@@ -132,10 +132,10 @@ func (c *Checker) Check(ctx context.Context) Report {
 	if b, ok := c.b.(backend.Redundant); ok {
 		away, err := b.Away(ctx)
 		r.Found = append(r.Found, away...)
-		r.failed("the unavailable servers could not be determined", err)
+		addFailure(&r, "the unavailable servers could not be determined", err)
 	}
 	if b, ok := c.b.(backend.Examiner); ok {
-		r.examine(ctx, b)
+		examine(ctx, &r, b)
 	}
 	if len(r.Found) > 0 {
 		r.Status = Degraded
@@ -143,8 +143,8 @@ func (c *Checker) Check(ctx context.Context) Report {
 	return r
 }
 
-// examine adds what the store finds about itself.
-func (r *Report) examine(ctx context.Context, b backend.Examiner) {
+// examine adds to the report what the store finds about itself.
+func examine(ctx context.Context, r *Report, b backend.Examiner) {
 	found, err := b.Examine(ctx)
 	for _, f := range found {
 		if f.Usual {
@@ -153,11 +153,11 @@ func (r *Report) examine(ctx context.Context, b backend.Examiner) {
 			r.Found = append(r.Found, f.Text)
 		}
 	}
-	r.failed("the settings of the store could not be examined", err)
+	addFailure(r, "the settings of the store could not be examined", err)
 }
 
-// failed adds an error of the examination, if there is one.
-func (r *Report) failed(what string, err error) {
+// addFailure adds an error of the examination to the report, if there is one.
+func addFailure(r *Report, what string, err error) {
 	if err != nil {
 		r.Found = append(r.Found, what+": "+err.Error())
 	}

@@ -191,6 +191,9 @@ func TestMistakes(t *testing.T) {
 					if refused.Remedy == "" || !strings.Contains(err.Error(), refused.Remedy) || strings.Contains(err.Error(), wrongPassword) {
 						t.Errorf("it says %q", err)
 					}
+					if away, ok := errors.AsType[*holdfast.UnavailableError](err); ok && away.MayHold {
+						t.Errorf("it says that it may have worked: %v", err)
+					}
 				})
 			}
 		})
