@@ -180,7 +180,7 @@ func newBackend(ctx context.Context, link transport, direct bool, cfg Config) (*
 	b.engine.hello, b.engine.learn = b.hello, b.learn
 	if _, _, err := b.engine.do(ctx, false, "ping"); err != nil {
 		b.stop()
-		return nil, toKind("open", err)
+		return nil, readOnly(toKind("open", err))
 	}
 	return b, nil
 }

@@ -50,11 +50,25 @@ func TestMistakes(t *testing.T) {
 				if !errors.Is(err, backend.ErrRefused) {
 					t.Fatalf("%v; want ErrRefused", err)
 				}
+				sure(t, err)
 				return took
 			})
 		})
 	}
+	err := opened(t, redis.Options{Addr: "127.0.0.1:" + strconv.Itoa(testserver.FreePort(t))})
+	if !errors.Is(err, backend.ErrUnavailable) || errors.Is(err, backend.ErrRefused) {
+		t.Errorf("no server: %v", err)
+	}
+	sure(t, err)
 	if err := opened(t, redis.Options{Addr: secured, Password: "right", TLSConfig: right}); err != nil {
 		t.Fatalf("the right settings: %v", err)
+	}
+}
+
+// sure checks that an error of opening a backend does not say that something may be held.
+func sure(t *testing.T, err error) {
+	t.Helper()
+	if away, ok := errors.AsType[*backend.UnavailableError](err); ok && away.MayHold {
+		t.Errorf("it says that it may have worked: %v", err)
 	}
 }

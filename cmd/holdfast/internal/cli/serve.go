@@ -8,7 +8,6 @@ import (
 	"net"
 	"net/netip"
 	"os/signal"
-	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -144,9 +143,14 @@ func (a *app) examine(ctx context.Context, b backend.Backend) {
 		return
 	}
 	found, err := e.Examine(ctx)
-	found = slices.DeleteFunc(found, func(f backend.Finding) bool { return f.Usual })
-	if err == nil && len(found) > 0 {
-		a.logger().WarnContext(ctx, "the store weakens what a lock promises; \"holdfast doctor\" with its URL examines it", slog.Any("found", found))
+	var weak []string
+	for _, f := range found {
+		if !f.Usual {
+			weak = append(weak, f.Text)
+		}
+	}
+	if err == nil && len(weak) > 0 {
+		a.logger().WarnContext(ctx, "the store weakens what a lock promises; \"holdfast doctor\" with its URL examines it", slog.Any("found", weak))
 	}
 }
 
