@@ -50,7 +50,7 @@ func (b *Backend) problem(c call, p wire.Problem, header http.Header) error {
 	case wire.TypeInvalid:
 		return invalid(p.Field, p.Value, p.Bound)
 	case wire.TypeUnauthenticated, wire.TypeForbidden:
-		return credentials("allowed to do this: " + p.Detail)
+		return denied(p.Detail)
 	}
 	if p.Type == wire.TypeQuarantine {
 		return quarantine(p).Unavailable(name, c.op, c.changes && (p.MayHold == nil || *p.MayHold))
@@ -66,7 +66,7 @@ func (b *Backend) problem(c call, p wire.Problem, header http.Header) error {
 	case http.StatusBadRequest, http.StatusNotFound, http.StatusMethodNotAllowed, http.StatusRequestEntityTooLarge, http.StatusUnsupportedMediaType:
 		return invalid("url", strconv.Quote(b.servers.current().base.Redacted()), "that of a Holdfast server, which answered "+text(p))
 	case http.StatusUnauthorized, http.StatusForbidden:
-		return credentials("allowed to do this")
+		return denied("")
 	case http.StatusTooManyRequests, http.StatusRequestTimeout:
 		away.MayHold = false
 	}
@@ -76,11 +76,9 @@ func (b *Backend) problem(c call, p wire.Problem, header http.Header) error {
 	return away
 }
 
-// credentials returns the error of a client that the server does not allow something.
-func credentials(bound string) error {
-	return &backend.RefusedError{
-		Backend: name, Remedy: "give the credentials of a principal that the server's policy allows this", Err: invalid("credentials", "as given", bound),
-	}
+// denied returns the error of a client that the server does not allow something. why is what the server says.
+func denied(why string) error {
+	return &backend.RefusedError{Backend: name, Reason: why, Remedy: "give the credentials of a principal that may do this"}
 }
 
 // quarantine returns the quarantine of the server's store.

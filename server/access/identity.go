@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/sha256"
 	"crypto/x509"
+	"errors"
 	"fmt"
 	"net/http"
 	"net/url"
@@ -70,7 +71,11 @@ func (p *Policy) ofCertificate(cert *x509.Certificate) (string, error) {
 			return principal, nil
 		}
 	}
-	return "", unauthenticated("no principal has one of the names in the client certificate")
+	texts := make([]string, len(names))
+	for i, n := range names {
+		texts[i] = n.text
+	}
+	return "", unauthenticated("no principal has one of the names in the client certificate: %.200q", texts)
 }
 
 // certName is a name in a client certificate. Names of two kinds are never the same: an authority may be limited to
@@ -144,7 +149,7 @@ func (p *Policy) Authorize(principal string, a server.Action) error {
 		return nil
 	}
 	if d := p.Decide(principal, verb, a.Name); !d.Allowed {
-		return fmt.Errorf("access: %s", d.Why) //nolint:err113 // for the client, which reads the text
+		return errors.New(d.Why) //nolint:err113 // for the client, which reads the text
 	}
 	return nil
 }

@@ -194,7 +194,7 @@ func (a *app) printCerts(dir certs.Folder, uses [][2]string) error {
 		case "client":
 			line = "export HOLDFAST_BACKEND=" + quoted(line)
 		case "principal":
-			line = "principals: in the policy: " + line
+			line = "Add to the principals of the policy: " + line
 		}
 		if err := a.line(a.stdout, "%s", line); err != nil {
 			return err
