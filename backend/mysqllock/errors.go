@@ -4,7 +4,6 @@ import (
 	"context"
 	"database/sql/driver"
 	"errors"
-	"fmt"
 	"net"
 
 	"github.com/go-sql-driver/mysql"
@@ -33,10 +32,7 @@ var (
 	ErrForgetful = errors.New("innodb_flush_log_at_trx_commit is 0: a crash of the server would forget grants")
 )
 
-var (
-	errNoMeta  = errors.New("the row of the table meta does not exist")
-	errNoWatch = fmt.Errorf("watch: %s does not report changes: %w", backendName, backend.ErrUnsupported)
-)
+var errNoMeta = errors.New("the row of the table meta does not exist")
 
 // Numbers of the servers' errors.
 const (

@@ -47,9 +47,9 @@ type UserLocksConfig struct {
 // whole seconds (wait_timeout). The holder learns of the end of its connection immediately, and
 // of a break within half a second.
 //
-// There are only exclusive locks, and no timed leases and no events. Inspect does not return waiters, and they are served in no promised order. A lock is
-// only ever tried, never waited for in the server, so that one connection is enough for all of
-// them. A session with waiters tries all of their locks together, after an eighth of the time in
+// There are only exclusive locks, and no timed leases and no events. Inspect does not return waiters, and they are served
+// in no promised order. A lock is only ever tried, never waited for in the server, so that one connection is enough for
+// all of them. A session with waiters tries all of their locks together, after an eighth of the time in
 // which nothing changed, but not before 2 ms and at the latest after 250 ms, give or take an
 // eighth.
 //
@@ -57,8 +57,14 @@ type UserLocksConfig struct {
 // prefix and its name: no two names are the same. The token of a lease is the number of its row
 // (AUTO_INCREMENT).
 //
-// A node of a Galera cluster is refused, with ErrGalera: its user locks are its own.
+// Break asks the holder to release the lock. A holder that does not within five seconds loses its connection, with all its
+// locks (KILL, which a user may use on their own connections).
+//
+// OpenSession also returns ErrGalera, for a node of a Galera cluster, whose user locks are its own, ErrForgetful and
+// ErrNewer. All are ErrUnsupported.
 type UserLocks struct {
+	verbs // of leases
+
 	db     *sql.DB // for what needs no lock
 	open   connect.Set
 	conf   *mysql.Config
@@ -100,6 +106,7 @@ func NewUserLocks(cfg UserLocksConfig) (*UserLocks, error) {
 	}
 	b := &UserLocks{conf: same.Conn, log: same.Logger, prefix: same.Prefix, names: words(same.Prefix)}
 	b.leases = connlease.New(connlease.Config{Store: getlockStore{b}, Caps: b.Capabilities(), Pause: getlockPause, LookEvery: lookEvery})
+	b.verbs = b.leases
 	c, err := configure(cfg.Conn, b.leases.Life(), &b.open)
 	if err != nil {
 		b.leases.Close()
@@ -149,60 +156,4 @@ func (b *UserLocks) Close() error {
 		_ = b.db.Close()
 	})
 	return nil
-}
-
-// OpenSession creates a session, with a connection of its own, or confirms it. Errors:
-// *InvalidError, also for a TTL that differs from the one it was opened with; ErrSessionLost;
-// ErrGalera, ErrForgetful and ErrNewer, which are ErrUnsupported; *UnavailableError; ErrClosed;
-// ctx's cause.
-func (b *UserLocks) OpenSession(ctx context.Context, req backend.SessionRequest) error {
-	return b.leases.OpenSession(ctx, req)
-}
-
-// EndSession releases all that lives with the session, and closes its connection. Errors:
-// *InvalidError, *UnavailableError, ErrClosed, ctx's cause.
-func (b *UserLocks) EndSession(ctx context.Context, id backend.SessionID) error {
-	return b.leases.EndSession(ctx, id)
-}
-
-// Acquire acquires the lock, or waits for it when req.Wait is set. Errors: *InvalidError,
-// *HeldError, ErrLost, ErrSessionLost, ErrUnsupported, *UnavailableError, ErrClosed, ctx's cause.
-func (b *UserLocks) Acquire(ctx context.Context, req backend.AcquireRequest) (backend.Grant, error) {
-	return b.leases.Acquire(ctx, req)
-}
-
-// Renew extends a session. The result has the outcome. Errors: *InvalidError, ErrUnsupported,
-// *UnavailableError, ErrClosed, ctx's cause.
-func (b *UserLocks) Renew(ctx context.Context, req backend.RenewRequest) (backend.RenewResult, error) {
-	return b.leases.Renew(ctx, req)
-}
-
-// Release releases a lease. Errors: ErrLost where there is no such lease, unless req.Abandon is
-// set; *InvalidError; *UnavailableError; ErrClosed; ctx's cause.
-func (b *UserLocks) Release(ctx context.Context, req backend.ReleaseRequest) error {
-	return b.leases.Release(ctx, req)
-}
-
-// Inspect returns the holder of the lock. Errors: *InvalidError, *UnavailableError, ErrClosed,
-// ctx's cause.
-func (b *UserLocks) Inspect(ctx context.Context, name string) (backend.LockInfo, error) {
-	return b.leases.Inspect(ctx, name)
-}
-
-// List returns the locks that are held, by name. Errors: *InvalidError, *UnavailableError,
-// ErrClosed, ctx's cause.
-func (b *UserLocks) List(ctx context.Context, req backend.ListRequest) (backend.ListPage, error) {
-	return b.leases.List(ctx, req)
-}
-
-// Break ends the lease that holds the lock. It asks the holder to release it. A holder that does
-// not within five seconds loses its connection, with all its locks (KILL, which a user may use on
-// their own connections). Errors: *InvalidError, *UnavailableError, ErrClosed, ctx's cause.
-func (b *UserLocks) Break(ctx context.Context, req backend.BreakRequest) (backend.BreakResult, error) {
-	return b.leases.Break(ctx, req)
-}
-
-// Watch returns ErrUnsupported: there are no events.
-func (b *UserLocks) Watch(ctx context.Context, req backend.WatchRequest, _ func(backend.Event)) error {
-	return b.leases.Watch(ctx, req)
 }

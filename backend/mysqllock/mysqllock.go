@@ -15,6 +15,7 @@ import (
 
 	"github.com/holdfast-io/holdfast/backend"
 	"github.com/holdfast-io/holdfast/internal/connect"
+	"github.com/holdfast-io/holdfast/internal/lockstate"
 	"github.com/holdfast-io/holdfast/internal/sqllease"
 )
 
@@ -38,9 +39,14 @@ type Config struct {
 	Logger *slog.Logger
 }
 
+// verbs are the calls of backend.Backend.
+type verbs = lockstate.Verbs
+
 // Backend keeps leases in a MySQL or MariaDB database. It implements backend.Backend. Its methods
 // are safe for concurrent use. Use Open or New to make one.
 type Backend struct {
+	verbs // of leases
+
 	db     *sql.DB
 	name   string      // of the database
 	conns  int         // at most
@@ -76,6 +82,7 @@ func New(cfg Config) (*Backend, error) {
 		Rest:  sqllease.Rest{Least: 2 * time.Millisecond, Longest: 250 * time.Millisecond}, //nolint:mnd // see doc.go
 		Conns: cfg.MaxConns, Logger: b.log,
 	})
+	b.verbs = b.leases
 	c, err := configure(cfg.Conn, b.leases.Life(), &b.open)
 	if err != nil {
 		b.leases.Close()

@@ -50,8 +50,8 @@ type AdvisoryConfig struct {
 // (idle_session_timeout, and TCP's own where it waits for the rest of a request). The holder
 // learns of the end of its connection immediately.
 //
-// There are no timed leases, no permits and no events, and waiters are served in no promised order. A lock is only ever tried, never waited for in the server, so
-// that one connection is enough for all of them. A refused waiter is put into a table, and the
+// There are no timed leases, no permits and no events, and waiters are served in no promised order. A lock is only ever
+// tried, never waited for in the server, so that one connection is enough for all of them. A refused waiter is put into a table, and the
 // client that releases the lock notifies the first one there; a client that arrives at that
 // moment may be faster. A waiter tries once a second in any case, because there is no
 // notification for a holder that died.
@@ -63,7 +63,14 @@ type AdvisoryConfig struct {
 // Tokens come from a sequence, above the microseconds of the server's clock when the first of the
 // present connections was made. So they grow also when a crash or a fail-over loses the last numbers
 // of the sequence, and when an old copy is restored.
+//
+// Break asks the holders to release the lock. A holder that does not within five seconds loses its connection, with
+// all its locks (pg_terminate_backend, which a role may use on its own connections).
+//
+// OpenSession also returns ErrPooler, ErrOld, ErrNewer and ErrEncoding, which are ErrUnsupported.
 type Advisory struct {
+	verbs // of leases
+
 	conf    *pgx.ConnConfig // of a connection with locks
 	program connHooks
 	pool    *pgxpool.Pool // for everything else
@@ -114,6 +121,7 @@ func NewAdvisory(cfg AdvisoryConfig) (*Advisory, error) {
 	}
 	b.key = b.hashed
 	b.leases = connlease.New(connlease.Config{Store: advisoryStore{b}, Caps: b.Capabilities(), Wakes: true, Pause: advisoryPause})
+	b.verbs = b.leases
 	b.conf = b.configure(cfg.Conn)
 	pc, err := pgxpool.ParseConfig("")
 	if err == nil {
@@ -162,61 +170,4 @@ func (b *Advisory) Close() error {
 		b.pool.Close()
 	})
 	return nil
-}
-
-// OpenSession creates a session, with a connection of its own, or confirms it. Errors:
-// *InvalidError, also for a TTL that differs from the one it was opened with; ErrSessionLost;
-// ErrPooler, ErrOld, ErrNewer and ErrEncoding, which are ErrUnsupported; *UnavailableError;
-// ErrClosed; ctx's cause.
-func (b *Advisory) OpenSession(ctx context.Context, req backend.SessionRequest) error {
-	return b.leases.OpenSession(ctx, req)
-}
-
-// EndSession releases all that lives with the session, and closes its connection. Errors:
-// *InvalidError, *UnavailableError, ErrClosed, ctx's cause.
-func (b *Advisory) EndSession(ctx context.Context, id backend.SessionID) error {
-	return b.leases.EndSession(ctx, id)
-}
-
-// Acquire acquires the lock, or waits for it when req.Wait is set. Errors: *InvalidError,
-// *HeldError, ErrLost, ErrSessionLost, ErrUnsupported, *UnavailableError, ErrClosed, ctx's cause.
-func (b *Advisory) Acquire(ctx context.Context, req backend.AcquireRequest) (backend.Grant, error) {
-	return b.leases.Acquire(ctx, req)
-}
-
-// Renew extends a session. The result has the outcome. Errors: *InvalidError, ErrUnsupported,
-// *UnavailableError, ErrClosed, ctx's cause.
-func (b *Advisory) Renew(ctx context.Context, req backend.RenewRequest) (backend.RenewResult, error) {
-	return b.leases.Renew(ctx, req)
-}
-
-// Release releases a lease. Errors: ErrLost where there is no such lease, unless req.Abandon is
-// set; *InvalidError; *UnavailableError; ErrClosed; ctx's cause.
-func (b *Advisory) Release(ctx context.Context, req backend.ReleaseRequest) error {
-	return b.leases.Release(ctx, req)
-}
-
-// Inspect returns the holders and the waiters of the lock. Errors: *InvalidError,
-// *UnavailableError, ErrClosed, ctx's cause.
-func (b *Advisory) Inspect(ctx context.Context, name string) (backend.LockInfo, error) {
-	return b.leases.Inspect(ctx, name)
-}
-
-// List returns the locks that are held, by name. Errors: *InvalidError, *UnavailableError,
-// ErrClosed, ctx's cause.
-func (b *Advisory) List(ctx context.Context, req backend.ListRequest) (backend.ListPage, error) {
-	return b.leases.List(ctx, req)
-}
-
-// Break ends all leases that hold the lock. It asks the holders to release them. A holder that
-// does not within five seconds loses its connection, with all its locks (pg_terminate_backend,
-// which a role may use on its own connections). Errors: *InvalidError, *UnavailableError,
-// ErrClosed, ctx's cause.
-func (b *Advisory) Break(ctx context.Context, req backend.BreakRequest) (backend.BreakResult, error) {
-	return b.leases.Break(ctx, req)
-}
-
-// Watch returns ErrUnsupported: there are no events.
-func (b *Advisory) Watch(ctx context.Context, req backend.WatchRequest, _ func(backend.Event)) error {
-	return b.leases.Watch(ctx, req)
 }

@@ -15,6 +15,7 @@ import (
 
 	"github.com/holdfast-io/holdfast/backend"
 	"github.com/holdfast-io/holdfast/internal/connect"
+	"github.com/holdfast-io/holdfast/internal/lockstate"
 	"github.com/holdfast-io/holdfast/internal/sqllease"
 )
 
@@ -49,9 +50,14 @@ type Config struct {
 	Logger *slog.Logger
 }
 
+// verbs are the calls of backend.Backend.
+type verbs = lockstate.Verbs
+
 // Backend keeps leases in a PostgreSQL database. It implements backend.Backend. Its methods are
 // safe for concurrent use. Use Open or New to make one.
 type Backend struct {
+	verbs // of leases
+
 	conf    *pgx.ConnConfig
 	program connHooks
 	pool    *pgxpool.Pool
@@ -97,6 +103,7 @@ func New(cfg Config) (*Backend, error) {
 		Store: store{b}, Name: backendName, Caps: b.Capabilities(), Addr: b.addr, Quick: quick,
 		Rest: sqllease.Rest{Least: untold, Longest: untold}, Conns: cfg.MaxConns, Logger: b.log,
 	})
+	b.verbs = b.leases
 	b.conf = b.configure(cfg.Conn)
 	pc, err := b.poolConfig(cfg.MaxConns)
 	if err == nil {

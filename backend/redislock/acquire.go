@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/holdfast-io/holdfast/backend"
+	"github.com/holdfast-io/holdfast/backend/redislock/internal/program"
 )
 
 // Acquire takes the lock, or waits for it in the queue. It costs one request, and one
@@ -39,7 +40,7 @@ func (b *Backend) acquire(ctx context.Context, req backend.AcquireRequest) (back
 	switch {
 	case err != nil:
 		return backend.Grant{}, err
-	case o.answer == nil || o.answer[0].s == "G":
+	case o.answer == nil || o.answer[0].S == "G":
 		return b.accept(req, o)
 	default:
 		return backend.Grant{}, b.refused(req, o.answer)
@@ -59,7 +60,7 @@ func (b *Backend) ask(ctx context.Context, req backend.AcquireRequest, channel s
 		t.mode, t.permits = "s", strconv.Itoa(max(1, req.Permits))
 	}
 	if req.Timed {
-		t.ttl = millis(req.TTL)
+		t.ttl = program.Millis(req.TTL)
 	}
 	c := &call{op: opAcquire, terms: t, name: req.Name, lease: string(req.Lease)}
 	o := b.engine.await(ctx, c, false)
@@ -80,18 +81,18 @@ func (b *Backend) ask(ctx context.Context, req backend.AcquireRequest, channel s
 // accept returns the grant of an answer that is one.
 func (b *Backend) accept(req backend.AcquireRequest, o outcome) (backend.Grant, error) {
 	if o.answer != nil {
-		d := decoder{list: o.answer[1:]}
+		d := decode(o.answer[1:])
 		o.granted = d.grant()
-		if d.err != nil {
+		if d.Err != nil {
 			b.doubt(req)
-			return backend.Grant{}, toKind(opAcquire, &sentError{sent: true, err: d.err})
+			return backend.Grant{}, toKind(opAcquire, &sentError{sent: true, err: d.Err})
 		}
 	}
 	return o.granted.grant(o.asked), nil
 }
 
 func (b *Backend) refused(req backend.AcquireRequest, answer []reply) error {
-	d := decoder{list: answer}
+	d := decode(answer)
 	return refusal(opAcquire, &d, req.Name, req.Limit)
 }
 
@@ -189,10 +190,10 @@ func (b *Backend) Release(ctx context.Context, req backend.ReleaseRequest) error
 		delete(b.doubts, req.Lease)
 		b.mu.Unlock()
 	}
-	if o.answer == nil || o.answer[0].s == "OK" {
+	if o.answer == nil || o.answer[0].S == "OK" {
 		return nil
 	}
-	return refusal(opRelease, &decoder{list: o.answer}, req.Name, 0)
+	return refusal(opRelease, new(decode(o.answer)), req.Name, 0)
 }
 
 func flag(b bool) string {

@@ -28,14 +28,9 @@ func overCluster(ctx context.Context, client rueidis.Client, cfg Config) (*Backe
 		if err != nil {
 			return nil, err
 		}
-		return newRueidisLink(node, p, false, replicationOf(cfg)), nil
+		return newLink(program.NewConn(node, false), p, cfg), nil
 	})
-	b, err := newBackend(ctx, r, false, cfg)
-	if err != nil {
-		r.close()
-		return nil, err
-	}
-	return b, nil
+	return newBackend(ctx, r, cfg)
 }
 
 // nodeOf returns the connection of a Cluster client to the node that has the key.

@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/holdfast-io/holdfast/backend"
+	"github.com/holdfast-io/holdfast/backend/redislock/internal/program"
 )
 
 // Bounds of group commit: the number of requests in progress at the same time, and the number
@@ -102,9 +103,10 @@ func (e *sentError) Error() string { return e.err.Error() }
 // Unwrap returns the cause.
 func (e *sentError) Unwrap() error { return e.err }
 
-func newEngine(link transport, tag, mode string, timeout time.Duration) *engine {
+func newEngine(over transport, tag, mode string, timeout time.Duration) *engine {
 	base, cancel := context.WithCancelCause(context.Background())
-	return &engine{link: link, key: tag + "m", thin: tag + "t", mode: mode, timeout: timeout, base: base, cancel: cancel}
+	l, _ := over.(*link)
+	return &engine{link: over, direct: l != nil && l.lanes != nil, key: tag + "m", thin: tag + "t", mode: mode, timeout: timeout, base: base, cancel: cancel}
 }
 
 // do runs one operation that does not carry many leases. The time that it returns was read
@@ -217,7 +219,7 @@ func (e *engine) sendAlone(ctx context.Context, c *call) outcome {
 		return outcomes[0]
 	case ctx.Err() != nil:
 		return outcome{err: &sentError{sent: true, err: context.Cause(ctx)}}
-	case errors.Is(err, errNoConnection):
+	case errors.Is(err, program.ErrNoConnection):
 		return e.submit(ctx, c, true)
 	}
 	return outcome{err: err}
@@ -341,13 +343,13 @@ func (e *engine) exchange(ctx context.Context, batch []*call) ([]outcome, time.T
 		gone, err := e.link.remove(ctx, e.thin, batch[0].thin)
 		if gone {
 			return []outcome{{}}, asked, nil
-		} else if err != nil && !errors.Is(err, errNoConnection) {
+		} else if err != nil {
 			return nil, asked, e.failure(ctx, err)
 		}
 	}
 	for range attempts {
 		if _, alone := ctx.(*lone); alone && greet {
-			return nil, time.Time{}, errNoConnection
+			return nil, time.Time{}, program.ErrNoConnection
 		}
 		args, err := e.compose(ctx, &m, greet)
 		if err != nil {
@@ -359,17 +361,15 @@ func (e *engine) exchange(ctx context.Context, batch []*call) ([]outcome, time.T
 		case errors.Is(err, errUnknown):
 			load, greet = true, true
 			continue
-		case errors.Is(err, errNoConnection) && ctx.Value(noDial{}) == nil:
-			continue // the call that refused to dial was another one
 		case err != nil:
 			return nil, asked, e.failure(ctx, err)
-		case r.kind == intReply && r.n >= leastToken && m.alone() && !greet:
-			return []outcome{{granted: grantedAt(r.n)}}, asked, nil
-		case r.kind != listReply || len(r.list) == 0:
-			return nil, asked, &sentError{sent: true, err: errReply}
+		case r.Kind == program.IntReply && r.N >= leastToken && m.alone() && !greet:
+			return []outcome{{granted: grantedAt(r.N)}}, asked, nil
+		case r.Kind != program.ListReply || len(r.List) == 0:
+			return nil, asked, &sentError{sent: true, err: program.ErrReply}
 		}
-		answers := r.list[1:]
-		switch r.list[0].s {
+		answers := r.List[1:]
+		switch r.List[0].S {
 		case "OK":
 			if greet {
 				if answers, err = e.welcomed(answers); err != nil {
@@ -382,7 +382,7 @@ func (e *engine) exchange(ctx context.Context, batch []*call) ([]outcome, time.T
 		case "FORMAT":
 			return nil, asked, &sentError{err: errFormat}
 		default:
-			return nil, asked, &sentError{sent: true, err: errReply}
+			return nil, asked, &sentError{sent: true, err: program.ErrReply}
 		}
 	}
 	return nil, time.Time{}, &sentError{err: errors.New("the server keeps losing its functions or its data")}
@@ -431,14 +431,14 @@ func (e *engine) welcomed(answers []reply) ([]reply, error) {
 	if err != nil {
 		return nil, err
 	}
-	d := decoder{list: hello[1:]}
-	identity := d.text()
-	d.int() // until when nothing is granted: returned where it matters
-	w := welcome{longest: d.int()}
-	unsynced := d.int() == 0
+	d := decode(hello[1:])
+	identity := d.Text()
+	d.Int() // until when nothing is granted: returned where it matters
+	w := welcome{longest: d.Int()}
+	unsynced := d.Int() == 0
 	generation, _, ok := strings.Cut(identity, " ")
-	if d.err != nil || !ok {
-		return nil, errReply
+	if d.Err != nil || !ok {
+		return nil, program.ErrReply
 	}
 	e.mu.Lock()
 	before, _, known := strings.Cut(e.identity, " ")

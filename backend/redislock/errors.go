@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/holdfast-io/holdfast/backend"
+	"github.com/holdfast-io/holdfast/backend/redislock/internal/program"
 	"github.com/holdfast-io/holdfast/internal/connect"
 )
 
@@ -69,35 +70,35 @@ func describe(e *serverError) error {
 
 // refusal maps an answer of the script that is not a success to an error.
 func refusal(op string, d *decoder, name string, limit int) error {
-	word := d.text()
+	word := d.Text()
 	switch word {
 	case "LOST":
 		return backend.ErrLost
 	case "SESSION":
 		return backend.ErrSessionLost
 	case "LIMIT":
-		e := &backend.LimitError{Name: name, Asked: limit, InForce: int(d.int())}
-		if d.err == nil {
+		e := &backend.LimitError{Name: name, Asked: limit, InForce: int(d.Int())}
+		if d.Err == nil {
 			return e
 		}
 	case "HELD":
-		ahead, holders, count := d.int(), d.holders(), d.int()
+		ahead, holders, count := d.Int(), d.holders(), d.Int()
 		sortHolders(holders)
-		if d.err == nil {
+		if d.Err == nil {
 			return backend.NewHeldError(name, holders, int(count), int(ahead))
 		}
 	case "QUARANTINE":
-		left := max(d.micros(), time.Millisecond)
+		left := max(d.Micros(), time.Millisecond)
 		e := &backend.QuarantineError{
-			Backend: backendName, Reason: whyQuarantined(d.text()), Left: left, Until: time.Now().Add(left), Parameter: "quarantine=off",
+			Backend: backendName, Reason: whyQuarantined(d.Text()), Left: left, Until: time.Now().Add(left), Parameter: "quarantine=off",
 		}
-		if d.err == nil {
+		if d.Err == nil {
 			return e.Unavailable(backendName, op, false)
 		}
 	case "CLOCK":
 		return &backend.UnavailableError{Backend: backendName, Op: op, Err: ErrClockBehind}
 	}
-	return toKind(op, &sentError{sent: true, err: errReply})
+	return toKind(op, &sentError{sent: true, err: program.ErrReply})
 }
 
 // whyQuarantined returns the reason in words: see lua/marker.lua.

@@ -22,10 +22,10 @@ func (b *Backend) Quarantined(ctx context.Context) error {
 	if err != nil {
 		return readOnly(toKind(op, err))
 	}
-	if d := (decoder{list: answer}); d.text() == "OK" {
+	if d := decode(answer); d.Text() == "OK" {
 		return nil
 	}
-	return refusal(op, &decoder{list: answer}, "", 0)
+	return refusal(op, new(decode(answer)), "", 0)
 }
 
 // Examine queries the server's role in replication, whether its answers are on disk, and whether the
@@ -43,7 +43,7 @@ func (b *Backend) Examine(ctx context.Context) ([]backend.Finding, error) {
 	for _, right := range missing {
 		found(false, connect.Lacks(backendName, right, nil).Error())
 	}
-	text, err := b.link.info(ctx, "replication")
+	text, err := b.info(ctx, "replication")
 	if err != nil {
 		return out, toKind("examine", err)
 	}
@@ -96,9 +96,9 @@ func (e *engine) missing(ctx context.Context) ([]string, error) {
 	if errors.Is(err, errUnknown) {
 		answer, err = e.link.run(ctx, true, e.key, audit.Args())
 	}
-	denied := make([]string, len(answer.list))
-	for i, r := range answer.list {
-		denied[i] = r.s
+	denied := make([]string, len(answer.List))
+	for i, r := range answer.List {
+		denied[i] = r.S
 	}
 	return audit.Missing(denied), err
 }

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/holdfast-io/holdfast/backend"
+	"github.com/holdfast-io/holdfast/backend/redislock/internal/program"
 )
 
 // Internals for the tests.
@@ -49,33 +50,31 @@ func ParseURL(raw string) (ParsedURL, error) {
 // Reply is an answer of the server.
 type Reply = reply
 
-// Text returns a text reply.
-func Text(s string) Reply { return reply{s: s} }
-
-// Int returns a number.
-func Int(n int64) Reply { return reply{kind: intReply, n: n} }
-
-// List returns a list.
-func List(list ...Reply) Reply { return reply{kind: listReply, list: list} }
+// Text, Int and List make answers.
+var (
+	Text = program.Text
+	Int  = program.Int
+	List = program.List
+)
 
 // DecodeAll decodes an answer in every way that there is, and returns the errors of the
 // decoders.
 func DecodeAll(answer []Reply) []error {
 	var errs []error
-	d := decoder{list: answer}
+	d := decode(answer)
 	d.lock()
-	errs = append(errs, d.err)
-	d = decoder{list: answer}
+	errs = append(errs, d.Err)
+	d = decode(answer)
 	d.grant()
-	errs = append(errs, d.err)
-	d = decoder{list: answer}
-	d.holder(d.items())
-	errs = append(errs, d.err)
+	errs = append(errs, d.Err)
+	d = decode(answer)
+	d.holder(d.Items())
+	errs = append(errs, d.Err)
 	for _, timed := range []int{0, 1, 2} {
 		_, err := decodeRenewal(answer, backend.RenewRequest{Session: "s", Leases: make([]backend.TimedRenewal, timed)})
 		errs = append(errs, err)
 	}
-	errs = append(errs, refusal("test", &decoder{list: answer}, "name", 1))
+	errs = append(errs, refusal("test", new(decode(answer)), "name", 1))
 	if v := (&Backend{}).judge(answer, time.Time{}); v != nil {
 		errs = append(errs, v.err)
 	}
@@ -165,16 +164,16 @@ func Words(answer []Reply) string {
 	var b strings.Builder
 	for i, r := range answer {
 		switch {
-		case r.kind == listReply:
-			b.WriteString("(" + strconv.Itoa(len(r.list)) + ")")
-		case r.kind == textReply:
-			b.WriteString(r.s)
-		case r.n > 1_000_000_000: // of this century
+		case r.Kind == program.ListReply:
+			b.WriteString("(" + strconv.Itoa(len(r.List)) + ")")
+		case r.Kind == program.TextReply:
+			b.WriteString(r.S)
+		case r.N > 1_000_000_000: // of this century
 			b.WriteString("T")
-		case i > 0 && r.n > 1_000_000: // of seconds
-			b.WriteString("t" + strconv.FormatInt((r.n+30_000_000)/60_000_000, 10))
+		case i > 0 && r.N > 1_000_000: // of seconds
+			b.WriteString("t" + strconv.FormatInt((r.N+30_000_000)/60_000_000, 10))
 		default:
-			b.WriteString(strconv.FormatInt(r.n, 10))
+			b.WriteString(strconv.FormatInt(r.N, 10))
 		}
 		b.WriteByte(' ')
 	}
@@ -267,10 +266,10 @@ func (i inflating) remove(ctx context.Context, key, member string) (bool, error)
 }
 
 // Word returns the first word of an answer.
-func Word(answer []Reply) string { return answer[0].s }
+func Word(answer []Reply) string { return answer[0].S }
 
 // Number returns the number that r is.
-func Number(r Reply) int64 { return r.n }
+func Number(r Reply) int64 { return r.N }
 
 // Tag returns the beginning of all keys of the Backend.
 func (b *Backend) Tag() string { return b.tag }
@@ -297,23 +296,11 @@ func (b *Backend) KnownInQueue(lease backend.LeaseID) bool {
 // LaneAddr returns the local address of the connection that a caller alone uses next, or "" if none is
 // open.
 func (b *Backend) LaneAddr() string {
-	link, ok := b.link.(*rueidisLink)
+	link, ok := b.link.(*link)
 	if !ok || link.lanes == nil {
 		return ""
 	}
-	s := link.lanes
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if len(s.free) == 0 {
-		return ""
-	}
-	l := s.free[len(s.free)-1]
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if l.client == nil || l.line.ended() {
-		return ""
-	}
-	return l.line.LocalAddr().String()
+	return link.lanes.Addr()
 }
 
 // Rights are the commands that a user needs.

@@ -8,6 +8,7 @@ import (
 	"github.com/redis/rueidis"
 
 	"github.com/holdfast-io/holdfast/backend"
+	"github.com/holdfast-io/holdfast/backend/redislock/internal/program"
 	"github.com/holdfast-io/holdfast/internal/connect"
 )
 
@@ -104,14 +105,9 @@ func openGroup(ctx context.Context, t *target) (*Backend, error) {
 		if err != nil {
 			return nil, err
 		}
-		return newRueidisLink(client, p, true, replicationOf(t.cfg)), nil
+		return newLink(program.NewConn(client, true), p, t.cfg), nil
 	})
-	b, err := newBackend(ctx, r, false, t.cfg)
-	if err != nil {
-		r.close()
-		return nil, err
-	}
-	return b, nil
+	return newBackend(ctx, r, t.cfg)
 }
 
 // secureFor returns the option for one server, whose certificate must be for its host.

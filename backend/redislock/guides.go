@@ -23,21 +23,21 @@ type guides struct {
 	nodes  map[string]rueidis.Client // or the connections that there are
 }
 
-// reach returns a client of one of them, and what ends it.
-func (g *guides) reach(ctx context.Context, host string) (rueidis.Client, func(), error) {
+// reach returns a connection to one of them.
+func (g *guides) reach(ctx context.Context, host string) (program.Conn, error) {
 	if node := g.nodes[host]; node != nil {
-		return node, func() {}, nil
+		return program.NewConn(node, false), nil
 	}
 	client, err := newClient(ctx, bounded(ctx, secureFor(g.option, host)))
 	if err != nil {
-		return nil, nil, err
+		return nil, err
 	}
-	return client, client.Close, nil
+	return program.NewConn(client, true), nil
 }
 
 // each queries all of them concurrently and calls take with each answer, until take returns
 // true.
-func (g *guides) each(ctx context.Context, ask func(context.Context, rueidis.Client, string) (string, error), take func(string) bool) error {
+func (g *guides) each(ctx context.Context, ask func(context.Context, program.Conn, string) (string, error), take func(string) bool) error {
 	type said struct {
 		text string
 		err  error
@@ -49,13 +49,13 @@ func (g *guides) each(ctx context.Context, ask func(context.Context, rueidis.Cli
 	defer cancel() // before the wait: one that is silent is not waited for
 	for _, host := range g.hosts {
 		asking.Go(func() {
-			client, end, err := g.reach(ctx, host)
+			conn, err := g.reach(ctx, host)
 			if err != nil {
 				answers <- said{err: fmt.Errorf("%s: %w", host, err)}
 				return
 			}
-			defer end()
-			text, err := ask(ctx, client, host)
+			defer conn.Close()
+			text, err := ask(ctx, conn, host)
 			if err != nil {
 				err = fmt.Errorf("%s: %w", host, err)
 			}
@@ -111,17 +111,16 @@ var errNobodyKnows = errors.New("redis: none of the addresses reports which serv
 func (g *guides) findBySentinel(master string) func(context.Context) (string, error) {
 	return func(ctx context.Context) (string, error) {
 		votes, found := make(map[string]int), ""
-		err := g.each(ctx, func(ctx context.Context, c rueidis.Client, _ string) (string, error) {
-			addr, err := c.Do(program.Undated(ctx), c.B().Arbitrary("SENTINEL", "GET-MASTER-ADDR-BY-NAME").Args(master).Build()).AsStrSlice()
-			switch {
-			case rueidis.IsRedisNil(err):
-				return "", fmt.Errorf("the sentinel does not know the master %s", connect.Quote(master))
-			case err != nil:
-				return "", fromRueidis(err)
-			case len(addr) != 2: // host and port
-				return "", errReply
+		err := g.each(ctx, func(ctx context.Context, c program.Conn, _ string) (string, error) {
+			r, err := c.Do(ctx, "SENTINEL", "GET-MASTER-ADDR-BY-NAME", master)
+			if err != nil {
+				return "", err
 			}
-			return net.JoinHostPort(addr[0], addr[1]), nil
+			if r.Kind != program.ListReply {
+				return "", fmt.Errorf("the sentinel does not know the master %s", connect.Quote(master))
+			}
+			d := decode(r.List)
+			return net.JoinHostPort(d.Text(), d.Text()), d.Err
 		}, func(addr string) bool {
 			votes[addr]++
 			if votes[addr] > len(g.hosts)/2 {
@@ -137,12 +136,11 @@ func (g *guides) findBySentinel(master string) func(context.Context) (string, er
 func (g *guides) findInCluster(key string) func(context.Context) (string, error) {
 	return func(ctx context.Context) (string, error) {
 		found := ""
-		err := g.each(ctx, func(ctx context.Context, c rueidis.Client, host string) (string, error) {
-			err := c.Do(program.Undated(ctx), c.B().Exists().Key(key).Build()).Error()
+		err := g.each(ctx, func(ctx context.Context, c program.Conn, host string) (string, error) {
+			_, err := c.Do(ctx, "EXISTS", key)
 			if err == nil {
 				return host, nil
 			}
-			err = fromRueidis(err)
 			var refused *serverError
 			if !errors.As(err, &refused) {
 				return "", err

@@ -5,6 +5,7 @@ import (
 	"strconv"
 
 	"github.com/holdfast-io/holdfast/backend"
+	"github.com/holdfast-io/holdfast/backend/redislock/internal/program"
 )
 
 // Inspect returns the lock's holders and waiters. See backend.Backend.
@@ -17,11 +18,11 @@ func (b *Backend) Inspect(ctx context.Context, name string) (backend.LockInfo, e
 	if err != nil {
 		return backend.LockInfo{}, readOnly(toKind(op, err))
 	}
-	d := decoder{list: answer[1:]}
-	items := decoder{list: d.items()}
+	d := decode(answer[1:])
+	items := decode(d.Items())
 	info := items.lock()
-	if d.err != nil || items.err != nil || info.Name != name {
-		return backend.LockInfo{}, toKind(op, errReply)
+	if d.Err != nil || items.Err != nil || info.Name != name {
+		return backend.LockInfo{}, toKind(op, program.ErrReply)
 	}
 	return info, nil
 }
@@ -37,17 +38,17 @@ func (b *Backend) List(ctx context.Context, req backend.ListRequest) (backend.Li
 	if err != nil {
 		return backend.ListPage{}, readOnly(toKind(op, err))
 	}
-	d := decoder{list: answer[1:]}
-	page := backend.ListPage{Next: d.text()}
-	for len(d.list) > 0 && d.err == nil {
-		items := decoder{list: d.items()}
+	d := decode(answer[1:])
+	page := backend.ListPage{Next: d.Text()}
+	for len(d.List) > 0 && d.Err == nil {
+		items := decode(d.Items())
 		page.Locks = append(page.Locks, items.lock())
-		if items.err != nil {
-			d.err = items.err
+		if items.Err != nil {
+			d.Err = items.Err
 		}
 	}
-	if d.err != nil {
-		return backend.ListPage{}, toKind(op, errReply)
+	if d.Err != nil {
+		return backend.ListPage{}, toKind(op, program.ErrReply)
 	}
 	return page, nil
 }
@@ -82,17 +83,17 @@ func (b *Backend) breakPart(ctx context.Context, req *backend.BreakRequest, res 
 	if err != nil {
 		return false, toKind(opBreak, err)
 	}
-	d := decoder{list: answer}
-	if d.text() != "OK" {
-		return false, refusal(opBreak, &decoder{list: answer}, req.Name, 0)
+	d := decode(answer)
+	if d.Text() != "OK" {
+		return false, refusal(opBreak, new(decode(answer)), req.Name, 0)
 	}
-	res.Token = d.token()
-	more := d.int() == 1
-	for len(d.list) > 0 && d.err == nil {
-		res.Broken = append(res.Broken, d.holder(d.items()))
+	res.Token = d.Token()
+	more := d.Int() == 1
+	for len(d.List) > 0 && d.Err == nil {
+		res.Broken = append(res.Broken, d.holder(d.Items()))
 	}
-	if d.err != nil {
-		return false, toKind(opBreak, errReply)
+	if d.Err != nil {
+		return false, toKind(opBreak, program.ErrReply)
 	}
 	return more, nil
 }

@@ -114,41 +114,41 @@ func (m *manifest) outcomes(answers []reply) []outcome {
 
 // share splits the answer of an operation of many leases.
 func (g *group) share(answer []reply, all []outcome) {
-	d := decoder{list: answer}
-	switch word := d.text(); {
+	d := decode(answer)
+	switch word := d.Text(); {
 	case word == "EACH":
 		for i, k := range g.calls {
-			if all[k].answer, all[k].err = wordsOf(d.list, i); all[k].err == nil {
+			if all[k].answer, all[k].err = wordsOf(d.List, i); all[k].err == nil {
 				all[k].shorten()
 			}
 		}
 		return
 	case word == "ALL" && g.first.op == opAcquire:
-		first := granted{token: d.token(), since: d.instant(), left: d.micros(), flag: "-"}
+		first := granted{token: d.Token(), since: d.Instant(), left: d.Micros(), flag: "-"}
 		for _, k := range g.calls {
 			all[k].granted = first
 			first.token++
 		}
 	case word != "ALL":
-		d.err = errReply
+		d.Err = program.ErrReply
 	}
-	if d.err != nil {
+	if d.Err != nil {
 		for _, k := range g.calls {
-			all[k].err = &sentError{sent: true, err: d.err}
+			all[k].err = &sentError{sent: true, err: d.Err}
 		}
 	}
 }
 
 // shorten takes the grant out of an answer that says that the lease went the short way.
 func (o *outcome) shorten() {
-	if o.answer[0].s != "T" {
+	if o.answer[0].S != "T" {
 		return
 	}
-	d := decoder{list: o.answer[1:]}
-	o.granted = granted{token: d.token(), since: d.instant(), left: d.micros(), flag: "-"}
+	d := decode(o.answer[1:])
+	o.granted = granted{token: d.Token(), since: d.Instant(), left: d.Micros(), flag: "-"}
 	o.answer = nil
-	if d.err != nil {
-		o.err = &sentError{sent: true, err: d.err}
+	if d.Err != nil {
+		o.err = &sentError{sent: true, err: d.Err}
 	}
 }
 
@@ -163,15 +163,15 @@ func (c *call) member(g granted) string {
 
 // wordsOf returns answer i, which must be a list that begins with a word.
 func wordsOf(answers []reply, i int) ([]reply, error) {
-	if i >= len(answers) || answers[i].kind != listReply || len(answers[i].list) == 0 || answers[i].list[0].kind != textReply {
-		return nil, &sentError{sent: true, err: errReply}
+	if i >= len(answers) || answers[i].Kind != program.ListReply || len(answers[i].List) == 0 || answers[i].List[0].Kind != program.TextReply {
+		return nil, &sentError{sent: true, err: program.ErrReply}
 	}
-	list := answers[i].list
-	if list[0].s == "ERR" {
+	list := answers[i].List
+	if list[0].S == "ERR" {
 		if len(list) < 2 {
-			return nil, &sentError{sent: true, err: errReply}
+			return nil, &sentError{sent: true, err: program.ErrReply}
 		}
-		return nil, &sentError{sent: true, err: program.NewServerError(list[1].s)}
+		return nil, &sentError{sent: true, err: program.NewServerError(list[1].S)}
 	}
 	return list, nil
 }

@@ -1,7 +1,6 @@
 package redislock
 
 import (
-	"strconv"
 	"strings"
 	"time"
 
@@ -39,7 +38,7 @@ const (
 // any client may publish on a channel.
 func parsePush(payload string) (push, bool) {
 	f := strings.Split(payload, "\n")
-	d := decoder{}
+	d := decode(nil)
 	p := push{}
 	if len(f[0]) != 1 {
 		return push{}, false
@@ -48,8 +47,8 @@ func parsePush(payload string) (push, bool) {
 	switch {
 	case p.kind == pushGrant && len(f) == 5:
 		p.lease, p.timed = backend.LeaseID(f[1]), f[4] == "1"
-		p.token = fence.Token(d.number(f[2])) //nolint:gosec // not negative
-		p.since = time.UnixMicro(d.number(f[3]))
+		p.token = fence.Token(d.Parse(f[2])) //nolint:gosec // not negative
+		p.since = time.UnixMicro(d.Parse(f[3]))
 	case p.kind == pushDropped && len(f) == 3:
 		p.lease, p.why = backend.LeaseID(f[1]), f[2]
 	case p.kind == pushAdopted && len(f) == 3:
@@ -57,12 +56,12 @@ func parsePush(payload string) (push, bool) {
 	case p.kind == pushLoss && len(f) == 5:
 		p.session, p.lease, p.cause, p.reason = backend.SessionID(f[1]), backend.LeaseID(f[2]), backend.Cause(f[3]), f[4]
 	case p.kind == pushTimer && len(f) == 3:
-		p.name, p.left = f[1], micros(d.number(f[2]), &d.err)
+		p.name, p.left = f[1], d.Duration(d.Parse(f[2]))
 	case p.kind == pushFlushed && len(f) == 1:
 	default:
 		return push{}, false
 	}
-	return p, d.err == nil
+	return p, d.Err == nil
 }
 
 // parseEvent parses a message of the event channel.
@@ -72,17 +71,11 @@ func parseEvent(payload string) (backend.Event, bool) {
 	if len(f) != fields {
 		return backend.Event{}, false
 	}
-	d := decoder{}
+	d := decode(nil)
 	e := backend.Event{
-		Kind: backend.EventKind(f[0]), Name: f[1], Lease: backend.LeaseID(f[2]), Owner: f[3], Mode: d.mode(f[4]),
-		Token: fence.Token(d.number(f[5])), //nolint:gosec // not negative
-		At:    time.UnixMicro(d.number(f[6])), Reason: f[7],
+		Kind: backend.EventKind(f[0]), Name: f[1], Lease: backend.LeaseID(f[2]), Owner: f[3], Mode: d.Mode(f[4]),
+		Token: fence.Token(d.Parse(f[5])), //nolint:gosec // not negative
+		At:    time.UnixMicro(d.Parse(f[6])), Reason: f[7],
 	}
-	return e, d.err == nil
-}
-
-// millis formats a duration for the script: in milliseconds, rounded up, so that nothing ends
-// before its time.
-func millis(d time.Duration) string {
-	return strconv.FormatInt(int64((d+time.Millisecond-1)/time.Millisecond), 10)
+	return e, d.Err == nil
 }

@@ -15,6 +15,7 @@ import (
 	"github.com/redis/rueidis"
 
 	"github.com/holdfast-io/holdfast/backend"
+	"github.com/holdfast-io/holdfast/backend/redislock/internal/program"
 	"github.com/holdfast-io/holdfast/internal/connect"
 	"github.com/holdfast-io/holdfast/internal/lockstate"
 )
@@ -137,20 +138,23 @@ func open(ctx context.Context, client rueidis.Client, cfg Config, option *rueidi
 	if err != nil {
 		return nil, err
 	}
-	link := newRueidisLink(client, p, option != nil, replicationOf(cfg))
-	if option != nil && link.replicas == nil {
-		link.lanes = newLanes(*option)
+	l := newLink(program.NewConn(client, option != nil), p, cfg)
+	if option != nil {
+		l.direct(laneOf(*option))
 	}
-	b, err := newBackend(ctx, link, link.lanes != nil, cfg)
-	if err != nil {
-		link.close()
-		return nil, err
-	}
-	return b, nil
+	return newBackend(ctx, l, cfg)
 }
 
-// newBackend creates a Backend over any transport. For direct see engine.
-func newBackend(ctx context.Context, link transport, direct bool, cfg Config) (*Backend, error) {
+// newBackend creates a Backend over any transport, which it closes after an error.
+func newBackend(ctx context.Context, link transport, cfg Config) (*Backend, error) {
+	b, err := backendOver(ctx, link, cfg)
+	if err != nil {
+		link.close()
+	}
+	return b, err
+}
+
+func backendOver(ctx context.Context, link transport, cfg Config) (*Backend, error) {
 	cfg, err := cfg.withDefaults()
 	if err != nil {
 		return nil, err
@@ -173,10 +177,9 @@ func newBackend(ctx context.Context, link transport, direct bool, cfg Config) (*
 	}
 	mode := "-"
 	if cfg.Quarantine > 0 {
-		mode = millis(cfg.Quarantine)
+		mode = program.Millis(cfg.Quarantine)
 	}
 	b.engine = newEngine(link, b.tag, mode, cfg.RequestTimeout)
-	b.engine.direct = direct
 	b.engine.hello, b.engine.learn = b.hello, b.learn
 	if _, _, err := b.engine.do(ctx, false, "ping"); err != nil {
 		b.stop()
@@ -236,13 +239,19 @@ func (b *Backend) examine(ctx context.Context) string {
 // is empty if they are not. The run ID is read first, so that the settings of a later run are
 // not taken for those of this one.
 func (b *Backend) syncedRun(ctx context.Context) (string, map[string]string, error) {
-	text, err := b.link.info(ctx, "server")
+	text, err := b.info(ctx, "server")
 	if err != nil {
 		return "", nil, err
 	}
-	settings, err := b.link.config(ctx, "maxmemory*", "*append*")
-	if err != nil {
-		return "", nil, err
+	globs := []string{"maxmemory*", "*append*"}
+	if _, group := b.link.(*router); group {
+		globs = globs[:1] // the disk of this server says nothing about one that takes over
+	}
+	settings := make(map[string]string)
+	for _, glob := range globs {
+		if err := program.Settings(ctx, b.link.ask, glob, settings); err != nil {
+			return "", nil, err
+		}
 	}
 	if settings["appendonly"] != "yes" || settings["appendfsync"] != "always" || settings["no-appendfsync-on-rewrite"] == "yes" {
 		return "", settings, nil
@@ -250,6 +259,12 @@ func (b *Backend) syncedRun(ctx context.Context) (string, map[string]string, err
 	_, after, _ := strings.Cut(text, "run_id:")
 	run, _, _ := strings.Cut(after, "\r")
 	return run, settings, nil
+}
+
+// info returns one section of the server's INFO.
+func (b *Backend) info(ctx context.Context, section string) (string, error) {
+	r, err := b.link.ask(ctx, "INFO", section)
+	return r.S, err
 }
 
 // hello returns the arguments of the operation hello, except for the identity. again means

@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"strconv"
 	"time"
+
+	"github.com/holdfast-io/holdfast/backend/redislock/internal/program"
 )
 
 const maxReplicas = 16
@@ -43,12 +45,14 @@ func replicationOf(cfg Config) *replication {
 // without a request.
 const keepKey = 2 * MaxTTL
 
-func (r *replication) extend() []string { return []string{"PEXPIRE", r.key, millis(keepKey)} }
+func (r *replication) extend() []string { return []string{"PEXPIRE", r.key, program.Millis(keepKey)} }
 
-func (r *replication) create() []string { return []string{"SET", r.key, "1", "PX", millis(keepKey)} }
+func (r *replication) create() []string {
+	return []string{"SET", r.key, "1", "PX", program.Millis(keepKey)}
+}
 
 func (r *replication) wait() []string {
-	return []string{"WAIT", strconv.Itoa(r.n), millis(r.timeout)}
+	return []string{"WAIT", strconv.Itoa(r.n), program.Millis(r.timeout)}
 }
 
 // enough returns nil if so many replicas have the write.

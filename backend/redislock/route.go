@@ -118,9 +118,6 @@ func (r *router) on(ctx context.Context, f func(transport) error) error {
 }
 
 func (r *router) run(ctx context.Context, load bool, key string, args []string) (reply, error) {
-	if ctx.Value(noDial{}) != nil {
-		return reply{}, errNoConnection
-	}
 	var got reply
 	err := r.on(ctx, func(l transport) error {
 		var err error
@@ -131,9 +128,6 @@ func (r *router) run(ctx context.Context, load bool, key string, args []string) 
 }
 
 func (r *router) remove(ctx context.Context, key, member string) (bool, error) {
-	if ctx.Value(noDial{}) != nil {
-		return false, errNoConnection
-	}
 	gone := false
 	err := r.on(ctx, func(l transport) error {
 		var err error
@@ -143,23 +137,11 @@ func (r *router) remove(ctx context.Context, key, member string) (bool, error) {
 	return gone, err
 }
 
-// config leaves out the settings for the disk: they say nothing about a server that takes
-// over.
-func (r *router) config(ctx context.Context, _ ...string) (map[string]string, error) {
-	var got map[string]string
+func (r *router) ask(ctx context.Context, cmd ...string) (reply, error) {
+	var got reply
 	err := r.on(ctx, func(l transport) error {
 		var err error
-		got, err = l.config(ctx, "maxmemory*")
-		return err
-	})
-	return got, err
-}
-
-func (r *router) info(ctx context.Context, section string) (string, error) {
-	var got string
-	err := r.on(ctx, func(l transport) error {
-		var err error
-		got, err = l.info(ctx, section)
+		got, err = l.ask(ctx, cmd...)
 		return err
 	})
 	return got, err

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/holdfast-io/holdfast/backend"
+	"github.com/holdfast-io/holdfast/backend/redislock/internal/program"
 )
 
 // session is what this Backend knows of a session that was opened through it.
@@ -61,15 +62,15 @@ func (b *Backend) OpenSession(ctx context.Context, req backend.SessionRequest) e
 	}
 	b.uses(req.TTL)
 	s, known := b.remember(req)
-	answer, asked, err := b.engine.do(ctx, true, "session.open", string(req.ID), millis(req.TTL), channel)
+	answer, asked, err := b.engine.do(ctx, true, "session.open", string(req.ID), program.Millis(req.TTL), channel)
 	if err != nil {
 		if !known {
 			b.forgetSession(req.ID)
 		}
 		return toKind(op, err)
 	}
-	d := decoder{list: answer}
-	if answer[0].s != "OK" {
+	d := decode(answer)
+	if answer[0].S != "OK" {
 		b.forgetSession(req.ID)
 		return refusal(op, &d, "", 0)
 	}
@@ -126,10 +127,10 @@ func (b *Backend) EndSession(ctx context.Context, id backend.SessionID) error {
 			return ofPart(first, op, toKind(op, err))
 		}
 		thin = thin[n:]
-		d := decoder{list: answer[1:]}
-		if d.int() == 1 && len(thin) == 0 || d.err != nil {
+		d := decode(answer[1:])
+		if d.Int() == 1 && len(thin) == 0 || d.Err != nil {
 			b.forgetSession(id)
-			return toKind(op, d.err)
+			return toKind(op, d.Err)
 		}
 	}
 }
@@ -189,7 +190,7 @@ func (b *Backend) renew(ctx context.Context, req backend.RenewRequest, acks []st
 	args := append([]string{string(req.Session), itoa(len(acks))}, acks...)
 	args = append(args, itoa(len(req.Leases)))
 	for _, l := range req.Leases {
-		args = append(args, l.Name, string(l.Lease), millis(l.TTL))
+		args = append(args, l.Name, string(l.Lease), program.Millis(l.TTL))
 		b.uses(l.TTL)
 	}
 	answer, asked, err := b.engine.do(ctx, true, opRenew, args...)
@@ -210,13 +211,13 @@ func (b *Backend) renew(ctx context.Context, req backend.RenewRequest, acks []st
 
 func decodeRenewal(answer []reply, req backend.RenewRequest) (backend.RenewResult, error) {
 	var result backend.RenewResult
-	d := decoder{list: answer}
+	d := decode(answer)
 	if req.Session == "" {
-		d.text()
+		d.Text()
 	} else {
-		result.SessionLost = d.int() == 0
+		result.SessionLost = d.Int() == 0
 	}
-	if list := d.text(); list != "" && req.Session != "" {
+	if list := d.Text(); list != "" && req.Session != "" {
 		for line := range strings.SplitSeq(list, "\n") {
 			lease, reason, _ := strings.Cut(line, "\t")
 			result.Lost = append(result.Lost, backend.Loss{
@@ -225,21 +226,21 @@ func decodeRenewal(answer []reply, req backend.RenewRequest) (backend.RenewResul
 		}
 	}
 	for range req.Leases {
-		in := decoder{list: d.items()}
-		switch in.text() {
+		in := decode(d.Items())
+		switch in.Text() {
 		case "OK":
-			result.Leases = append(result.Leases, backend.Renewal{Token: in.token(), Left: in.micros()})
+			result.Leases = append(result.Leases, backend.Renewal{Token: in.Token(), Left: in.Micros()})
 		case "LOST":
 			result.Leases = append(result.Leases, backend.Renewal{Err: backend.ErrLost})
 		default:
-			return backend.RenewResult{}, &sentError{sent: true, err: errReply}
+			return backend.RenewResult{}, &sentError{sent: true, err: program.ErrReply}
 		}
-		if in.err != nil {
-			return backend.RenewResult{}, &sentError{sent: true, err: in.err}
+		if in.Err != nil {
+			return backend.RenewResult{}, &sentError{sent: true, err: in.Err}
 		}
 	}
-	if d.err != nil {
-		return backend.RenewResult{}, &sentError{sent: true, err: d.err}
+	if d.Err != nil {
+		return backend.RenewResult{}, &sentError{sent: true, err: d.Err}
 	}
 	return result, nil
 }

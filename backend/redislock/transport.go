@@ -2,7 +2,6 @@ package redislock
 
 import (
 	"context"
-	"errors"
 	"time"
 
 	"github.com/holdfast-io/holdfast/backend/redislock/internal/program"
@@ -25,11 +24,8 @@ type transport interface {
 	// it was there. It sends the command once, as run does.
 	remove(ctx context.Context, key, member string) (bool, error)
 
-	// config returns settings of the server whose names match one of the globs.
-	config(ctx context.Context, globs ...string) (map[string]string, error)
-
-	// info returns one section of the server's INFO.
-	info(ctx context.Context, section string) (string, error)
+	// ask sends a command that only tells something about the server.
+	ask(ctx context.Context, cmd ...string) (reply, error)
 
 	// listen subscribes to a channel over a connection of its own, calls ready once the
 	// server has confirmed that, and deliver with each message, in order and from one
@@ -37,23 +33,15 @@ type transport interface {
 	// deliver.
 	listen(ctx context.Context, channel string, ready func(), deliver func(payload string)) error
 
-	// hangUp ends the requests that do not end with their context: those in a context of lone,
-	// and those through a library that does not notice the end.
+	// hangUp ends the requests that do not end with their contexts.
 	hangUp()
 
 	// close ends what the transport itself opened.
 	close()
 }
 
-// errNoConnection means that nothing was sent: there was no connection, and none was to be
-// made.
-var errNoConnection = errors.New("there is no connection")
-
-type noDial struct{}
-
 // lone is the context of a request that its caller sends itself. No connection is made in it:
-// errNoConnection is returned instead. It does not end at its deadline, which rueidis sets on the
-// connection.
+// program.ErrNoConnection is returned instead. It does not end at its deadline, which the connection has.
 type lone struct {
 	context.Context //nolint:containedctx // it is a context
 
@@ -63,35 +51,11 @@ type lone struct {
 // Deadline is when to give up.
 func (l *lone) Deadline() (time.Time, bool) { return l.until, true }
 
-// Value is that of the caller's context, except for noDial.
-func (l *lone) Value(key any) any {
-	if key == (noDial{}) {
-		return true
-	}
-	return l.Context.Value(key)
-}
+// reply is an answer of the server.
+type reply = program.Reply
 
 // serverError is an error answered by the server.
 type serverError = program.ServerError
 
 // errUnknown means that the server does not know the program.
 var errUnknown = program.ErrUnknown
-
-func fromRueidis(err error) error { return program.FromRueidis(err) }
-
-// reply is an answer of the server: a number, a text, or a list of replies. A nil answer is
-// an empty text.
-type reply struct {
-	kind replyKind
-	n    int64
-	s    string
-	list []reply
-}
-
-type replyKind uint8
-
-const (
-	textReply replyKind = iota
-	intReply
-	listReply
-)

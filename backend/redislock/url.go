@@ -184,15 +184,8 @@ func (t *target) tune() {
 	o.ReadBufferEachConn, o.WriteBufferEachConn, o.RingScaleEachConn = bufferSize, bufferSize, ringScale
 	o.Dialer = net.Dialer{Timeout: t.cfg.RequestTimeout, KeepAlive: tcpKeepAlive}
 	o.ConnWriteTimeout = t.cfg.RequestTimeout
-	dial := o.DialCtxFn
-	if dial == nil {
-		dial = dialTCP
-	}
-	o.DialCtxFn = func(ctx context.Context, addr string, dialer *net.Dialer, secure *tls.Config) (net.Conn, error) {
-		if ctx.Value(noDial{}) != nil {
-			return nil, errNoConnection
-		}
-		return dial(ctx, addr, dialer, secure)
+	if o.DialCtxFn == nil {
+		o.DialCtxFn = dialTCP
 	}
 }
 
@@ -221,7 +214,7 @@ func newClient(ctx context.Context, option rueidis.ClientOption) (rueidis.Client
 			d.err = fmt.Errorf("no answer: %w", d.err)
 		}
 		if d.err != nil {
-			return nil, &sentError{err: fromRueidis(d.err)}
+			return nil, &sentError{err: program.FromRueidis(d.err)}
 		}
 		return d.client, nil
 	case <-ctx.Done():

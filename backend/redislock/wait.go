@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/holdfast-io/holdfast/backend"
+	"github.com/holdfast-io/holdfast/backend/redislock/internal/program"
 	"github.com/holdfast-io/holdfast/internal/retry"
 )
 
@@ -64,16 +65,16 @@ func (b *Backend) wait(ctx context.Context, req backend.AcquireRequest) (backend
 	switch {
 	case err != nil:
 		return backend.Grant{}, err
-	case o.answer == nil || o.answer[0].s == "G":
+	case o.answer == nil || o.answer[0].S == "G":
 		return b.accept(req, o)
-	case o.answer[0].s != "WAIT":
+	case o.answer[0].S != "WAIT":
 		return backend.Grant{}, b.refused(req, o.answer)
 	}
-	d := decoder{list: o.answer[1:]}
-	left := d.micros()
-	if d.err != nil {
+	d := decode(o.answer[1:])
+	left := d.Micros()
+	if d.Err != nil {
 		b.doubt(req)
-		return backend.Grant{}, toKind(opAcquire, &sentError{sent: true, err: d.err})
+		return backend.Grant{}, toKind(opAcquire, &sentError{sent: true, err: d.Err})
 	}
 	b.stands(w, o.asked.Add(left))
 	select {
@@ -99,15 +100,15 @@ func (b *Backend) conclude(ctx context.Context, w *waiter, v verdict) (backend.G
 		b.doubt(w.req)
 		return backend.Grant{}, queued(toKind(opAcquire, err))
 	}
-	d := decoder{list: answer}
-	if word := d.text(); word != "OK" {
+	d := decode(answer)
+	if word := d.Text(); word != "OK" {
 		return backend.Grant{}, queued(b.refused(w.req, answer))
 	}
-	d.int()
-	found := b.judge(d.items(), asked)
+	d.Int()
+	found := b.judge(d.Items(), asked)
 	switch {
 	case found == nil:
-		return backend.Grant{}, toKind(opAcquire, &sentError{sent: true, err: errReply})
+		return backend.Grant{}, toKind(opAcquire, &sentError{sent: true, err: program.ErrReply})
 	case found.err != nil:
 		return backend.Grant{}, found.err
 	}
@@ -241,18 +242,18 @@ type question struct {
 
 // settle delivers the server's answer to the waiters, and sets the timer.
 func (b *Backend) settle(l *watched, waiters []question, answer []reply, asked time.Time) error {
-	d := decoder{list: answer}
-	if d.text() != "OK" {
-		return refusal(opAcquire, &decoder{list: answer}, l.name, 0)
+	d := decode(answer)
+	if d.Text() != "OK" {
+		return refusal(opAcquire, new(decode(answer)), l.name, 0)
 	}
-	left := d.micros()
+	left := d.Micros()
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	more := false
 	for _, w := range waiters {
-		items := d.items()
-		if d.err != nil {
-			return &sentError{sent: true, err: d.err}
+		items := d.Items()
+		if d.Err != nil {
+			return &sentError{sent: true, err: d.Err}
 		}
 		// The request of a waiter that the server does not know may not have reached it yet,
 		// and may have done so since. If the waiter were now reported as lost, it would leave
@@ -272,12 +273,12 @@ func (b *Backend) settle(l *watched, waiters []question, answer []reply, asked t
 
 // judge reads the result of check for one waiter. It returns nil while the waiter waits.
 func (b *Backend) judge(items []reply, asked time.Time) *verdict {
-	d := decoder{list: items}
-	switch d.text() {
+	d := decode(items)
+	switch d.Text() {
 	case "G":
 		g := d.grant()
-		if d.err != nil {
-			return &verdict{err: toKind(opAcquire, &sentError{sent: true, err: d.err})}
+		if d.Err != nil {
+			return &verdict{err: toKind(opAcquire, &sentError{sent: true, err: d.Err})}
 		}
 		v := verdict{grant: g.grant(asked)}
 		// The notification of a grant that this very request made was not missed.
@@ -290,7 +291,7 @@ func (b *Backend) judge(items []reply, asked time.Time) *verdict {
 	case "LOST":
 		return &verdict{err: backend.ErrLost}
 	default:
-		return &verdict{err: toKind(opAcquire, &sentError{sent: true, err: errReply})}
+		return &verdict{err: toKind(opAcquire, &sentError{sent: true, err: program.ErrReply})}
 	}
 }
 

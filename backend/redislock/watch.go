@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/holdfast-io/holdfast/backend"
+	"github.com/holdfast-io/holdfast/backend/redislock/internal/program"
 )
 
 // The script publishes events only while there is a watcher: while a key exists that the
@@ -126,14 +127,14 @@ func (b *Backend) keepWatching(ctx context.Context, stream string) error {
 func (b *Backend) announce(ctx context.Context) (string, error) {
 	for {
 		// A name each time: events may have been missed if the stream ended since the last.
-		answer, _, err := b.engine.do(ctx, true, "watch", millis(watchTTL), rand.Text())
+		answer, _, err := b.engine.do(ctx, true, "watch", program.Millis(watchTTL), rand.Text())
 		if err != nil {
 			return "", err
 		}
-		d := decoder{list: answer[1:]}
-		stream, more := d.text(), d.int() == 1
-		if d.err != nil || !more {
-			return stream, d.err
+		d := decode(answer[1:])
+		stream, more := d.Text(), d.Int() == 1
+		if d.Err != nil || !more {
+			return stream, d.Err
 		}
 	}
 }

@@ -3,12 +3,12 @@ package connlease
 import (
 	"context"
 	"errors"
-	"fmt"
 	"slices"
 	"time"
 
 	"github.com/holdfast-io/holdfast/backend"
 	"github.com/holdfast-io/holdfast/internal/connect"
+	"github.com/holdfast-io/holdfast/internal/lockstate"
 	"github.com/holdfast-io/holdfast/internal/retry"
 )
 
@@ -404,12 +404,6 @@ func Poll(ctx context.Context, look func(late bool) (done bool, err error)) erro
 }
 
 // Watch returns ErrUnsupported: there are no events. Other errors: *InvalidError, ErrClosed.
-func (b *Leases) Watch(_ context.Context, req backend.WatchRequest) error {
-	if err := backend.ValidatePrefix(req.Prefix); err != nil {
-		return err
-	}
-	if b.life.Err() != nil {
-		return backend.ErrClosed
-	}
-	return fmt.Errorf("watch: %w", backend.ErrUnsupported)
+func (b *Leases) Watch(_ context.Context, req backend.WatchRequest, _ func(backend.Event)) error {
+	return lockstate.NoEvents(b.life, req)
 }

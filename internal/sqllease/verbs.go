@@ -117,6 +117,11 @@ func (b *Leases) List(ctx context.Context, req backend.ListRequest) (backend.Lis
 	return lockstate.List(t.rules(), req, names, t.lock), nil
 }
 
+// Watch returns ErrUnsupported. A store that reports changes has a Watch of its own. Other errors: *InvalidError, ErrClosed.
+func (b *Leases) Watch(_ context.Context, req backend.WatchRequest, _ func(backend.Event)) error {
+	return lockstate.NoEvents(b.life, req)
+}
+
 // readOnly reads some locks as they are, without what has expired.
 func (b *Leases) readOnly(ctx context.Context, op string, names []string) (*txn, error) {
 	t := newTxn(b)

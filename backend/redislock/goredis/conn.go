@@ -27,17 +27,40 @@ type conn struct {
 
 var _ program.Conn = (*conn)(nil)
 
+const pool = 8 // two requests are in progress, and some that were given up
+
 func newConn(settings *redis.Options, timeout time.Duration) *conn {
-	c := &conn{settings: settings, timeout: timeout, open: new(connect.Set)}
+	open := new(connect.Set)
+	return connOf(settings, timeout, open, ownOptions(settings, timeout, open))
+}
+
+// newLane makes the connection of a lane, and returns when the server has answered, or ctx ends.
+func newLane(ctx context.Context, settings *redis.Options, timeout time.Duration, l *program.Lane) (program.Conn, error) {
+	open := new(connect.Set)
+	options := ownOptions(settings, timeout, open)
+	dial := options.Dialer
+	options.PoolSize = 1
+	options.Dialer = func(ctx context.Context, network, addr string) (net.Conn, error) {
+		return l.Dial(func() (net.Conn, error) { return dial(ctx, network, addr) })
+	}
+	c := connOf(settings, timeout, open, options)
+	defer context.AfterFunc(ctx, c.HangUp)()
+	if _, err := c.Do(ctx, "PING"); err != nil {
+		c.Close()
+		return nil, err
+	}
+	return c, nil
+}
+
+func connOf(settings *redis.Options, timeout time.Duration, open *connect.Set, options *redis.Options) *conn {
+	c := &conn{settings: settings, timeout: timeout, open: open, client: redis.NewClient(options)}
 	c.life, c.end = context.WithCancel(context.Background())
-	c.client = redis.NewClient(ownOptions(settings, timeout, c.open))
 	return c
 }
 
 // ownOptions returns what is taken from the settings of the program's client: where the server is,
 // and how to log in there. All else is ours.
 func ownOptions(from *redis.Options, timeout time.Duration, open *connect.Set) *redis.Options {
-	const pool = 8 // two requests are in progress, and some that were given up
 	return &redis.Options{
 		Network: from.Network, Addr: from.Addr, Dialer: dialer(from, open), TLSConfig: from.TLSConfig,
 		OnConnect: from.OnConnect, ClientName: from.ClientName, DB: from.DB,
@@ -71,16 +94,16 @@ func dialer(from *redis.Options, open *connect.Set) connect.Dialer {
 }
 
 // Do sends a command: see program.Conn.
-func (c *conn) Do(ctx context.Context, cmd ...any) (any, error) {
+func (c *conn) Do(ctx context.Context, cmd ...string) (program.Reply, error) {
 	if err := c.ended(ctx); err != nil {
-		return nil, err
+		return program.Reply{}, err
 	}
-	v, err := c.client.Do(ctx, cmd...).Result()
-	return answer(v, err)
+	a := answer(c.client.Do(ctx, words(cmd)...).Result())
+	return a.Reply, a.Err
 }
 
 // DoAll sends commands over one connection: see program.Conn.
-func (c *conn) DoAll(ctx context.Context, cmds ...[]any) []program.Answer {
+func (c *conn) DoAll(ctx context.Context, cmds ...[]string) []program.Answer {
 	all := make([]program.Answer, len(cmds))
 	if err := c.ended(ctx); err != nil {
 		for i := range all {
@@ -91,12 +114,20 @@ func (c *conn) DoAll(ctx context.Context, cmds ...[]any) []program.Answer {
 	sent := make([]*redis.Cmd, len(cmds))
 	_, _ = c.client.Pipelined(ctx, func(p redis.Pipeliner) error { // each command has its error
 		for i, cmd := range cmds {
-			sent[i] = p.Do(ctx, cmd...)
+			sent[i] = p.Do(ctx, words(cmd)...)
 		}
 		return nil
 	})
 	for i, cmd := range sent {
-		all[i].Value, all[i].Err = answer(cmd.Result())
+		all[i] = answer(cmd.Result())
+	}
+	return all
+}
+
+func words(cmd []string) []any {
+	all := make([]any, len(cmd))
+	for i := range cmd {
+		all[i] = cmd[i]
 	}
 	return all
 }
@@ -110,21 +141,21 @@ func (c *conn) ended(ctx context.Context) error {
 }
 
 // answer returns what the server answered. go-redis reports a nil answer as an error.
-func answer(v any, err error) (any, error) {
+func answer(v any, err error) program.Answer {
 	var refused redis.Error
 	said, ok := errors.AsType[*program.ServerError](err)
 	switch {
 	case ok:
-		return nil, said // see program.LastWords
-	case err == nil:
-		return v, nil
-	case errors.Is(err, redis.Nil):
-		return nil, nil //nolint:nilnil // a nil answer, which is one
+		err = said // see program.LastWords
+	case err == nil, errors.Is(err, redis.Nil):
+		r, err := program.ReplyOf(v)
+		return program.Answer{Reply: r, Err: err}
 	case errors.As(err, &refused):
-		return nil, program.FromServer(refused.Error())
+		err = program.FromServer(refused.Error())
 	default:
-		return nil, fmt.Errorf("redis: %w", err)
+		err = fmt.Errorf("redis: %w", err)
 	}
+	return program.Answer{Err: err}
 }
 
 // HangUp ends the requests in progress: see program.Conn.

@@ -10,7 +10,7 @@
 //
 // The backend takes from the client where the server is and how to log in there: Addr, Dialer,
 // TLSConfig, DB, ClientName, OnConnect, and the user, password and credential providers. With these
-// it makes connections of its own: up to eight for requests, and one for each subscription. The
+// it makes connections of its own: up to ten for requests, and one for each subscription. The
 // program has to set nothing for it:
 //
 //   - MaxRetries: none of our requests is sent twice, because the second could break the lock of a

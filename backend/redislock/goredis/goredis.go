@@ -1,6 +1,7 @@
 package goredis
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -28,7 +29,11 @@ func New(client redis.UniversalClient, cfg redislock.Config) (*redislock.Backend
 	}
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
-	return redislock.Over(ctx, dial, group, cfg)
+	lane := func(ctx context.Context, l *program.Lane) (program.Conn, error) {
+		single, _ := client.(*redis.Client) // else the server can be another one later, and there are no lanes
+		return newLane(ctx, single.Options(), cmp.Or(cfg.RequestTimeout, redislock.DefaultRequestTimeout), l)
+	}
+	return redislock.Over(ctx, dial, lane, group, cfg)
 }
 
 // dialFor returns how to connect to the server that has the data, and whether that can be another

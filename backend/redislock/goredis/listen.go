@@ -86,8 +86,7 @@ func receive(ctx context.Context, sub *redis.PubSub, timeout time.Duration, read
 	for {
 		got, err := sub.ReceiveTimeout(ctx, timeout)
 		if err != nil {
-			_, err = answer(nil, err)
-			return err
+			return answer(nil, err).Err
 		}
 		switch m := got.(type) {
 		case *redis.Subscription:

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/holdfast-io/holdfast/backend"
+	"github.com/holdfast-io/holdfast/backend/redislock/internal/program"
 	"github.com/holdfast-io/holdfast/fence"
 	"github.com/holdfast-io/holdfast/internal/retry"
 )
@@ -138,14 +139,14 @@ type ticket struct {
 
 // readTicket reads a vote. It returns nil for any other answer.
 func readTicket(d *decoder) *ticket {
-	if d.text() != "G" {
+	if d.Text() != "G" {
 		return nil
 	}
-	t := &ticket{token: fence.Token(d.number())} //nolint:gosec // not negative
-	t.left, t.since = micros(d.number()), time.UnixMicro(d.number())
-	t.final = d.number() == 1
-	t.old = d.number() == 1
-	if d.err != nil {
+	t := &ticket{token: fence.Token(d.Number())} //nolint:gosec // not negative
+	t.left, t.since = d.Micros(), time.UnixMicro(d.Number())
+	t.final = d.Number() == 1
+	t.old = d.Number() == 1
+	if d.Err != nil {
 		return nil
 	}
 	return t
@@ -204,7 +205,7 @@ func (a *acquisition) request() request {
 	return request{
 		verb: opAcquire, lock: r.Name, own: []string{r.Name, string(r.Lease), itoa(a.attempt), itoa(a.b.clock())},
 		terms: terms{
-			ttl: millis(r.TTL), mode: mode, permits: strconv.Itoa(a.claim.Permits), limit: strconv.Itoa(a.claim.Limit),
+			ttl: program.Millis(r.TTL), mode: mode, permits: strconv.Itoa(a.claim.Permits), limit: strconv.Itoa(a.claim.Limit),
 			owner: r.Owner, note: r.Note,
 		},
 	}
@@ -215,37 +216,37 @@ func (bal *ballot) take(x answer) {
 	if x.err != nil {
 		return
 	}
-	d := decoder{list: x.list}
+	d := decode(x.list)
 	if t := readTicket(&d); t != nil {
 		bal.got[x.node] = t
 		bal.n++
 		bal.old = bal.old || t.old
 		return
 	}
-	d = decoder{list: x.list}
-	switch d.text() {
+	d = decode(x.list)
+	switch d.Text() {
 	case "H":
-		now, n := d.number(), d.number()
+		now, n := d.Number(), d.Number()
 		bal.others[x.node] = d.votes(now)
 		if int64(len(bal.others[x.node])) < n {
 			bal.more, bal.most = true, max(bal.most, int(n))
 		}
 	case "Q":
-		bal.unripe = append(bal.unripe, micros(d.number()))
-		if d.number() == 1 {
+		bal.unripe = append(bal.unripe, d.Micros())
+		if d.Number() == 1 {
 			bal.ghosts |= 1 << x.node
 		}
 	case "L":
 		bal.lost = true
 	case "S":
-		bal.stale = max(bal.stale, d.number())
+		bal.stale = max(bal.stale, d.Number())
 	case "C":
 		bal.clocks++
 	default:
-		d.err = errAnswer
+		d.Err = program.ErrReply
 	}
-	if d.err != nil {
-		bal.p.errs[x.node] = d.err
+	if d.Err != nil {
+		bal.p.errs[x.node] = d.Err
 	}
 }
 
@@ -380,13 +381,13 @@ func (a *acquisition) recount(ctx context.Context, bal *ballot, v verdict) verdi
 	p := a.b.ask(one("inspect", a.req.Name), voters...)
 	err := p.collect(ctx, func(x answer) need {
 		if x.err == nil {
-			d := decoder{list: x.list}
-			d.text()
-			now := d.number()
-			d.number() // the counter
+			d := decode(x.list)
+			d.Text()
+			now := d.Number()
+			d.Number() // the counter
 			own := func(o vote) bool { return o.lease == a.req.Lease }
 			all.others[x.node] = slices.DeleteFunc(d.votes(now), own)
-			p.errs[x.node] = d.err
+			p.errs[x.node] = d.Err
 		}
 		return soon
 	})

@@ -19,11 +19,11 @@ func (b *Backend) Quarantined(ctx context.Context) error {
 	var unripe []time.Duration
 	p := b.ask(many(opReady))
 	err = p.collect(ctx, func(x answer) need {
-		d := decoder{list: x.list}
+		d := decode(x.list)
 		switch {
 		case x.err != nil:
-		case d.text() == "Q":
-			unripe = append(unripe, micros(d.number()))
+		case d.Text() == "Q":
+			unripe = append(unripe, d.Micros())
 		default:
 			votes++
 		}

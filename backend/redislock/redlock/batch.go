@@ -1,6 +1,10 @@
 package redlock
 
-import "strconv"
+import (
+	"strconv"
+
+	"github.com/holdfast-io/holdfast/backend/redislock/internal/program"
+)
 
 // terms are what many acquires, or many releases, have in common: everything that is sent for
 // them except the lock and the lease. See quick.lua.
@@ -120,7 +124,7 @@ func (b *batch) write(to []string) []string {
 }
 
 // tell delivers the answers to the operations.
-func (b *batch) tell(answers []any) {
+func (b *batch) tell(answers []program.Reply) {
 	for k, g := range b.groups {
 		list, err := answerOf(answers, k)
 		o := b.ops[g[0]]
@@ -129,40 +133,38 @@ func (b *batch) tell(answers []any) {
 			for _, i := range g {
 				b.ops[i].tell(list, err)
 			}
-		case list[0] == "EACH":
+		case list[0].S == "EACH":
 			for n, i := range g {
 				b.ops[i].tell(answerOf(list[1:], n))
 			}
-		case list[0] == "ALL" && o.verb == opRelease:
+		case list[0].S == "ALL" && o.verb == opRelease:
 			for _, i := range g {
-				b.ops[i].tell([]any{int64(1)}, nil)
+				b.ops[i].tell([]program.Reply{program.Int(1)}, nil)
 			}
-		case list[0] == "ALL" && len(list) == 3: //nolint:mnd // ALL left since
+		case list[0].S == "ALL" && len(list) == 3: //nolint:mnd // ALL left since
 			for _, i := range g {
 				own := b.ops[i].own
-				b.ops[i].tell([]any{"G", own[len(own)-1], list[1], list[2], "0", int64(0)}, nil)
+				b.ops[i].tell([]program.Reply{
+					program.Text("G"), program.Text(own[len(own)-1]), list[1], list[2], program.Text("0"), program.Int(0),
+				}, nil)
 			}
 		default:
 			for _, i := range g {
-				b.ops[i].tell(nil, errAnswer)
+				b.ops[i].tell(nil, program.ErrReply)
 			}
 		}
 	}
 }
 
 // answerOf returns answer i: a list that begins with a word or a number.
-func answerOf(answers []any, i int) ([]any, error) {
-	if i >= len(answers) {
-		return nil, errAnswer
+func answerOf(answers []program.Reply, i int) ([]program.Reply, error) {
+	if i >= len(answers) || len(answers[i].List) == 0 {
+		return nil, program.ErrReply
 	}
-	list, ok := answers[i].([]any)
-	if !ok || len(list) == 0 {
-		return nil, errAnswer
-	}
-	if list[0] == "ERR" {
-		d := decoder{list: list[1:]}
-		text := d.text()
-		return nil, newServerError(text)
+	list := answers[i].List
+	if list[0].S == "ERR" {
+		d := decode(list[1:])
+		return nil, newServerError(d.Text())
 	}
 	return list, nil
 }

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"testing/fstest"
@@ -128,7 +129,7 @@ func (n *node) askAll(t *testing.T, requests []request) []string {
 	told := make([]string, len(requests))
 	var ops []*op
 	for i, r := range requests {
-		ops = append(ops, &op{request: r, reply: func(list []any, err error) { told[i] = timeless(list, err) }})
+		ops = append(ops, &op{request: r, reply: func(list []program.Reply, err error) { told[i] = timeless(list, err) }})
 	}
 	b := batchOf(ops)
 	answers, err := n.exchange(t.Context(), b)
@@ -139,35 +140,35 @@ func (n *node) askAll(t *testing.T, requests []request) []string {
 	return told
 }
 
-func timeless(list []any, err error) string {
+func timeless(list []program.Reply, err error) string {
 	if err != nil {
 		return err.Error()
 	}
-	var votes func(v any) string
-	votes = func(v any) string {
-		switch v := v.(type) {
-		case []any:
+	var votes func(r program.Reply) string
+	votes = func(r program.Reply) string {
+		if r.Kind == program.ListReply {
 			var all []string
-			for _, x := range v {
+			for _, x := range r.List {
 				all = append(all, votes(x))
 			}
 			slices.Sort(all)
 			return fmt.Sprint(all)
-		case string:
-			if f := strings.Split(v, "\n"); len(f) == 11 { // a record: without its end and its beginning
-				return fmt.Sprintf("%q", append(f[:6:6], f[8:]...))
-			}
-			return v
 		}
-		return fmt.Sprint(v)
+		if f := strings.Split(r.S, "\n"); len(f) == 11 { // a record: without its end and its beginning
+			return fmt.Sprintf("%q", append(f[:6:6], f[8:]...))
+		}
+		if r.Kind == program.IntReply {
+			return strconv.FormatInt(r.N, 10)
+		}
+		return r.S
 	}
-	switch word := list[0]; word {
+	switch word := votes(list[0]); word {
 	case "G": // token left since final old
-		return fmt.Sprint("G ", list[1], " ", list[4], " ", list[5])
+		return fmt.Sprint("G ", votes(list[1]), " ", votes(list[4]), " ", votes(list[5]))
 	case "H", "I", "T": // now
-		return fmt.Sprint(word, " ", votes(list[2:]))
+		return fmt.Sprint(word, " ", votes(program.List(list[2:]...)))
 	default:
-		return fmt.Sprint(word, " ", votes(list[1:]))
+		return fmt.Sprint(word, " ", votes(program.List(list[1:]...)))
 	}
 }
 

@@ -26,7 +26,6 @@ var (
 	errContended = errors.New("several clients split the votes: no client holds the lock")
 
 	errTimeout = errors.New("no answer within the request timeout")
-	errAnswer  = errors.New("the answer is not one of the script's")
 	errDown    = errors.New("the node does not answer")
 	errTokens  = errors.New("other clients kept raising the token")
 )

@@ -63,9 +63,7 @@ func (n *node) missing(ctx context.Context) ([]string, error) {
 	}
 	var denied []string
 	for _, a := range answer {
-		if text, ok := a.(string); ok {
-			denied = append(denied, text)
-		}
+		denied = append(denied, a.S)
 	}
 	return audit.Missing(denied), err
 }

@@ -47,11 +47,11 @@ func (b *Backend) readState(ctx context.Context, name string) (*state, int, erro
 	s := &state{votes: make([][]vote, len(b.nodes))}
 	err := p.collect(ctx, func(x answer) need {
 		if x.err == nil {
-			d := decoder{list: x.list}
-			d.text()
-			now := d.number()
+			d := decode(x.list)
+			d.Text()
+			now := d.Number()
 			s.add(x.node, &d, now)
-			p.errs[x.node] = d.err
+			p.errs[x.node] = d.Err
 		}
 		return everyone
 	})
@@ -62,7 +62,7 @@ func (b *Backend) readState(ctx context.Context, name string) (*state, int, erro
 }
 
 func (s *state) add(node int, d *decoder, now int64) {
-	s.counter = max(s.counter, fence.Token(d.number())) //nolint:gosec // not negative
+	s.counter = max(s.counter, fence.Token(d.Number())) //nolint:gosec // not negative
 	s.votes[node] = d.votes(now)
 }
 
@@ -119,24 +119,24 @@ func (b *Backend) list(ctx context.Context, req backend.ListRequest) (backend.Li
 		if x.err != nil {
 			return everyone
 		}
-		d := decoder{list: x.list}
-		d.text()
-		now, more, last := d.number(), d.number(), ""
-		for len(d.list) > 0 && d.err == nil {
+		d := decode(x.list)
+		d.Text()
+		now, more, last := d.Number(), d.Number(), ""
+		for len(d.List) > 0 && d.Err == nil {
 			one := d.sub()
-			last = one.text()
+			last = one.Text()
 			s, ok := states[last]
 			if !ok {
 				s = &state{votes: make([][]vote, len(b.nodes))}
 				states[last] = s
 			}
 			s.add(x.node, one, now)
-			d.err = one.err
+			d.Err = one.Err
 		}
 		if more > 0 && (horizon == "" || last < horizon) {
 			horizon = last
 		}
-		p.errs[x.node] = d.err
+		p.errs[x.node] = d.Err
 		return everyone
 	})
 	switch {

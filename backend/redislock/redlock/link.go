@@ -6,7 +6,6 @@ import (
 	"embed"
 	"errors"
 	"fmt"
-	"maps"
 	"net"
 	"sync"
 
@@ -35,7 +34,7 @@ type link interface {
 	// run executes the program below the key, for the data whose identity is the third
 	// argument. With load set its text is sent along. run sends the command once: it never
 	// retries.
-	run(ctx context.Context, load bool, key string, args []string) ([]any, error)
+	run(ctx context.Context, load bool, key string, args []string) ([]program.Reply, error)
 
 	// exists reports whether the key exists.
 	exists(ctx context.Context, key string) (bool, error)
@@ -43,24 +42,10 @@ type link interface {
 	// config returns the settings of the server whose names match one of the globs.
 	config(ctx context.Context, globs ...string) (map[string]string, error)
 
-	// listen returns a connection for subscriptions. heard is called with each message, and
-	// subscribed with each channel that the server has confirmed, in order and from one
-	// goroutine.
-	listen(ctx context.Context, heard func(channel, message string), subscribed func(channel string)) (subscription, error)
+	// listen returns a connection for subscriptions: see program.Subscribe.
+	listen(heard func(channel, message string), subscribed func(channel string)) (*program.Subscription, error)
 
 	// close ends what the link itself opened.
-	close()
-}
-
-// subscription is a connection for subscriptions.
-type subscription interface {
-	// subscribe and unsubscribe send a request for the channels. They do not wait for the
-	// confirmation.
-	subscribe(ctx context.Context, channels ...string) error
-	unsubscribe(ctx context.Context, channels ...string) error
-	// ended is closed, or receives an error, when the connection has ended.
-	ended() <-chan error
-	// close ends the connection and returns after the last call of heard.
 	close()
 }
 
@@ -124,58 +109,43 @@ func (l *rueidisLink) connected() (rueidis.Client, error) {
 	}
 	client, err := program.NewClient(l.option)
 	if err != nil {
-		return nil, &unsentError{fromRueidis(err)}
+		return nil, &unsentError{program.FromRueidis(err)}
 	}
 	l.client = client
 	return client, nil
 }
 
-func (l *rueidisLink) run(ctx context.Context, load bool, key string, args []string) ([]any, error) {
+// send sends a command, once, over a connection that is made if there is none.
+func (l *rueidisLink) send(ctx context.Context, cmd ...string) (program.Reply, error) {
 	client, err := l.connected()
 	if err != nil {
-		return nil, err
+		return program.Reply{}, err
 	}
-	send := func(ctx context.Context, cmd program.Command) (rueidis.RedisMessage, error) {
-		m, err := client.Do(program.Undated(ctx), cmd.ForRueidis(client.B())).ToMessage()
-		if err != nil {
-			return m, fromRueidis(err)
-		}
-		return m, nil
+	r, err := program.NewConn(client, false).Do(ctx, cmd...)
+	return r, named(err)
+}
+
+func (l *rueidisLink) run(ctx context.Context, load bool, key string, args []string) ([]program.Reply, error) {
+	r, err := l.runner.Run(ctx, l.send, load, key+" "+args[2], key, args)
+	if err == nil && r.Kind != program.ListReply {
+		err = program.ErrReply
 	}
-	m, err := program.Run(ctx, l.runner, send, load, key+" "+args[2], key, args)
-	if err != nil {
-		return nil, err
-	}
-	answer, err := m.ToAny()
-	list, ok := answer.([]any)
-	if err != nil || !ok {
-		return nil, errAnswer
-	}
-	return list, nil
+	return r.List, err
 }
 
 func (l *rueidisLink) exists(ctx context.Context, key string) (bool, error) {
-	client, err := l.connected()
-	if err != nil {
-		return false, err
-	}
-	n, err := client.Do(program.Undated(ctx), client.B().Exists().Key(key).Build()).AsInt64()
-	if err != nil {
-		return false, fromRueidis(err)
-	}
-	return n > 0, nil
+	r, err := l.send(ctx, "EXISTS", key)
+	return r.N > 0, err
 }
 
 func (l *rueidisLink) config(ctx context.Context, globs ...string) (map[string]string, error) {
-	client, err := l.connected()
-	if err != nil {
-		return nil, err
+	all := make(map[string]string)
+	for _, glob := range globs {
+		if err := program.Settings(ctx, l.send, glob, all); err != nil {
+			return nil, err
+		}
 	}
-	m, err := client.Do(program.Undated(ctx), client.B().ConfigGet().Parameter(globs...).Build()).AsStrMap()
-	if err != nil {
-		return nil, fromRueidis(err)
-	}
-	return maps.Clone(m), nil
+	return all, nil
 }
 
 func (l *rueidisLink) close() {
@@ -188,65 +158,18 @@ func (l *rueidisLink) close() {
 	}
 }
 
-// rueidisEar is a dedicated connection.
-type rueidisEar struct {
-	conn   rueidis.DedicatedClient
-	back   func()
-	end    <-chan error
-	closer sync.Once
-}
-
-func (l *rueidisLink) listen(_ context.Context, heard func(channel, message string), subscribed func(channel string)) (subscription, error) {
+func (l *rueidisLink) listen(heard func(channel, message string), subscribed func(channel string)) (*program.Subscription, error) {
 	client, err := l.connected()
 	if err != nil {
 		return nil, err
 	}
-	conn, back := client.Dedicate()
-	e := &rueidisEar{conn: conn, back: back}
-	e.end = conn.SetPubSubHooks(rueidis.PubSubHooks{
-		OnMessage: func(m rueidis.PubSubMessage) { heard(m.Channel, m.Message) },
-		OnSubscription: func(s rueidis.PubSubSubscription) {
-			if s.Kind == "subscribe" {
-				subscribed(s.Channel)
-			}
-		},
-	})
-	return e, nil
+	return program.Subscribe(client, heard, subscribed), nil
 }
 
-func (e *rueidisEar) subscribe(ctx context.Context, channels ...string) error {
-	err := e.conn.Do(program.Undated(ctx), e.conn.B().Subscribe().Channel(channels...).Build()).Error()
-	if err != nil {
-		return fromRueidis(err)
-	}
-	return nil
-}
-
-func (e *rueidisEar) unsubscribe(ctx context.Context, channels ...string) error {
-	err := e.conn.Do(program.Undated(ctx), e.conn.B().Unsubscribe().Channel(channels...).Build()).Error()
-	if err != nil {
-		return fromRueidis(err)
-	}
-	return nil
-}
-
-func (e *rueidisEar) ended() <-chan error { return e.end }
-
-func (e *rueidisEar) close() {
-	e.closer.Do(func() {
-		// The connection is closed, not returned to the pool: nothing of ours is left on it.
-		e.conn.Close()
-		for range e.end { // until it is closed: the hooks are not called any more
-		}
-		e.back()
-	})
-}
-
-// fromRueidis distinguishes the answers of the server, and what was not sent, from all other
-// errors.
-func fromRueidis(err error) error {
+// named distinguishes what was not sent from all other errors.
+func named(err error) error {
 	if err != nil && connect.IsDial(err) {
-		return &unsentError{fmt.Errorf("redis: %w", err)}
+		return &unsentError{err}
 	}
-	return program.FromRueidis(err)
+	return err
 }

@@ -6,6 +6,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/holdfast-io/holdfast/backend/redislock/internal/program"
 	"github.com/holdfast-io/holdfast/internal/retry"
 )
 
@@ -53,14 +54,14 @@ func (e *listener) run() {
 
 // receive runs one connection, until it breaks or the Backend is closed.
 func (e *listener) receive() {
-	conn, err := e.link.listen(e.b.base,
+	conn, err := e.link.listen(
 		func(channel, message string) { e.b.heard(e.i, channel, message) },
 		func(channel string) { e.b.confirmed(e.i, channel) })
 	if err != nil {
 		return
 	}
-	defer conn.close()
-	have, ended := make(map[string]bool), conn.ended()
+	defer conn.Close()
+	have, ended := make(map[string]bool), conn.Ended()
 	for {
 		if err := e.adjust(conn, have); err != nil {
 			return
@@ -77,7 +78,7 @@ func (e *listener) receive() {
 }
 
 // adjust subscribes to the wanted channels, and unsubscribes from the others.
-func (e *listener) adjust(conn subscription, have map[string]bool) error {
+func (e *listener) adjust(conn *program.Subscription, have map[string]bool) error {
 	var more, less []string
 	e.mu.Lock()
 	for c := range e.wanted {
@@ -94,12 +95,12 @@ func (e *listener) adjust(conn subscription, have map[string]bool) error {
 	ctx, cancel := context.WithTimeoutCause(e.b.base, e.b.cfg.RequestTimeout, errTimeout)
 	defer cancel()
 	if len(more) > 0 {
-		if err := conn.subscribe(ctx, more...); err != nil {
+		if err := conn.Add(ctx, more...); err != nil {
 			return err
 		}
 	}
 	if len(less) > 0 {
-		if err := conn.unsubscribe(ctx, less...); err != nil {
+		if err := conn.Remove(ctx, less...); err != nil {
 			return err
 		}
 	}

@@ -31,10 +31,10 @@ type op struct {
 	request
 
 	// reply is called once, from any goroutine, and does not block. It may be nil.
-	reply func(answer []any, err error)
+	reply func(answer []program.Reply, err error)
 }
 
-func (o *op) tell(answer []any, err error) {
+func (o *op) tell(answer []program.Reply, err error) {
 	if o.reply != nil {
 		o.reply(answer, err)
 	}
@@ -251,7 +251,7 @@ func (n *node) probe() error {
 // or was not greeted since it was started, does nothing. Then hello is sent before the
 // operations, in the same execution. So a server that lost data never executes an operation
 // before hello has checked for the loss.
-func (n *node) exchange(ctx context.Context, batch *batch) ([]any, error) {
+func (n *node) exchange(ctx context.Context, batch *batch) ([]program.Reply, error) {
 	const attempts = 4
 	load, greet := false, n.known() == ""
 	for range attempts {
@@ -269,9 +269,9 @@ func (n *node) exchange(ctx context.Context, batch *batch) ([]any, error) {
 		case err != nil:
 			return nil, err
 		case len(r) == 0:
-			return nil, errAnswer
+			return nil, program.ErrReply
 		}
-		switch r[0] {
+		switch r[0].S {
 		case "OK":
 			if greet {
 				return n.greeted(r[1:])
@@ -282,7 +282,7 @@ func (n *node) exchange(ctx context.Context, batch *batch) ([]any, error) {
 		case "FORMAT":
 			return nil, &unsentError{ErrForeignData}
 		default:
-			return nil, errAnswer
+			return nil, program.ErrReply
 		}
 	}
 	return nil, &unsentError{errors.New("the server keeps losing its scripts or its data")}
@@ -295,16 +295,16 @@ func (n *node) known() string {
 }
 
 // greeted takes the identity off the front of the answers.
-func (n *node) greeted(answers []any) ([]any, error) {
-	d := decoder{list: answers}
-	identity := d.text()
-	if d.err != nil || identity == "" {
-		return nil, errAnswer
+func (n *node) greeted(answers []program.Reply) ([]program.Reply, error) {
+	d := decode(answers)
+	identity := d.Text()
+	if d.Err != nil || identity == "" {
+		return nil, program.ErrReply
 	}
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	n.identity = identity
-	return d.list, nil
+	return d.List, nil
 }
 
 // compose returns the arguments of the script.

@@ -7,18 +7,19 @@ import (
 	"time"
 
 	"github.com/holdfast-io/holdfast/backend"
+	"github.com/holdfast-io/holdfast/backend/redislock/internal/program"
 	"github.com/holdfast-io/holdfast/internal/testkit/testserver"
 )
 
 // said returns the answer of the first node to one operation.
-func (p *panel) said(t *testing.T, asked request) []any {
+func (p *panel) said(t *testing.T, asked request) []program.Reply {
 	t.Helper()
 	type result struct {
-		list []any
+		list []program.Reply
 		err  error
 	}
 	got := make(chan result, 1)
-	p.nodes[0].submit(&op{request: asked, reply: func(list []any, err error) { got <- result{list, err} }})
+	p.nodes[0].submit(&op{request: asked, reply: func(list []program.Reply, err error) { got <- result{list, err} }})
 	r := <-got
 	if r.err != nil {
 		t.Fatalf("%+v: %v", asked, r.err)
@@ -40,15 +41,15 @@ func TestAttemptThatWasTakenBack(t *testing.T) {
 	t.Parallel()
 	p := newPanel(t, testserver.RedisNodes(t, 3, "--appendonly", "no"))
 	lease := string(backend.NewLeaseID())
-	if r := p.said(t, one("back", "n", lease, "5", "1", "0")); r[0] != int64(0) {
+	if r := p.said(t, one("back", "n", lease, "5", "1", "0")); r[0].N != 0 {
 		t.Fatalf("there was no vote, and %v was taken back", r)
 	}
 	for _, late := range []int64{4, 5} {
-		if r := p.said(t, vote1(lease, late)); r[0] != "S" {
+		if r := p.said(t, vote1(lease, late)); r[0].S != "S" {
 			t.Errorf("attempt %d, which has ended, got %v", late, r)
 		}
 	}
-	if r := p.said(t, vote1(lease, 6)); r[0] != "G" {
+	if r := p.said(t, vote1(lease, 6)); r[0].S != "G" {
 		t.Errorf("the next attempt got %v", r)
 	}
 }
@@ -59,21 +60,21 @@ func TestTokenOfAnotherIsNotNoted(t *testing.T) {
 	t.Parallel()
 	p := newPanel(t, testserver.RedisNodes(t, 3, "--appendonly", "no"))
 	first, second := string(backend.NewLeaseID()), string(backend.NewLeaseID())
-	lesser := decoder{list: p.said(t, vote1(first, 1))[1:]}
-	greater := decoder{list: p.said(t, vote1(second, 1))[1:]}
-	low, high := lesser.number(), greater.number()
-	if lesser.err != nil || greater.err != nil || low >= high {
-		t.Fatalf("tokens %d and %d, %v, %v", low, high, lesser.err, greater.err)
+	lesser := decode(p.said(t, vote1(first, 1))[1:])
+	greater := decode(p.said(t, vote1(second, 1))[1:])
+	low, high := lesser.Number(), greater.Number()
+	if lesser.Err != nil || greater.Err != nil || low >= high {
+		t.Fatalf("tokens %d and %d, %v, %v", low, high, lesser.Err, greater.Err)
 	}
 	for _, token := range []int64{low, high} {
-		if r := p.said(t, one("write", "n", first, itoa(token))); r[0] != "NO" {
+		if r := p.said(t, one("write", "n", first, itoa(token))); r[0].S != "NO" {
 			t.Errorf("the first has the token %d noted, and the second has %d: %v", token, high, r)
 		}
 	}
-	if r := p.said(t, one("write", "n", second, itoa(high))); r[0] != "OK" {
+	if r := p.said(t, one("write", "n", second, itoa(high))); r[0].S != "OK" {
 		t.Errorf("its own: %v", r)
 	}
-	if r := p.said(t, one("write", "n", first, itoa(high+1))); r[0] != "OK" {
+	if r := p.said(t, one("write", "n", first, itoa(high+1))); r[0].S != "OK" {
 		t.Errorf("a greater one: %v", r)
 	}
 }
@@ -117,17 +118,17 @@ func TestTokenIsNotNotedInQuarantine(t *testing.T) {
 	servers := testserver.RedisNodes(t, 3, "--appendonly", "no")
 	p := newPanel(t, servers)
 	lease := string(backend.NewLeaseID())
-	token := decoder{list: p.said(t, vote1(lease, 1))[1:]}
-	higher := itoa(token.number() + 1)
+	token := decode(p.said(t, vote1(lease, 1))[1:])
+	higher := itoa(token.Number() + 1)
 	p.mode = "q" // like a client that keeps the quarantine, which has just begun here
-	if r := p.said(t, one("write", "n", lease, higher)); r[0] != "NO" {
+	if r := p.said(t, one("write", "n", lease, higher)); r[0].S != "NO" {
 		t.Errorf("a token was noted: %v", r)
 	}
-	if r := p.said(t, vote1(string(backend.NewLeaseID()), 1)); r[0] != "Q" {
+	if r := p.said(t, vote1(string(backend.NewLeaseID()), 1)); r[0].S != "Q" {
 		t.Errorf("a vote was given: %v", r)
 	}
 	p.mode = "-"
-	if r := p.said(t, one("write", "n", lease, higher)); r[0] != "OK" {
+	if r := p.said(t, one("write", "n", lease, higher)); r[0].S != "OK" {
 		t.Errorf("without a quarantine: %v", r)
 	}
 }

@@ -5,6 +5,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/holdfast-io/holdfast/backend/redislock/internal/program"
 	"github.com/holdfast-io/holdfast/internal/testkit/leasetest"
 )
 
@@ -42,31 +43,31 @@ func FuzzAnswer(f *testing.F) {
 			}
 		}
 		all := make([]renewal, 1)
-		if err := note(&decoder{list: list}, &Backend{nodes: make([]*node, 3), majority: 2}, all); err == nil && all[0].n > 1 {
+		if err := note(new(decode(list)), &Backend{nodes: make([]*node, 3), majority: 2}, all); err == nil && all[0].n > 1 {
 			t.Errorf("%q: %+v", text, all)
 		}
 	})
 }
 
 // answerOfWords converts words to an answer: "#n" is a number, "[" and "]" enclose a list.
-func answerOfWords(words []string) []any {
-	stack := [][]any{nil}
+func answerOfWords(words []string) []program.Reply {
+	stack := [][]program.Reply{nil}
 	for _, w := range words {
 		top := len(stack) - 1
 		switch {
 		case w == "[":
 			stack = append(stack, nil)
 		case w == "]" && top > 0:
-			stack[top-1] = append(stack[top-1], stack[top])
+			stack[top-1] = append(stack[top-1], program.List(stack[top]...))
 			stack = stack[:top]
 		case strings.HasPrefix(w, "#"):
 			var n int64
 			for _, c := range w[1:] {
 				n = n*10 + int64(c-'0')
 			}
-			stack[top] = append(stack[top], n)
+			stack[top] = append(stack[top], program.Int(n))
 		default:
-			stack[top] = append(stack[top], w)
+			stack[top] = append(stack[top], program.Text(w))
 		}
 	}
 	return stack[0]

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/holdfast-io/holdfast/backend"
+	"github.com/holdfast-io/holdfast/backend/redislock/internal/program"
 )
 
 // patience is how long, at least, nodes that have not answered are waited for when a majority
@@ -15,7 +16,7 @@ const patience = 20 * time.Millisecond
 // answer is what a node answered.
 type answer struct {
 	node int
-	list []any
+	list []program.Reply
 	err  error
 }
 
@@ -51,7 +52,7 @@ func (b *Backend) ask(r request, nodes ...int) *poll {
 	p.left = len(nodes)
 	ops := make([]op, len(nodes))
 	for k, i := range nodes {
-		ops[k] = op{request: r, reply: func(list []any, err error) { p.reply(answer{i, list, err}) }}
+		ops[k] = op{request: r, reply: func(list []program.Reply, err error) { p.reply(answer{i, list, err}) }}
 		b.nodes[i].submit(&ops[k])
 	}
 	return p

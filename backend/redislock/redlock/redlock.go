@@ -14,6 +14,7 @@ import (
 	"github.com/redis/rueidis"
 
 	"github.com/holdfast-io/holdfast/backend"
+	"github.com/holdfast-io/holdfast/backend/redislock/internal/program"
 	"github.com/holdfast-io/holdfast/internal/connect"
 )
 
@@ -161,7 +162,7 @@ func newBackend(links []link, cfg Config) (*Backend, error) {
 		return nil, &backend.InvalidError{Field: "nodes", Value: strconv.Itoa(n), Bound: "an odd number, 3 to 15"}
 	}
 	b := &Backend{
-		cfg: cfg, majority: len(links)/2 + 1, longest: millis(cfg.MaxTTL), mode: "q", queues: make(map[string]*queue),
+		cfg: cfg, majority: len(links)/2 + 1, longest: program.Millis(cfg.MaxTTL), mode: "q", queues: make(map[string]*queue),
 		asking: make(map[backend.LeaseID]*turnstile),
 		clock:  func() int64 { return time.Now().UnixMicro() },
 		caps: backend.Capabilities{

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/holdfast-io/holdfast/backend"
+	"github.com/holdfast-io/holdfast/backend/redislock/internal/program"
 	"github.com/holdfast-io/holdfast/fence"
 	"github.com/holdfast-io/holdfast/internal/retry"
 )
@@ -35,8 +36,8 @@ func (b *Backend) Release(ctx context.Context, req backend.ReleaseRequest) error
 	found := 0
 	err = p.collect(ctx, func(x answer) need {
 		if x.err == nil {
-			d := decoder{list: x.list}
-			found += int(d.number())
+			d := decode(x.list)
+			found += int(d.Number())
 		}
 		switch {
 		case p.good < b.majority:
@@ -109,7 +110,7 @@ func (r *renewal) left() time.Duration {
 func (b *Backend) renew(ctx context.Context, leases []backend.TimedRenewal) ([]backend.Renewal, error) {
 	a := []string{strconv.Itoa(len(leases))}
 	for _, l := range leases {
-		a = append(a, l.Name, string(l.Lease), millis(l.TTL))
+		a = append(a, l.Name, string(l.Lease), program.Millis(l.TTL))
 	}
 	all := make([]renewal, len(leases))
 	for i := range all {
@@ -118,7 +119,7 @@ func (b *Backend) renew(ctx context.Context, leases []backend.TimedRenewal) ([]b
 	p := b.ask(many("renew", a...))
 	err := p.collect(ctx, func(x answer) need {
 		if x.err == nil {
-			p.errs[x.node] = note(&decoder{list: x.list}, b, all)
+			p.errs[x.node] = note(new(decode(x.list)), b, all)
 		}
 		if slices.ContainsFunc(all, func(r renewal) bool { return r.open(p.silent(), b.majority) }) {
 			return everyone
@@ -145,22 +146,22 @@ func (b *Backend) renew(ctx context.Context, leases []backend.TimedRenewal) ([]b
 
 // note records what one node answered about the leases.
 func note(d *decoder, b *Backend, all []renewal) error {
-	if d.text() != "OK" || len(d.list) != len(all) {
-		return errAnswer
+	if d.Text() != "OK" || len(d.List) != len(all) {
+		return program.ErrReply
 	}
 	for i := range all {
 		one := d.sub()
-		if one.text() != "R" {
+		if one.Text() != "R" {
 			continue
 		}
-		v := vote{token: fence.Token(one.number()), final: one.number() == 1} //nolint:gosec // not negative
-		if one.text() == "s" {
+		v := vote{token: fence.Token(one.Number()), final: one.Number() == 1} //nolint:gosec // not negative
+		if one.Text() == "s" {
 			v.claim.Mode = backend.Shared
 		}
-		v.claim.Limit = int(one.number())
-		ttl := time.Duration(one.number()) * time.Millisecond
-		if one.err != nil {
-			return one.err
+		v.claim.Limit = int(one.Number())
+		ttl := time.Duration(one.Number()) * time.Millisecond
+		if one.Err != nil {
+			return one.Err
 		}
 		all[i].n++
 		all[i].tokens, all[i].ttls = append(all[i].tokens, v), append(all[i].ttls, ttl)
@@ -265,17 +266,17 @@ func collectBreak(ctx context.Context, p *poll, token fence.Token, taken map[bac
 		if x.err != nil {
 			return everyone
 		}
-		d := decoder{list: x.list}
-		switch d.text() {
+		d := decode(x.list)
+		switch d.Text() {
 		case "OK":
 			r.acks++
 		case "C":
 			r.apart++
 		default:
-			r.greatest = max(r.greatest, fence.Token(d.number())) //nolint:gosec // not negative
+			r.greatest = max(r.greatest, fence.Token(d.Number())) //nolint:gosec // not negative
 		}
-		for len(d.list) > 0 {
-			taken[backend.LeaseID(d.text())]++
+		for len(d.List) > 0 && d.Err == nil {
+			taken[backend.LeaseID(d.Text())]++
 		}
 		return everyone
 	})

@@ -62,7 +62,7 @@ func (a *acquisition) inform(bal *ballot, token fence.Token) {
 	if bal.p.left > 0 {
 		bal.p.leave(func(x answer) {
 			if x.err == nil {
-				t := readTicket(&decoder{list: x.list})
+				t := readTicket(new(decode(x.list)))
 				tell(x.node, t)
 			}
 		})
@@ -152,11 +152,11 @@ func (a *acquisition) write(ctx context.Context, token fence.Token, nodes []int,
 	acks := 0
 	var greatest fence.Token
 	err := p.collect(ctx, func(x answer) need {
-		d := decoder{list: x.list}
-		if x.err == nil && d.text() == "OK" {
+		d := decode(x.list)
+		if x.err == nil && d.Text() == "OK" {
 			acks++
 		} else {
-			greatest = max(greatest, fence.Token(d.number())) //nolint:gosec // not negative
+			greatest = max(greatest, fence.Token(d.Number())) //nolint:gosec // not negative
 		}
 		if acks >= enough {
 			return nobody

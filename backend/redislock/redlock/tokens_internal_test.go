@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/holdfast-io/holdfast/backend"
+	"github.com/holdfast-io/holdfast/backend/redislock/internal/program"
 	"github.com/holdfast-io/holdfast/fence"
 	"github.com/holdfast-io/holdfast/internal/testkit/leasetest"
 	"github.com/holdfast-io/holdfast/internal/testkit/testserver"
@@ -24,7 +25,7 @@ type switched struct {
 
 var errCut = errors.New("cut off")
 
-func (s *switched) run(ctx context.Context, load bool, key string, a []string) ([]any, error) {
+func (s *switched) run(ctx context.Context, load bool, key string, a []string) ([]program.Reply, error) {
 	if s.cut.Load() {
 		return nil, errCut
 	}
@@ -43,14 +44,14 @@ func newPanel(t *testing.T, servers []*testserver.RedisServer) *panel {
 	if err != nil {
 		t.Fatal(err)
 	}
-	program, err := newProgram()
+	script, err := newProgram()
 	if err != nil {
 		t.Fatal(err)
 	}
 	p := &panel{}
 	var links []link
 	for _, o := range target.options {
-		s := &switched{link: newLink(nil, o, program)}
+		s := &switched{link: newLink(nil, o, script)}
 		p.switches = append(p.switches, s)
 		links = append(links, s)
 	}

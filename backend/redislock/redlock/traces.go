@@ -1,5 +1,7 @@
 package redlock
 
+import "github.com/holdfast-io/holdfast/backend/redislock/internal/program"
+
 // trace is what an acquisition may have left on a node: a vote, or a request that may still
 // get one. It stays until the node has acknowledged its return.
 type trace struct {
@@ -52,9 +54,9 @@ func (a *acquisition) giveBack(bal *ballot, told bool) {
 		}
 		n.submit(&op{
 			request: one("back", a.req.Name, string(a.req.Lease), itoa(attempt), flag(late), flag(told)).owed(),
-			reply: func(list []any, err error) {
-				d := decoder{list: list}
-				if err == nil && (d.number() == 1 || late) {
+			reply: func(list []program.Reply, err error) {
+				d := decode(list)
+				if err == nil && (d.Number() == 1 || late) {
 					a.acknowledged(i, attempt)
 				}
 			},

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/holdfast-io/holdfast/backend"
+	"github.com/holdfast-io/holdfast/backend/redislock/internal/program"
 	"github.com/holdfast-io/holdfast/internal/testkit/leasetest"
 	"github.com/holdfast-io/holdfast/internal/testkit/testserver"
 )
@@ -23,7 +24,7 @@ type breaking struct {
 	gone    atomic.Bool
 }
 
-func (l *breaking) run(ctx context.Context, load bool, key string, a []string) ([]any, error) {
+func (l *breaking) run(ctx context.Context, load bool, key string, a []string) ([]program.Reply, error) {
 	if !l.gone.Load() && slices.Contains(a, l.verb) {
 		l.gone.Store(true)
 		if l.arrives {
@@ -43,7 +44,7 @@ type stuck struct {
 	until   chan struct{}
 }
 
-func (l *stuck) run(ctx context.Context, load bool, key string, a []string) ([]any, error) {
+func (l *stuck) run(ctx context.Context, load bool, key string, a []string) ([]program.Reply, error) {
 	select {
 	case l.reached <- struct{}{}:
 	default:
@@ -68,10 +69,10 @@ func guarded(t *testing.T, n int) (*panel, []*testserver.RedisServer) {
 }
 
 // told runs one operation on one node.
-func (p *panel) told(t *testing.T, i int, r request) []any {
+func (p *panel) told(t *testing.T, i int, r request) []program.Reply {
 	t.Helper()
-	answers := make(chan []any, 1)
-	p.nodes[i].submit(&op{request: r, reply: func(list []any, err error) {
+	answers := make(chan []program.Reply, 1)
+	p.nodes[i].submit(&op{request: r, reply: func(list []program.Reply, err error) {
 		if err != nil {
 			t.Errorf("node %d: %v", i, err)
 		}
@@ -165,7 +166,7 @@ func TestKeptVotesAreGivenBack(t *testing.T) {
 	}
 	p.cutOff(t, 0)
 	leasetest.Eventually(t, "the vote is returned", func() bool {
-		return p.told(t, 0, one("has", "n", "0000000000000000"))[0] == int64(0)
+		return p.told(t, 0, one("has", "n", "0000000000000000"))[0].N == 0
 	})
 }
 
@@ -184,7 +185,7 @@ func TestRestoredVote(t *testing.T) {
 		verb: opAcquire, lock: "n", own: []string{"n", string(late.Lease), itoa(p.attempt(0)), itoa(p.clock())},
 		terms: terms{ttl: "120000", mode: "s", permits: "1", limit: "3"},
 	}
-	if r := p.told(t, 0, ask); r[0] != "G" {
+	if r := p.told(t, 0, ask); r[0].S != "G" {
 		t.Fatal(r)
 	}
 	servers[0].Do("SAVE") // what is on the disk
@@ -199,7 +200,7 @@ func TestRestoredVote(t *testing.T) {
 	p.cutOff(t, 1)
 	_, _ = p.Inspect(t.Context(), "n") // the node is down
 	p.cutOff(t, 0)
-	if r := p.told(t, 0, ask); r[0] != "Q" || r[2] != int64(1) {
+	if r := p.told(t, 0, ask); r[0].S != "Q" || r[2].N != 1 {
 		t.Errorf("the node answers %v", r)
 	}
 	if g, err := p.Acquire(t.Context(), late); err == nil {
@@ -219,7 +220,7 @@ func TestRestoredVoteIsNotRenewed(t *testing.T) {
 		}
 		leasetest.Eventually(t, "all nodes have voted", func() bool {
 			for i := range servers {
-				if p.told(t, i, one("has", "n", string(req.Lease)))[0] != int64(1) {
+				if p.told(t, i, one("has", "n", string(req.Lease)))[0].N != 1 {
 					return false
 				}
 			}
@@ -276,7 +277,7 @@ type overtaken struct {
 	by   func()
 }
 
-func (l *overtaken) run(ctx context.Context, load bool, key string, a []string) ([]any, error) {
+func (l *overtaken) run(ctx context.Context, load bool, key string, a []string) ([]program.Reply, error) {
 	if slices.Contains(a, l.verb) {
 		l.by()
 	}

@@ -159,8 +159,8 @@ func (a *acquisition) isOut(ctx context.Context) (bool, error) {
 	p := a.b.ask(one("has", a.req.Name, string(a.req.Lease)))
 	found := 0
 	err := p.collect(ctx, func(x answer) need {
-		d := decoder{list: x.list}
-		found += int(d.number())
+		d := decode(x.list)
+		found += int(d.Number())
 		switch {
 		case found >= a.b.majority, found+p.silent() < a.b.majority:
 			return nobody

@@ -2,22 +2,22 @@ package program
 
 import (
 	"context"
-	"strings"
+	"fmt"
 	"time"
 )
 
-// Conn is the connection to one server through a client library. An adapter of another library
-// than rueidis implements it, and nothing else. Its methods are safe for concurrent use.
+// Conn is the connection to one server through a client library. NewConn is for rueidis; an adapter of another
+// library implements it, and nothing else. Its methods are safe for concurrent use.
 type Conn interface {
 	// Do sends the command, once: it retries nothing that may have been executed, and follows
-	// neither MOVED nor ASK. An answer is nil, an int64, a string, or an []any of these.
-	// Errors of the server are those of FromServer. After any other error the outcome of the
-	// command is unknown. Do returns at the deadline of ctx, and when HangUp or Close is called.
-	Do(ctx context.Context, cmd ...any) (any, error)
+	// neither MOVED nor ASK. Errors of the server are those of FromServer. After any other error the
+	// outcome of the command is unknown. Do returns at the deadline of ctx, and when HangUp or Close
+	// is called.
+	Do(ctx context.Context, cmd ...string) (Reply, error)
 
 	// DoAll sends commands over the same connection, one after the other, and returns an
 	// answer for each. For the rest it is like Do.
-	DoAll(ctx context.Context, cmds ...[]any) []Answer
+	DoAll(ctx context.Context, cmds ...[]string) []Answer
 
 	// Listen subscribes to a channel over a connection of its own, calls ready once the server
 	// has confirmed that, and deliver with each message, in order and from one goroutine. It
@@ -25,7 +25,7 @@ type Conn interface {
 	// ping in time, after the last call of deliver. It never connects again.
 	Listen(ctx context.Context, channel string, ready func(), deliver func(payload string)) error
 
-	// HangUp ends the requests in progress, and refuses others.
+	// HangUp ends the requests in progress that do not end with their contexts, and refuses others.
 	HangUp()
 
 	// Close closes the connections.
@@ -34,28 +34,38 @@ type Conn interface {
 
 // Answer is an answer to a command, or an error.
 type Answer struct {
-	Value any
-	Err   error
+	Reply
+	Err error
 }
+
+// Number returns the number that the server answered.
+func (a Answer) Number() (int64, error) {
+	if a.Err == nil && a.Kind != IntReply {
+		return 0, ErrReply
+	}
+	return a.N, a.Err
+}
+
+// Send sends a command, once. Its errors are those of Conn.Do.
+type Send func(ctx context.Context, cmd ...string) (Reply, error)
 
 // Dial connects to the server that has the key now. Each connection, and each request on it, is
 // bounded by timeout.
 type Dial func(ctx context.Context, key string, timeout time.Duration) (Conn, error)
 
-// Words returns the command as Conn.Do takes it.
-func (c *Command) Words() []any {
-	const head = 5 // at most
-	words := make([]any, 0, head+len(c.Args))
-	for word := range strings.FieldsSeq(c.Name) {
-		words = append(words, word)
+// Settings adds to all the settings of the server whose names match the glob.
+func Settings(ctx context.Context, send Send, glob string, all map[string]string) error {
+	r, err := send(ctx, "CONFIG", "GET", glob)
+	if err != nil {
+		return err
 	}
-	words = append(words, c.Text)
-	if c.Name == functionLoad {
-		return words
+	d := Decoder{List: r.List}
+	for len(d.List) > 0 && d.Err == nil {
+		name := d.Text()
+		all[name] = d.Text()
 	}
-	words = append(words, 1, c.Key)
-	for _, a := range c.Args {
-		words = append(words, a)
+	if d.Err != nil {
+		return fmt.Errorf("the settings: %w", d.Err)
 	}
-	return words
+	return nil
 }

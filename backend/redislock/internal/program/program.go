@@ -145,39 +145,28 @@ type Runner struct {
 // NewRunner returns a Runner that has sent nothing yet.
 func NewRunner(p Program) *Runner { return &Runner{program: p} }
 
-// Command is a command that takes one key.
-type Command struct {
-	Name string // "FCALL", "EVAL" or "EVALSHA"; "FUNCTION LOAD" has neither a key nor arguments
-	Text string // the name of the function, the script, its hash, or the library
-	Key  string
-	Args []string
-}
-
-// Send sends a command, once. Its errors are those of FromServer. After any other error the
-// outcome is unknown. M is what the client library returns for an answer.
-type Send[M any] func(ctx context.Context, cmd Command) (M, error)
-
-// Run executes the program. With load set its text is sent along, for a server that has
+// Run executes the program on the server that send reaches. With load set its text is sent along, for a server that has
 // returned ErrUnknown. It never retries what may have been executed.
-func Run[M any](ctx context.Context, r *Runner, send Send[M], load bool, identity, key string, args []string) (M, error) {
+func (r *Runner) Run(ctx context.Context, send Send, load bool, identity, key string, args []string) (Reply, error) {
 	if !r.scripts.Load() {
-		m, err := call(ctx, &r.program, send, load, key, args)
+		m, err := r.call(ctx, send, load, key, args)
 		if !unable(err) {
 			return m, err
 		}
 		r.scripts.Store(true)
 	}
 	if load {
-		return send(ctx, Command{Name: "EVAL", Text: r.program.ScriptFor(identity), Key: key, Args: args})
+		return send(ctx, words("EVAL", r.program.ScriptFor(identity), key, args)...)
 	}
-	return send(ctx, Command{Name: "EVALSHA", Text: r.hashFor(identity), Key: key, Args: args})
+	return send(ctx, words("EVALSHA", r.hashFor(identity), key, args)...)
 }
 
 // call calls the function. A server whose memory is full refuses it, and is then sent the
 // function that adds nothing.
-func call[M any](ctx context.Context, p *Program, send Send[M], load bool, key string, args []string) (M, error) {
+func (r *Runner) call(ctx context.Context, send Send, load bool, key string, args []string) (Reply, error) {
+	p := &r.program
 	if load {
-		m, err := send(ctx, Command{Name: functionLoad, Text: p.library})
+		m, err := send(ctx, "FUNCTION", "LOAD", p.library)
 		if refused, ok := errors.AsType[*ServerError](err); ok && strings.Contains(refused.Text, "already exists") {
 			err = nil // another client was faster
 		}
@@ -185,14 +174,18 @@ func call[M any](ctx context.Context, p *Program, send Send[M], load bool, key s
 			return m, err
 		}
 	}
-	m, err := send(ctx, Command{Name: "FCALL", Text: p.function, Key: key, Args: args})
+	m, err := send(ctx, words("FCALL", p.function, key, args)...)
 	if refused, ok := errors.AsType[*ServerError](err); ok && refused.Code == "OOM" {
-		return send(ctx, Command{Name: "FCALL", Text: p.function + "_full", Key: key, Args: args})
+		return send(ctx, words("FCALL", p.function+"_full", key, args)...)
 	}
 	return m, err
 }
 
-const functionLoad = "FUNCTION LOAD"
+// words returns a command that takes one key.
+func words(name, text, key string, args []string) []string {
+	const head = 4
+	return append(append(make([]string, 0, head+len(args)), name, text, "1", key), args...)
+}
 
 // unable reports whether the server does not accept functions from us: it is older than Redis
 // 7, or another product without them, or the user lacks the permission.

@@ -1,10 +1,10 @@
 package program_test
 
 import (
-	"context"
 	"errors"
 	"net"
 	"slices"
+	"strconv"
 	"testing"
 	"testing/fstest"
 
@@ -48,17 +48,13 @@ func TestForms(t *testing.T) {
 			defer client.Close()
 			r := program.NewRunner(p)
 			run := func(load bool) ([]int64, error) {
-				m, err := program.Run(t.Context(), r, func(ctx context.Context, cmd program.Command) (rueidis.RedisMessage, error) {
-					m, err := client.Do(program.Undated(ctx), cmd.ForRueidis(client.B())).ToMessage()
-					if err != nil {
-						return m, program.FromRueidis(err)
-					}
-					return m, nil
-				}, load, "id", "k", []string{"7"})
-				if err != nil {
-					return nil, err
+				m, err := r.Run(t.Context(), program.NewConn(client, false).Do, load, "id", "k", []string{"7"})
+				var all []int64
+				for _, item := range m.List {
+					n, _ := strconv.ParseInt(item.S, 10, 64)
+					all = append(all, max(n, item.N))
 				}
-				return m.AsIntSlice()
+				return all, err
 			}
 			want := func(load bool, want ...int64) {
 				t.Helper()

@@ -1,0 +1,262 @@
+package program
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"sync"
+	"syscall"
+	"time"
+)
+
+// Client libraries write requests that share a connection in one goroutine and read the answers in another, or keep
+// a connection of their pool without noticing the end of a context. So a request that is alone wakes other
+// goroutines, which costs more than all the rest of it. A lane is a connection for one request at a time: its
+// goroutine writes the request and reads the answer.
+
+// ErrNoConnection means that nothing was sent: there was no connection, and none was to be made.
+var ErrNoConnection = errors.New("there is no connection")
+
+// OpenLane makes the connection of a lane. The client library makes it through Lane.Dial.
+type OpenLane func(ctx context.Context, l *Lane) (Conn, error)
+
+// Lanes are the lanes of one server. There is one for each request that may be in progress.
+type Lanes struct {
+	open OpenLane
+	base context.Context //nolint:containedctx // ends with the lanes
+	end  context.CancelFunc
+	work sync.WaitGroup
+
+	mu   sync.Mutex
+	free []*Lane // the last one is used next, so that one caller needs one connection
+	all  []*Lane
+}
+
+// NewLanes returns n lanes that are not open yet.
+func NewLanes(n int, open OpenLane) *Lanes {
+	s := &Lanes{open: open}
+	s.base, s.end = context.WithCancel(context.Background())
+	for range n {
+		s.all = append(s.all, new(Lane))
+	}
+	s.free = append(s.free, s.all...)
+	return s
+}
+
+// Do sends a command on a lane, until ctx ends, which must have a deadline. It is ErrNoConnection if no lane is open
+// and free. One that is not open yet is opened in the background.
+func (s *Lanes) Do(ctx context.Context, cmd ...string) (Reply, error) {
+	l := s.take()
+	if l == nil {
+		return Reply{}, ErrNoConnection
+	}
+	defer s.put(l)
+	return l.send(ctx, cmd)
+}
+
+func (s *Lanes) take() *Lane {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if len(s.free) == 0 || s.base.Err() != nil {
+		return nil
+	}
+	l := s.free[len(s.free)-1]
+	s.free = s.free[:len(s.free)-1]
+	if l.begin() {
+		return l
+	}
+	s.work.Go(func() {
+		l.close()
+		conn, err := s.open(s.base, l)
+		if err == nil {
+			l.conn = conn
+		}
+		if !errors.Is(err, errors.ErrUnsupported) {
+			s.put(l) // else the lane stays away: another connection would not be better
+		}
+	})
+	return nil
+}
+
+func (s *Lanes) put(l *Lane) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.free = append(s.free, l)
+}
+
+// HangUp ends the requests in progress. No other begins.
+func (s *Lanes) HangUp() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.end()
+	for _, l := range s.all {
+		l.hangUp()
+	}
+}
+
+// Close closes the connections. No request is in progress.
+func (s *Lanes) Close() {
+	s.HangUp()
+	s.work.Wait()
+	for _, l := range s.all {
+		l.close()
+	}
+}
+
+// Addr returns the local address of the connection that is used next, or "" if none is open.
+func (s *Lanes) Addr() string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if len(s.free) == 0 {
+		return ""
+	}
+	l := s.free[len(s.free)-1]
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.conn == nil || l.line.ended() {
+		return ""
+	}
+	return l.line.LocalAddr().String()
+}
+
+// Lane is one of them. Only the goroutine that has taken it uses conn.
+type Lane struct {
+	conn Conn // nil: it is not open
+
+	mu       sync.Mutex
+	line     *line     // the socket; nil: there is none
+	turn     uint64    // counts the requests
+	answered time.Time // the last one
+}
+
+// Dial makes the socket of a lane. Only the first call makes one: the request of a caller waits for no other.
+func (l *Lane) Dial(dial func() (net.Conn, error)) (net.Conn, error) {
+	l.mu.Lock()
+	made := l.line != nil
+	l.mu.Unlock()
+	if made {
+		return nil, ErrNoConnection
+	}
+	conn, err := dial()
+	if err != nil {
+		return nil, err
+	}
+	raw, err := rawOf(conn)
+	if err != nil {
+		return nil, errors.Join(err, conn.Close())
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.line = &line{Conn: conn, raw: raw}
+	return l.line, nil
+}
+
+// begin begins the turn of a request. It reports whether the lane is open. The request before may have
+// ended its connection, after it had its answer. The server may have closed it: nothing is read between
+// two requests.
+func (l *Lane) begin() bool {
+	const busy = time.Millisecond // so soon after an answer nothing is checked
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.turn++
+	return l.conn != nil && !l.line.ended() && (time.Since(l.answered) < busy || !readable(l.line.raw))
+}
+
+func (l *Lane) close() {
+	if l.conn != nil {
+		l.conn.Close()
+		l.conn = nil
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.line = nil
+}
+
+// send sends a command and reads its answer, until ctx ends. It ends the connection then, which may
+// still get the answer, and when the outcome is unknown.
+func (l *Lane) send(ctx context.Context, cmd []string) (Reply, error) {
+	if ctx.Done() != nil {
+		turn := l.turn
+		defer context.AfterFunc(ctx, func() { l.interrupt(turn) })()
+	}
+	r, err := l.conn.Do(ctx, cmd...)
+	l.answered = time.Now()
+	if _, answered := errors.AsType[*ServerError](err); err != nil && !answered && !errors.Is(err, ErrUnknown) {
+		l.hangUp()
+	}
+	return r, err
+}
+
+// interrupt ends the request of that turn, if it is still in progress.
+func (l *Lane) interrupt(turn uint64) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.turn == turn && l.line != nil {
+		l.line.hangUp()
+	}
+}
+
+func (l *Lane) hangUp() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.line != nil {
+		l.line.hangUp()
+	}
+}
+
+// line is a connection whose reads and writes can be ended for good.
+type line struct {
+	net.Conn
+
+	raw  syscall.RawConn
+	mu   sync.Mutex
+	over bool
+}
+
+// rawOf returns the socket of a connection, which may be inside another one, as with TLS.
+func rawOf(conn net.Conn) (syscall.RawConn, error) {
+	for {
+		if socket, ok := conn.(syscall.Conn); ok {
+			return socket.SyscallConn() //nolint:wrapcheck // the lane stays closed
+		}
+		outer, ok := conn.(interface{ NetConn() net.Conn })
+		if !ok {
+			return nil, fmt.Errorf("redis: a connection without a socket: %w", errors.ErrUnsupported)
+		}
+		conn = outer.NetConn()
+	}
+}
+
+func (l *line) ended() bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.over
+}
+
+// SetDeadline sets the deadline of a request. It does not revive a connection that was ended.
+func (l *line) SetDeadline(t time.Time) error { return l.set(t, l.Conn.SetDeadline) }
+
+// SetReadDeadline does the same for the answer, and SetWriteDeadline for the request.
+func (l *line) SetReadDeadline(t time.Time) error { return l.set(t, l.Conn.SetReadDeadline) }
+
+// SetWriteDeadline sets the deadline of a request: see SetReadDeadline.
+func (l *line) SetWriteDeadline(t time.Time) error { return l.set(t, l.Conn.SetWriteDeadline) }
+
+func (l *line) set(t time.Time, set func(time.Time) error) error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.over {
+		t = longAgo()
+	}
+	return set(t)
+}
+
+func (l *line) hangUp() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.over = true
+	_ = l.Conn.SetDeadline(longAgo()) // it may be closed
+}
+
+func longAgo() time.Time { return time.Unix(1, 0) }

@@ -1,0 +1,159 @@
+package redislock
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"net"
+
+	"github.com/redis/rueidis"
+
+	"github.com/holdfast-io/holdfast/backend/redislock/internal/program"
+)
+
+// Over returns a Backend on connections of another client library: package goredis calls it.
+// group means that another server can have the data later, as in a Cluster; then a connection
+// that fails is closed, and dial is called again. Else lane opens a connection for a caller that is
+// alone. Errors are those of New.
+func Over(ctx context.Context, dial program.Dial, lane program.OpenLane, group bool, cfg Config) (*Backend, error) {
+	cfg, err := cfg.withDefaults()
+	if err != nil {
+		return nil, err
+	}
+	p, err := newProgram()
+	if err != nil {
+		return nil, err
+	}
+	open := func(ctx context.Context) (transport, error) {
+		conn, err := dial(ctx, markerKey(cfg), cfg.RequestTimeout)
+		if err != nil {
+			return nil, err
+		}
+		return newLink(conn, p, cfg), nil
+	}
+	if group {
+		return newBackend(ctx, newRouter(open), cfg)
+	}
+	conn, err := dial(ctx, markerKey(cfg), cfg.RequestTimeout)
+	if err != nil {
+		return nil, readOnly(toKind("connect", err))
+	}
+	l := newLink(conn, p, cfg)
+	l.direct(lane)
+	return newBackend(ctx, l, cfg)
+}
+
+// markerKey is the key whose server has all the data.
+func markerKey(cfg Config) string { return "{" + cfg.Prefix + "0}:m" }
+
+// link is the transport to one server.
+type link struct {
+	conn     program.Conn
+	runner   *program.Runner
+	replicas *replication   // nil: no replicas are waited for
+	lanes    *program.Lanes // nil: all requests share the connections of conn
+}
+
+func newLink(conn program.Conn, p program.Program, cfg Config) *link {
+	return &link{conn: conn, runner: program.NewRunner(p), replicas: replicationOf(cfg)}
+}
+
+// direct gives the link lanes, unless it sends several commands at a time.
+func (l *link) direct(open program.OpenLane) {
+	if l.replicas == nil {
+		l.lanes = program.NewLanes(maxRequests, open)
+	}
+}
+
+// laneOf returns what opens lanes to the server of the option.
+func laneOf(option rueidis.ClientOption) program.OpenLane {
+	option.AlwaysPipelining = false // else the goroutines of rueidis write and read
+	option.PipelineMultiplex = -1   // one connection
+	option.Dialer.KeepAlive = -1    // a ping in between would start these goroutines
+	return func(ctx context.Context, l *program.Lane) (program.Conn, error) {
+		dial, option := option.DialCtxFn, option
+		option.DialCtxFn = func(ctx context.Context, addr string, d *net.Dialer, secure *tls.Config) (net.Conn, error) {
+			dialer := *d
+			dialer.KeepAlive = tcpKeepAlive
+			return l.Dial(func() (net.Conn, error) { return dial(ctx, addr, &dialer, secure) })
+		}
+		client, err := newClient(ctx, option)
+		if err != nil {
+			return nil, err
+		}
+		return program.NewLaneConn(client), nil
+	}
+}
+
+func (l *link) run(ctx context.Context, load bool, key string, args []string) (reply, error) {
+	return l.runner.Run(ctx, l.send, load, args[0], key, args)
+}
+
+func (l *link) remove(ctx context.Context, key, member string) (bool, error) {
+	r, err := l.send(ctx, "ZREM", key, member)
+	n, err := program.Answer{Reply: r, Err: err}.Number()
+	return n > 0, err
+}
+
+// send sends a command, and waits for the replicas, on one connection. A command alone goes on a lane, if there is one
+// and none is to be made.
+func (l *link) send(ctx context.Context, cmd ...string) (reply, error) {
+	if l.replicas != nil {
+		return l.sendAndWait(ctx, cmd)
+	}
+	if _, dated := ctx.Deadline(); dated && l.lanes != nil {
+		if r, err := l.lanes.Do(ctx, cmd...); !errors.Is(err, program.ErrNoConnection) {
+			return r, err
+		}
+	}
+	if _, alone := ctx.(*lone); alone {
+		return reply{}, program.ErrNoConnection
+	}
+	return l.conn.Do(ctx, cmd...)
+}
+
+func (l *link) sendAndWait(ctx context.Context, cmd []string) (reply, error) {
+	r := l.replicas
+	got := l.conn.DoAll(ctx, cmd, r.extend(), r.wait())
+	answer := got[0]
+	if answer.Err != nil {
+		return reply{}, answer.Err
+	}
+	there, err := got[1].Number()
+	if err != nil {
+		return reply{}, r.missing(err)
+	}
+	if there == 0 {
+		got = l.conn.DoAll(ctx, r.create(), r.wait())
+		if got[0].Err != nil {
+			return reply{}, r.missing(got[0].Err)
+		}
+	}
+	n, err := got[len(got)-1].Number()
+	if err != nil {
+		return reply{}, r.missing(err)
+	}
+	return answer.Reply, r.enough(n)
+}
+
+func (l *link) ask(ctx context.Context, cmd ...string) (reply, error) {
+	return l.conn.Do(ctx, cmd...)
+}
+
+func (l *link) listen(ctx context.Context, channel string, ready func(), deliver func(payload string)) error {
+	return l.conn.Listen(ctx, channel, ready, deliver)
+}
+
+func (l *link) hangUp() {
+	if l.lanes != nil {
+		l.lanes.HangUp()
+	}
+	l.conn.HangUp()
+}
+
+func (l *link) close() {
+	if l.lanes != nil {
+		l.lanes.Close()
+	}
+	l.conn.Close()
+}
