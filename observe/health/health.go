@@ -116,7 +116,7 @@ func (c *Checker) Check(ctx context.Context) Report {
 	r := Report{Status: Healthy, Backend: c.locks.Capabilities().Name}
 	took, err := c.pair(ctx)
 	switch {
-	case errors.Is(err, holdfast.ErrHeld): // the store decided that, so locks can be acquired
+	case errors.Is(err, holdfast.ErrHeld) && ctx.Err() == nil: // the store decided that, so locks can be acquired
 		r.Found = append(r.Found, "the lock of the health check could not be acquired: "+err.Error())
 	case err != nil:
 		r.Status, r.Err = Unhealthy, err

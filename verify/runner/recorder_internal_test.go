@@ -1,11 +1,14 @@
 package runner
 
 import (
+	"context"
+	"fmt"
 	"io"
 	"sync"
 	"testing"
 	"time"
 
+	"github.com/holdfast-io/holdfast"
 	"github.com/holdfast-io/holdfast/verify/history"
 )
 
@@ -97,5 +100,16 @@ func TestNotAllAreHurt(t *testing.T) {
 	r.releaseTarget(0)
 	if _, whom, free := r.reserveTarget(0); !free || whom != 0 {
 		t.Errorf("after one was healed: worker %d, %v", whom, free)
+	}
+}
+
+// A wait that its context ended may have been granted, also if the error names a holder.
+func TestOutcomeOfAWait(t *testing.T) {
+	t.Parallel()
+	held := fmt.Errorf("%w (%w)", context.DeadlineExceeded, &holdfast.HeldError{Name: "a"})
+	for mayHold, want := range map[bool]history.Outcome{false: history.Held, true: history.Unknown} {
+		if got := outcome(&holdfast.OpError{Op: "acquire", Name: "a", MayHold: mayHold, Err: held}); got != want {
+			t.Errorf("may hold %v: %v, want %v", mayHold, got, want)
+		}
 	}
 }

@@ -125,10 +125,12 @@ func (t *task) acquire(ctx context.Context, s slot, call history.Event, opts []h
 
 // outcome translates an error.
 func outcome(err error) history.Outcome {
+	op, ok := errors.AsType[*holdfast.OpError](err)
+	mayHold := ok && op.MayHold
 	switch {
 	case err == nil:
 		return history.OK
-	case errors.Is(err, holdfast.ErrHeld):
+	case errors.Is(err, holdfast.ErrHeld) && !mayHold: // else the context ended the wait
 		return history.Held
 	case errors.Is(err, holdfast.ErrLost):
 		return history.Lost
