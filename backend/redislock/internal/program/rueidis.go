@@ -170,11 +170,14 @@ func replyOf(m *rueidis.RedisMessage, depth int) (Reply, error) {
 		return Int(n), err
 	case m.IsMap(): // settings
 		pairs, err := m.AsStrMap()
+		if err != nil {
+			return Reply{}, ErrReply
+		}
 		r := List()
 		for name, value := range pairs {
 			r.List = append(r.List, Text(name), Text(value))
 		}
-		return r, err
+		return r, nil
 	case m.IsArray() && depth < maxDepth:
 		list, err := m.ToArray()
 		r := List(make([]Reply, len(list))...)
