@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"iter"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -309,13 +310,34 @@ func TestClose(t *testing.T) {
 		if info, _ := other.Inspect(t.Context(), "m"); len(info.Waiters) != 0 {
 			t.Error("a waiter was left behind")
 		}
-		if _, err := c.Acquire(t.Context(), "x"); !errors.Is(err, holdfast.ErrClosed) {
-			t.Errorf("acquire after close: %v", err)
-		}
-		if _, err := c.Inspect(t.Context(), "x"); !errors.Is(err, holdfast.ErrClosed) {
-			t.Errorf("inspect after close: %v", err)
-		}
+		afterClose(t, c)
 	})
+}
+
+// afterClose makes every call of a closed client.
+func afterClose(t *testing.T, c *holdfast.Client) {
+	t.Helper()
+	ctx := t.Context()
+	second := func(_ any, err error) error { return err }
+	last := func(calls iter.Seq2[holdfast.Event, error]) error {
+		var err error
+		for _, err = range calls { //nolint:revive // the last one counts
+		}
+		return err
+	}
+	for name, err := range map[string]error{
+		"Acquire": second(c.Acquire(ctx, "x")), "TryAcquire": second(c.TryAcquire(ctx, "x")), "AcquireAll": second(c.AcquireAll(ctx, []string{"x"})),
+		"Do":      c.Do(ctx, "x", func(context.Context, *holdfast.Lock) error { return nil }),
+		"DoAll":   c.DoAll(ctx, []string{"x"}, func(context.Context, holdfast.Locks) error { return nil }),
+		"Resume":  second(c.Resume(ctx, holdfast.Lease{Name: "x", ID: backend.NewLeaseID()})),
+		"Inspect": second(c.Inspect(ctx, "x")), "List": second(c.List(ctx, holdfast.ListOptions{})), "Break": second(c.Break(ctx, "x", "test")),
+		"Watch": last(c.Watch(ctx, "")),
+	} {
+		var op *holdfast.OpError
+		if !errors.Is(err, holdfast.ErrClosed) || !errors.As(err, &op) || op.MayHold {
+			t.Errorf("%s after Close: %v", name, err)
+		}
+	}
 }
 
 // TestRenewalsThatPass: a renewal with a shorter TTL arrives after an extension with a longer one,
