@@ -321,7 +321,7 @@ func afterClose(t *testing.T, c *holdfast.Client) {
 	second := func(_ any, err error) error { return err }
 	last := func(calls iter.Seq2[holdfast.Event, error]) error {
 		var err error
-		for _, err = range calls { //nolint:revive // the last one counts
+		for _, err = range calls { // the last one counts
 		}
 		return err
 	}
