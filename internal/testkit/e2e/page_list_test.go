@@ -227,8 +227,8 @@ func TestCards(t *testing.T) {
 	_, at := serveFake(t, fewLocks())
 	b := openTab(t, at, size{width: 420, height: 900})
 	b.shows("orders:1", "billing/b", "billing/a")
-	tops := valueOf[[]float64](b, `[".name", ".owner", ".since", ".waiting", ".wait"].map((c) => document.querySelector("#rows .row:not([hidden]) > " + c).getBoundingClientRect().top)`)
-	if tops[0] >= tops[1] || tops[1] >= tops[2] || tops[2] != tops[3] || tops[2] != tops[4] {
+	tops := valueOf[[]float64](b, `[".name", ".owner", ".mode", ".since", ".left", ".waiting", ".wait"].map((c) => document.querySelector("#rows .row:not([hidden]) > " + c).getBoundingClientRect().top)`)
+	if tops[0] >= tops[1] || tops[1] >= tops[2] || tops[2] != tops[3] || tops[2] != tops[4] || tops[4] >= tops[5] || tops[5] != tops[6] {
 		t.Errorf("the parts of a card begin at %v", tops)
 	}
 }
