@@ -66,7 +66,7 @@ func (b *Backend) problem(c call, p wire.Problem, header http.Header) error {
 	case http.StatusBadRequest, http.StatusNotFound, http.StatusMethodNotAllowed, http.StatusRequestEntityTooLarge, http.StatusUnsupportedMediaType:
 		return invalid("url", strconv.Quote(b.servers.current().base.Redacted()), "that of a Holdfast server, which answered "+text(p))
 	case http.StatusUnauthorized, http.StatusForbidden:
-		return denied("")
+		return denied("the server answered " + text(p))
 	case http.StatusTooManyRequests, http.StatusRequestTimeout:
 		away.MayHold = false
 	}

@@ -70,7 +70,7 @@ var _ backend.Backend = (*Backend)(nil)
 // quarantine, or elects a leader: the calls of the Backend report that, and a holdfast.Client
 // retries them.
 //
-// Errors: *InvalidError for a bad URL, and when the server refuses the credentials;
+// Errors: *InvalidError for a bad URL; *RefusedError when the server refuses the credentials;
 // *UnavailableError when the server does not answer; ctx's cause.
 func Open(ctx context.Context, rawURL string, o Config) (*Backend, error) {
 	if ctx == nil {

@@ -392,7 +392,7 @@ func TestOtherHTTP(t *testing.T) {
 		}
 	}
 	_, err = remotelock.Open(t.Context(), "holdfasts://:wrong-secret@"+secure.Listener.Addr().String()+"/base", remotelock.Config{TLS: conf})
-	if !errors.Is(err, backend.ErrInvalid) || strings.Contains(err.Error(), "wrong-secret") {
+	if !errors.Is(err, backend.ErrRefused) || strings.Contains(err.Error(), "wrong-secret") {
 		t.Errorf("a wrong token: %v", err)
 	}
 }
