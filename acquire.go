@@ -28,8 +28,8 @@ import (
 // sent; ErrUnavailable; ErrDeadlock; ErrClosed. With Reentrant also ErrReleased and ErrLost.
 //
 // After Wait the error has a *HeldError that names the holders, and so it has when the deadline of ctx ended the wait: it
-// is then ErrHeld too. Acquire reads the holders while it leaves the queue. They are missing if the backend does not answer
-// in these 250 ms, or if no other client has the lock by then.
+// is then ErrHeld too. Acquire reads the holders when it has left the queue. They are missing if the backend does not answer
+// in these 250 ms, or if no other client is in the way by then.
 //
 // If ctx is the context of a lock of that name which is held, or a child of it, Acquire does not wait: the caller would
 // wait for itself. What does not fit beside the held lease is ErrDeadlock, immediately. Beside a shared lease, another

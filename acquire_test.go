@@ -254,6 +254,54 @@ func TestAcquireAllKeepsItsWait(t *testing.T) {
 	})
 }
 
+// A wait that its deadline has ended is ErrHeld only because of who is in the way after that, and ErrUnavailable only
+// where the store was away at the end.
+func TestDeadlineOfAWait(t *testing.T) {
+	t.Parallel()
+	reader := []holdfast.Option{holdfast.Shared()}
+	for name, tc := range map[string]struct {
+		opts    []holdfast.Option
+		release time.Duration // when the writer releases; 0: never
+		away    bool          // the first request fails
+		held    bool
+	}{
+		"nobody": {nil, time.Hour + time.Millisecond, false, false}, "another reader": {reader, time.Hour + time.Millisecond, false, false},
+		"a writer before a reader": {reader, 0, false, true}, "away long ago": {nil, 0, true, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				f, store := newFaults(t)
+				c, writer, other := newClient(t, f, holdfast.Config{}), newClient(t, openStore(t, store), holdfast.Config{}), newClient(t, openStore(t, store), holdfast.Config{})
+				lock := mustAcquire(t, writer, "n")
+				if tc.release > 0 {
+					time.AfterFunc(tc.release, func() { _ = lock.Release(t.Context()) })
+				}
+				first := true
+				answer := func(_ context.Context, call func() (backend.Grant, error)) (backend.Grant, error) {
+					if first && tc.away {
+						first = false
+						return backend.Grant{}, unavailable(false)
+					}
+					return call()
+				}
+				f.acquire.Store(&answer)
+				slow := func(_ context.Context, call func() error) error { time.Sleep(10 * time.Millisecond); return call() }
+				f.release.Store(&slow)
+				ctx, cancel := context.WithTimeout(t.Context(), time.Hour)
+				defer cancel()
+				if len(tc.opts) > 0 { // it is granted together with the caller, or stays behind the writer
+					go func() { _, _ = other.Acquire(t.Context(), "n", tc.opts...) }()
+				}
+				_, err := c.Acquire(ctx, "n", tc.opts...)
+				if !errors.Is(err, context.DeadlineExceeded) || errors.Is(err, holdfast.ErrHeld) != tc.held || errors.Is(err, holdfast.ErrUnavailable) {
+					t.Errorf("%v", err)
+				}
+			})
+		})
+	}
+}
+
 // C7: when a call returns, its place in the queue is gone, and so is what an AcquireAll had acquired. A store that
 // does not answer delays the call for a moment only.
 func TestNoPlaceIsLeft(t *testing.T) {
@@ -287,7 +335,8 @@ func TestNoPlaceIsLeft(t *testing.T) {
 					if took := time.Since(began); !errors.Is(err, context.DeadlineExceeded) || took > time.Second+tc.late {
 						t.Errorf("%s: %v after %s", what, err, took)
 					}
-					if by, ok := errors.AsType[*holdfast.HeldError](err); !ok || by.Name != "n" || len(by.Holders) != 1 || by.Holders[0].Token != held.Token() || by.Ahead != 0 {
+					by, named := errors.AsType[*holdfast.HeldError](err)
+					if named != (tc.answer < tc.late) || named && (by.Name != "n" || len(by.Holders) != 1 || by.Holders[0].Token != held.Token()) {
 						t.Errorf("%s: the lock is held with token %d; the error says %v", what, held.Token(), err)
 					}
 					for _, lock := range []string{"a", "n"} {

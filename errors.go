@@ -70,7 +70,9 @@ func (e *OpError) Error() string {
 	if e.Name != "" {
 		fmt.Fprintf(&b, " %q", e.Name)
 	}
-	fmt.Fprintf(&b, " on %s: %v", e.Backend, e.Err)
+	// An error of the backend begins with the backend and the operation too.
+	cause := strings.TrimPrefix(strings.TrimPrefix(fmt.Sprint(e.Err), e.Backend+": "), e.Op+": ")
+	fmt.Fprintf(&b, " on %s: %s", e.Backend, cause)
 	return b.String()
 }
 
@@ -127,11 +129,11 @@ func causeText(c Cause) string {
 	case CauseBroken:
 		return "broken by an operator"
 	case CauseExpired:
-		return "its lease expired on the backend"
+		return "its lease expired: no renewal reached the store in time"
 	case CauseSession:
-		return "the session ended on the backend"
+		return "the store ended the session of the client: it was not renewed in time, or the store lost data"
 	case CauseGone:
-		return "the backend no longer has it"
+		return "the store no longer has it: it was restarted or lost data, or the lease has ended"
 	case CauseDeadline:
 		return "no renewal was acknowledged in time"
 	case CauseEnded:

@@ -4,10 +4,12 @@ import (
 	"context"
 	"errors"
 	"iter"
+	"slices"
 	"time"
 
 	"github.com/holdfast-io/holdfast/backend"
 	"github.com/holdfast-io/holdfast/internal/acquire"
+	"github.com/holdfast-io/holdfast/internal/liveness"
 )
 
 // The types of Inspect, List, Break and Watch; see package backend.
@@ -113,17 +115,23 @@ func (c *Client) Break(ctx context.Context, name, reason string, opts ...Option)
 		}
 		return res, err
 	})
-	c.endBroken(res.Broken, reason)
+	c.endBroken(name, res.Broken, reason)
 	return res, err
 }
 
 // endBroken ends the locks of this client that it broke itself: many backends would report it only with the next renewal.
-func (c *Client) endBroken(broken []Holder, reason string) {
+// A later grant of the same lease ID has another token.
+func (c *Client) endBroken(name string, broken []Holder, reason string) {
+	if len(broken) == 0 {
+		return
+	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	for _, h := range broken {
-		c.live.Report(c.sess.Current(), backend.Loss{Session: h.Session, Lease: h.Lease, Cause: CauseBroken, Reason: reason})
-	}
+	c.live.Each(c.sess.Current(), func(l *liveness.Lease) {
+		if l.Name == name && slices.ContainsFunc(broken, func(b Holder) bool { return b.Lease == l.ID && b.Token == l.Holder.(*hold).token }) {
+			c.live.Lose(l, CauseBroken, reason, nil)
+		}
+	})
 }
 
 // ask calls f until it gets an answer, as retry does.

@@ -142,6 +142,52 @@ func TestOwnBreak(t *testing.T) {
 	}
 }
 
+// broken answers each Break with its holders, after a while.
+type broken struct {
+	backend.Backend
+	holders []backend.Holder
+}
+
+func (b broken) Break(context.Context, backend.BreakRequest) (backend.BreakResult, error) {
+	return backend.BreakResult{Token: 9, Broken: b.holders}, nil
+}
+
+// A break ends no lock of the client but those that it took: not where the holder has no lease ID, as a leader
+// election of client-go has none, nor one of that ID on another lock, nor a later grant of it.
+func TestOwnBreakEndsNoOther(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		f, _ := newFaults(t)
+		b := &broken{Backend: f.Backend, holders: []backend.Holder{{Owner: "pod"}}}
+		f.Backend = b
+		c := newClient(t, f, holdfast.Config{})
+		if _, err := c.Break(t.Context(), "other", "stuck"); err != nil { // there is no session yet
+			t.Fatal(err)
+		}
+		locks := []*holdfast.Lock{
+			mustAcquire(t, c, "n"), mustAcquire(t, c, "m", holdfast.NoRenew()), mustAcquire(t, c, "l", holdfast.TTL(time.Hour)),
+		}
+		for _, lock := range locks {
+			b.holders = append(b.holders, backend.Holder{Lease: lock.Lease().ID, Token: lock.Token()})
+		}
+		for _, name := range []string{"other", "n", "m", "l"} {
+			for i := range b.holders {
+				if b.holders[i].Token++; i > 0 && name == "other" {
+					b.holders[i].Token = locks[i-1].Token()
+				}
+			}
+			if _, err := c.Break(t.Context(), name, "stuck"); err != nil {
+				t.Fatal(err)
+			}
+			for _, lock := range locks {
+				if err := lock.Err(); err != nil {
+					t.Errorf("%s after a break of %s: %v", lock.Name(), name, err)
+				}
+			}
+		}
+	})
+}
+
 // brief is a backend whose streams break as soon as they have begun, or after a while.
 type brief struct {
 	backend.Backend

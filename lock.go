@@ -3,6 +3,7 @@ package holdfast
 import (
 	"context"
 	"errors"
+	"fmt"
 	"slices"
 	"time"
 
@@ -39,6 +40,9 @@ type Lock struct {
 
 // Name returns the name of the lock.
 func (l *Lock) Name() string { return l.h.live.Name }
+
+// String returns the name and the token: lock "order:123" (token 7).
+func (l *Lock) String() string { return fmt.Sprintf("lock %q (token %d)", l.Name(), l.Token()) }
 
 // Token returns the fencing token. It is greater than that of every earlier grant of this lock.
 // Send it to the resource with every write.

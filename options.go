@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/holdfast-io/holdfast/backend"
@@ -45,9 +46,20 @@ type settings struct {
 // takes returns an error if the call is none of these.
 func (s *settings) takes(option string, calls verb) error {
 	if s.verb&calls == 0 {
-		return invalid("option", option, "one that this call takes")
+		return invalid("option", option, "given to "+calls.String()+", and not to this call")
 	}
 	return nil
+}
+
+// String names the calls.
+func (v verb) String() string {
+	var names []string
+	for i, name := range []string{"Acquire or Do", "TryAcquire", "Resume", "Break"} {
+		if v&(1<<i) != 0 {
+			names = append(names, name)
+		}
+	}
+	return strings.Join(names, ", ")
 }
 
 // TTL sets how long the lease lives on the backend without a renewal. The bounds are those of the

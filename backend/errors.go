@@ -48,7 +48,7 @@ type HeldError struct {
 	Ahead int
 }
 
-// Error names the lock and its first holder.
+// Error names the lock and its first holder, and not its note, which is not for everybody.
 func (e *HeldError) Error() string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "lock %q is held", e.Name)
@@ -62,7 +62,7 @@ func (e *HeldError) Error() string {
 		}
 		fmt.Fprintf(&b, ", token %d", h.Token)
 		if h.Left > 0 {
-			fmt.Fprintf(&b, ", for %s more unless renewed", h.Left.Round(time.Millisecond))
+			fmt.Fprintf(&b, ", and lapses in %s unless renewed", h.Left.Round(time.Millisecond))
 		}
 		if n := max(e.Count, len(e.Holders)) - 1; n > 0 {
 			fmt.Fprintf(&b, ", and by %d more", n)
@@ -201,7 +201,7 @@ func (e *QuarantineError) Error() string {
 	fmt.Fprintf(&b, "%s is in quarantine for another %s: %s, and leases that it does not know of may still be held",
 		e.Backend, max(e.Left.Round(unit), unit), e.Reason)
 	if e.Parameter != "" {
-		fmt.Fprintf(&b, " (a new or a test server needs no quarantine: %s in its URL, or Config.Quarantine)", e.Parameter)
+		fmt.Fprintf(&b, " (a new or a test server needs no quarantine: %s in its URL, or NoQuarantine in its Config)", e.Parameter)
 	}
 	return b.String()
 }

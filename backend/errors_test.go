@@ -20,10 +20,10 @@ func TestErrorKinds(t *testing.T) {
 		{&backend.HeldError{Name: "a"}, []error{backend.ErrHeld}, `lock "a" is held`},
 		{
 			&backend.HeldError{Name: "a", Ahead: 2, Holders: []backend.Holder{
-				{Owner: "w7", Token: 9, Since: time.Unix(1, 0), Left: 1500 * time.Millisecond}, {Token: 10},
+				{Owner: "w7", Note: "deploy 42", Token: 9, Since: time.Unix(1, 0), Left: 1500 * time.Millisecond}, {Token: 10},
 			}},
 			[]error{backend.ErrHeld},
-			`lock "a" is held by "w7" since 1970-01-01T00:00:01Z, token 9, for 1.5s more unless renewed, and by 1 more; 2 ahead in the queue`,
+			`lock "a" is held by "w7" since 1970-01-01T00:00:01Z, token 9, and lapses in 1.5s unless renewed, and by 1 more; 2 ahead in the queue`,
 		},
 		{&backend.InvalidError{Field: "ttl", Value: "1ns", Bound: "1s to 1h"}, []error{backend.ErrInvalid}, "ttl 1ns: must be 1s to 1h"},
 		{

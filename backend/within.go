@@ -3,6 +3,7 @@ package backend
 import (
 	"context"
 	"errors"
+	"time"
 )
 
 // Within returns a context that ends with ctx, and also when life ends, with life's cause: a
@@ -29,6 +30,20 @@ func Begin(ctx, life context.Context) (context.Context, func(), error) {
 	}
 	within, leave := Within(ctx, life)
 	return within, leave, nil
+}
+
+// NoAnswer is the cause of a context that ended because the store had not answered within d. It is
+// context.DeadlineExceeded, which alone says nothing to an operator.
+func NoAnswer(d time.Duration) error { return noAnswerError(d) }
+
+type noAnswerError time.Duration
+
+func (e noAnswerError) Error() string        { return "no answer within " + time.Duration(e).String() }
+func (e noAnswerError) Is(target error) bool { return target == context.DeadlineExceeded }
+
+// WithTimeout is [context.WithTimeout] for one request to a store: NoAnswer is the cause when d is over.
+func WithTimeout(ctx context.Context, d time.Duration) (context.Context, context.CancelFunc) {
+	return context.WithTimeoutCause(ctx, d, NoAnswer(d))
 }
 
 // IsCause reports whether err, of a call with ctx, is no answer of the store but what ctx has ended with. The

@@ -70,9 +70,9 @@ func fromRedsync(rs *redsync.Redsync, name string, options ...redsync.Option) ol
 	}
 }
 
-func fromBSM(client *redislock.Client, key string, ttl, retry time.Duration) oldLock {
+func fromBSM(client *redislock.Client, key string, ttl time.Duration, retry redislock.RetryStrategy) oldLock {
 	return func(ctx context.Context) (context.Context, context.CancelFunc, error) {
-		lock, err := client.Obtain(ctx, key, ttl, &redislock.Options{RetryStrategy: redislock.LinearBackoff(retry)})
+		lock, err := client.Obtain(ctx, key, ttl, &redislock.Options{RetryStrategy: retry}) // nil: one attempt
 		if err != nil {
 			return nil, nil, err
 		}
@@ -155,7 +155,7 @@ func oldLibraries() map[string]func(t *testing.T, addr string, ttl time.Duration
 				t.Fatal(err)
 			}
 			t.Cleanup(func() { _ = client.Close() })
-			return fromBSM(redislock.New(client), movedLock, ttl, 3*time.Millisecond)
+			return fromBSM(redislock.New(client), movedLock, ttl, redislock.LinearBackoff(3*time.Millisecond))
 		},
 		"rueidislock": func(t *testing.T, addr string, ttl time.Duration) oldLock {
 			t.Helper()

@@ -16,7 +16,7 @@
 //	holdfast_handoff_seconds{backend}             from a release to the next grant
 //	holdfast_queue_depth{backend}                 acquisitions in progress
 //	holdfast_oldest_waiter_seconds{backend}       age of the oldest of them
-//	holdfast_held{backend,mode}                   leases that are held
+//	holdfast_held{backend,mode}                   leases that this process was granted, and are held
 //	holdfast_renew_total{backend,result}          renewals
 //	holdfast_renew_margin_seconds{backend}        left when acknowledged
 //	holdfast_lost_total{backend,cause}            losses reported to holders

@@ -45,7 +45,7 @@ import (
 // Options configure URL.
 type Options struct {
 	// Logger receives problems that no call returns, such as those of background work. Default:
-	// none. Optional.
+	// slog.Default(). Optional.
 	Logger *slog.Logger
 }
 

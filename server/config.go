@@ -76,7 +76,7 @@ type Config struct {
 	Registry *prometheus.Registry
 	// Version is reported by /openapi.json and the metrics. Default: "dev". Optional.
 	Version string
-	// Logger receives the errors that have no caller to be returned to. Default: none. Optional.
+	// Logger receives the errors that have no caller to be returned to. Default: slog.Default(). Optional.
 	Logger *slog.Logger
 	// Audit receives a line for each break, and each request that was refused for want of an identity or a right
 	// (100 in a second) or named the lease of another principal (40 in a second). Default: Logger. Optional.
@@ -157,7 +157,7 @@ func (c *Config) defaults(caps backend.Capabilities) error {
 		c.Version = "dev"
 	}
 	if c.Logger == nil {
-		c.Logger = slog.New(slog.DiscardHandler)
+		c.Logger = slog.Default()
 	}
 	if c.Audit == nil {
 		c.Audit = c.Logger
@@ -172,7 +172,7 @@ func (c *Config) check(caps backend.Capabilities) error {
 		"limits.events": l.Events, "limits.backlog": l.Backlog,
 	} {
 		if n < 0 {
-			return invalid(name, strconv.Itoa(n), "above 0")
+			return invalid(name, strconv.Itoa(n), "0 or more")
 		}
 	}
 	for name, d := range map[string]time.Duration{
@@ -181,7 +181,7 @@ func (c *Config) check(caps backend.Capabilities) error {
 		"drain_delay": c.DrainDelay, "drain_timeout": c.DrainTimeout, "place_ttl": c.PlaceTTL, "heartbeat": c.Heartbeat,
 	} {
 		if d < 0 {
-			return invalid(name, d.String(), "above 0")
+			return invalid(name, d.String(), "0 or more")
 		}
 	}
 	if l.MinTTL > l.MaxTTL {

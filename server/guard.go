@@ -217,14 +217,17 @@ func (s *Server) checkSite(r *http.Request) error {
 }
 
 // checkHost prevents DNS rebinding: an attacker who points a name of their own at this server
-// causes requests with that name in the Host header.
+// causes requests with that name in the Host header. Load balancers ask for the state of a server by its address.
 func (s *Server) checkHost(r *http.Request) error {
+	if r.URL.Path == "/healthz" || r.URL.Path == "/readyz" {
+		return nil
+	}
 	host := hostOnly(r.Host)
 	if len(s.cfg.Hosts) > 0 {
 		if slices.ContainsFunc(s.cfg.Hosts, func(h string) bool { return isHost(h, host) }) {
 			return nil
 		}
-		return errors.New("the Host header names another host")
+		return errors.New("the Host header names a host that is not among Config.Hosts (--host)")
 	}
 	if local, ok := r.Context().Value(http.LocalAddrContextKey).(net.Addr); ok && isLoopback(local) && !isLoopbackName(host) {
 		return errors.New("the Host header must name the loopback on a loopback connection")

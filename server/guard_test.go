@@ -168,13 +168,18 @@ func TestHostHeader(t *testing.T) {
 		"127.0.0.1": 200, "127.0.0.1:7420": 200, "localhost": 200, "LOCALHOST:1": 200, "[::1]:7420": 200, "127.9.9.9": 200,
 		"evil.example": 403, "evil.example:7420": 403, "localhost.evil.example": 403, "10.0.0.1": 403, "127.0.0.1.evil.example": 403,
 	} {
-		if got := a.call("GET", "/healthz", "", "Host", host); got.status != status {
+		if got := a.call("GET", "/openapi.json", "", "Host", host); got.status != status {
 			t.Errorf("Host %s: status %d, want %d", host, got.status, status)
 		}
 	}
 	b := start(t, server.Config{Hosts: []string{"locks.example"}})
+	for _, path := range []string{"/healthz", "/readyz"} { // a load balancer asks under the address
+		if got := b.call("GET", path, "", "Host", "10.0.0.1"); got.status != 200 {
+			t.Errorf("%s: status %d", path, got.status)
+		}
+	}
 	for host, status := range map[string]int{"locks.example": 200, "Locks.Example:443": 200, "127.0.0.1": 403, "other.example": 403} {
-		if got := b.call("GET", "/healthz", "", "Host", host); got.status != status {
+		if got := b.call("GET", "/openapi.json", "", "Host", host); got.status != status {
 			t.Errorf("with Hosts, Host %s: status %d, want %d", host, got.status, status)
 		}
 	}
@@ -184,7 +189,7 @@ func TestHostHeader(t *testing.T) {
 		"locks.example": 403, ".locks.example": 403, "a.b.locks.example": 403, "a.locks.example.evil.example": 403, "a.evil.example": 403,
 		"alocks.example": 403, "127.0.0.1": 403, "localhost": 403,
 	} {
-		if got := c.call("GET", "/healthz", "", "Host", host); got.status != status {
+		if got := c.call("GET", "/openapi.json", "", "Host", host); got.status != status {
 			t.Errorf("with a wildcard, Host %s: status %d, want %d", host, got.status, status)
 		}
 	}

@@ -42,7 +42,10 @@ func (s *Server) register(reg prometheus.Registerer) error {
 		}
 		return 0
 	})
-	err := errors.Join(reg.Register(s.requests), reg.Register(quarantine))
+	ready := prometheus.NewGaugeFunc(prometheus.GaugeOpts{
+		Name: "holdfast_ready", Help: "1 if the store answers and grants locks, as /readyz says. A scrape asks it.",
+	}, s.isReady)
+	err := errors.Join(reg.Register(s.requests), reg.Register(quarantine), reg.Register(ready))
 	if expires := s.cfg.CertificateExpires; expires != nil {
 		err = errors.Join(err, reg.Register(prometheus.NewGaugeFunc(prometheus.GaugeOpts{
 			Name: "holdfast_tls_certificate_expires_seconds", Help: "Unix time at which the certificate that clients are shown expires.",

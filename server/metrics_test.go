@@ -26,6 +26,7 @@ func ownMetrics() map[string]string {
 	return map[string]string{
 		"holdfast_http_requests_total":             "counter",
 		"holdfast_quarantine":                      "gauge",
+		"holdfast_ready":                           "gauge",
 		"holdfast_tls_certificate_expires_seconds": "gauge",
 		"go_goroutines":                            "gauge",
 		"go_gc_duration_seconds":                   "summary",

@@ -26,7 +26,7 @@ func openAPI(version string) []byte {
 	return bytes.Replace(openAPIDocument, []byte(`"0.0.0"`), []byte(strconv.Quote(version)), 1)
 }
 
-// readiness caches for a moment whether the backend answers.
+// readiness caches for a moment whether the backend answers. It reads: a store that is full is ready.
 type readiness struct {
 	mu    sync.Mutex
 	asked time.Time
@@ -48,13 +48,28 @@ func (r *readiness) check(ctx context.Context, s *Server) error {
 	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), readyTimeout)
 	defer cancel()
+	before := r.err
 	_, r.err = s.b.Inspect(ctx, readyName)
 	if r.err == nil && s.guarded != nil {
 		r.err = s.guarded.Quarantined(ctx)
 	}
 	r.asked = time.Now()
+	switch {
+	case r.err == nil && before != nil:
+		s.cfg.Logger.LogAttrs(ctx, slog.LevelInfo, "the store answers and grants locks again", slog.String("backend", s.caps.Name))
+	case r.err != nil && before == nil && !errors.Is(r.err, backend.ErrQuarantine):
+		s.cfg.Logger.LogAttrs(ctx, levelWarn, "the store does not answer: this server is not ready", attrError(r.err))
+	}
 	s.noteQuarantine(r.err)
 	return r.err
+}
+
+// isReady returns 1 if the store answers and grants locks.
+func (s *Server) isReady() float64 {
+	if s.ready.check(context.Background(), s) == nil {
+		return 1
+	}
+	return 0
 }
 
 // noteQuarantine remembers a quarantine of the backend, and logs it once.
@@ -66,7 +81,7 @@ func (s *Server) noteQuarantine(err error) {
 	const slack = 2 * time.Second // its end is never known exactly
 	if known := s.quarantine.Swap(q.Until.Add(slack).UnixNano()); q.Until.UnixNano() > known {
 		s.cfg.Logger.LogAttrs(context.Background(), levelWarn, "no lock is granted yet: the store is in quarantine",
-			slog.String("backend", q.Backend), slog.String("reason", q.Reason), slog.Duration("for", q.Left.Round(time.Millisecond)),
+			slog.String("backend", q.Backend), slog.String("reason", q.Reason), slog.String("for", q.Left.Round(time.Millisecond).String()),
 			slog.Time("until", q.Until), slog.String("turned_off_by", q.Parameter))
 	}
 }

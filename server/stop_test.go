@@ -101,7 +101,11 @@ func TestReady(t *testing.T) {
 	if r.Status != "ready" || r.Backend != "memory" || r.Capabilities == nil || !r.Capabilities.FIFO || r.Capabilities.MinTTL.String() != "1s" {
 		t.Errorf("readyz %+v", r)
 	}
+	if metric(a, "holdfast_ready") != 1 {
+		t.Error("holdfast_ready is not 1")
+	}
 	a.b.away.Store(true)
+	leasetest.Eventually(t, "a scrape asks the backend", func() bool { return metric(a, "holdfast_ready") == 0 })
 	leasetest.Eventually(t, "readyz reports that the backend is unavailable", func() bool { return a.call("GET", "/readyz", "").status == 503 })
 	want[wire.Health](a, 200, "GET", "/healthz", "")
 	a.b.away.Store(false)

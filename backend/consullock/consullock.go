@@ -26,7 +26,7 @@ type Config struct {
 	Prefix string
 	// MinTTL is the servers' session_ttl_min. Default: 10 s, as Consul's own. Optional.
 	MinTTL time.Duration
-	// Logger receives errors that cannot be returned to a caller. Default: none. Optional.
+	// Logger receives errors that cannot be returned to a caller. Default: slog.Default(). Optional.
 	Logger *slog.Logger
 }
 
@@ -84,7 +84,7 @@ func New(client *api.Client, cfg Config) (*Backend, error) {
 		return nil, &backend.InvalidError{Field: "min_ttl", Value: cfg.MinTTL.String(), Bound: "1ms to 1h"}
 	}
 	if cfg.Logger == nil {
-		cfg.Logger = slog.New(slog.DiscardHandler)
+		cfg.Logger = slog.Default()
 	}
 	b := &Backend{
 		cfg: cfg, client: client, polls: client,

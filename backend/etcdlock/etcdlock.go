@@ -49,7 +49,7 @@ type Config struct {
 	// second that is DefaultMinTTL. Default: DefaultMinTTL. Optional.
 	MinTTL time.Duration
 	// Logger receives warnings: an etcd with known faults, and state that could not be cleaned up.
-	// Default: none. Optional.
+	// Default: slog.Default(). Optional.
 	Logger *slog.Logger
 }
 
@@ -64,7 +64,7 @@ func (c Config) withDefaults() (Config, error) {
 		c.MinTTL = DefaultMinTTL
 	}
 	if c.Logger == nil {
-		c.Logger = slog.New(slog.DiscardHandler)
+		c.Logger = slog.Default()
 	}
 	switch {
 	case len(c.Prefix) > maxPrefixLen || !utf8.ValidString(c.Prefix) || strings.ContainsRune(c.Prefix, 0):

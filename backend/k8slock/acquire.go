@@ -289,7 +289,7 @@ func (a *acquisition) look(ctx context.Context) {
 	default:
 		return // again in a while
 	}
-	ctx, cancel := context.WithTimeout(ctx, attempt)
+	ctx, cancel := backend.WithTimeout(ctx, attempt)
 	defer cancel()
 	o, err := a.b.rest.get(ctx, a.at)
 	if err != nil {

@@ -59,7 +59,7 @@ func (b *Backend) Inspect(ctx context.Context, lock string) (backend.LockInfo, e
 	if err != nil {
 		return backend.LockInfo{}, b.fail(ctx, opInspect, err, false)
 	}
-	asking, done := context.WithTimeout(ctx, attempt)
+	asking, done := backend.WithTimeout(ctx, attempt)
 	defer done()
 	o, err := b.rest.get(asking, objectName(lock))
 	if isStatus(err, http.StatusNotFound) {
@@ -111,7 +111,7 @@ func (b *Backend) List(ctx context.Context, req backend.ListRequest) (backend.Li
 	if err != nil {
 		return backend.ListPage{}, b.fail(ctx, opList, err, false)
 	}
-	asking, done := context.WithTimeout(ctx, attempt)
+	asking, done := backend.WithTimeout(ctx, attempt)
 	defer done()
 	objects, _, err := b.rest.list(asking)
 	if err != nil {

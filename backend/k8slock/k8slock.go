@@ -29,7 +29,7 @@ type Config struct {
 	// lock is written again each third of it, one request for each lock. At least twice the TTL of
 	// the session counts. Default: 10 minutes. Optional.
 	Foreign time.Duration
-	// Logger receives errors that cannot be returned to a caller. Default: none. Optional.
+	// Logger receives errors that cannot be returned to a caller. Default: slog.Default(). Optional.
 	Logger *slog.Logger
 }
 
@@ -135,7 +135,7 @@ func New(client *http.Client, server string, cfg Config) (*Backend, error) {
 		return nil, &backend.InvalidError{Field: "foreign", Value: cfg.Foreign.String(), Bound: minForeign.String() + " to " + maxForeign.String()}
 	}
 	if cfg.Logger == nil {
-		cfg.Logger = slog.New(slog.DiscardHandler)
+		cfg.Logger = slog.Default()
 	}
 	own := *client
 	own.CheckRedirect = connect.Stay

@@ -1,7 +1,6 @@
 package k8slock
 
 import (
-	"context"
 	"log/slog"
 	"math/rand/v2"
 	"net/http"
@@ -125,7 +124,7 @@ func (b *Backend) buryIfThere(s *seen) {
 func (b *Backend) sweep(unused []*seen) {
 	for _, s := range unused {
 		defer b.cache.buried(s)
-		ctx, cancel := context.WithTimeout(b.base, attempt)
+		ctx, cancel := backend.WithTimeout(b.base, attempt)
 		at := s.object.Metadata.Name
 		err := b.rest.remove(ctx, at, s.object.Metadata.UID, s.object.Metadata.ResourceVersion)
 		cancel()
@@ -140,7 +139,7 @@ func (b *Backend) sweep(unused []*seen) {
 
 // bury ends a session, if it is still as it was seen.
 func (b *Backend) bury(s *seen) {
-	ctx, cancel := context.WithTimeout(b.base, attempt)
+	ctx, cancel := backend.WithTimeout(b.base, attempt)
 	defer cancel()
 	at := s.object.Metadata.Name
 	err := b.rest.remove(ctx, at, s.object.Metadata.UID, s.object.Metadata.ResourceVersion)
@@ -226,7 +225,7 @@ func (b *Backend) tidy(lock string, wait time.Duration) {
 	if wait > 0 && !b.untidy(lock) {
 		return
 	}
-	ctx, cancel := context.WithTimeout(b.base, attempt)
+	ctx, cancel := backend.WithTimeout(b.base, attempt)
 	defer cancel()
 	if err := b.do(ctx, lock, &change{apply: func(*record) bool { return false }}); err != nil && ctx.Err() == nil {
 		b.cfg.Logger.WarnContext(ctx, "taking dead leases off a lock failed", slog.String("lock", lock), slog.Any("error", err))

@@ -212,7 +212,7 @@ func (r *restAPI) send(ctx context.Context, method, path string, in any) (io.Rea
 	}
 	res, err := r.client.Do(req)
 	if err != nil {
-		return nil, fmt.Errorf("%s: %w", method, bare(err))
+		return nil, fmt.Errorf("%s %s: %w", method, req.URL.Host, bare(err))
 	}
 	r.clock.answered()
 	r.clock.saw(res.Header.Get("Date"))
@@ -223,7 +223,7 @@ func (r *restAPI) send(ctx context.Context, method, path string, in any) (io.Rea
 	return nil, refusal(res)
 }
 
-// bare returns an error of net/http without the URL, which adds nothing.
+// bare returns an error of net/http without the URL.
 func bare(err error) error {
 	if u, ok := errors.AsType[*url.Error](err); ok {
 		return u.Err

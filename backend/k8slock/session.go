@@ -132,7 +132,7 @@ func (s *session) end() { <-s.turn }
 
 // open writes the session's object: it makes or renews it, between begin and end.
 func (s *session) open(ctx context.Context, ttl time.Duration) error {
-	ctx, cancel := context.WithTimeout(ctx, attempt)
+	ctx, cancel := backend.WithTimeout(ctx, attempt)
 	defer cancel()
 	for {
 		if s.b.cache.known(sessionName(s.id)) != nil {
@@ -289,7 +289,7 @@ func (b *Backend) Renew(ctx context.Context, req backend.RenewRequest) (backend.
 	ttl, pulse := s.ttl, s.pulse
 	s.mu.Unlock()
 	err = func() error {
-		ctx, cancel := context.WithTimeout(ctx, attempt)
+		ctx, cancel := backend.WithTimeout(ctx, attempt)
 		defer cancel()
 		if err := s.renew(ctx, ttl); err != nil {
 			return err
@@ -346,7 +346,7 @@ func (b *Backend) remove(ctx context.Context, s *session) error {
 		return err
 	}
 	defer s.end()
-	ctx, cancel := context.WithTimeout(ctx, attempt)
+	ctx, cancel := backend.WithTimeout(ctx, attempt)
 	defer cancel()
 	s.die(backend.ErrSessionLost)
 	at := sessionName(s.id)

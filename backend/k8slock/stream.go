@@ -10,6 +10,8 @@ import (
 	"strconv"
 	"sync"
 	"time"
+
+	"github.com/holdfast-io/holdfast/backend"
 )
 
 // stream follows what happens to the objects of this package in the namespace: a list, and then a
@@ -182,7 +184,7 @@ func (b *Backend) heard(kind string, raw json.RawMessage) (string, error) {
 
 // relist reads everything.
 func (b *Backend) relist() (string, error) {
-	ctx, cancel := context.WithTimeout(b.base, attempt)
+	ctx, cancel := backend.WithTimeout(b.base, attempt)
 	defer cancel()
 	all, version, err := b.rest.list(ctx)
 	if err != nil {

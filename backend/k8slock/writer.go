@@ -189,7 +189,7 @@ func (b *Backend) settle(lock string, w *writer) {
 			return
 		}
 		b.mu.Unlock()
-		ctx, cancel := context.WithTimeout(b.base, attempt)
+		ctx, cancel := backend.WithTimeout(b.base, attempt)
 		_ = b.do(ctx, lock, &change{apply: func(r *record) bool { r.touch = true; return false }}) // if it fails, it is tried again
 		cancel()
 	}
@@ -211,7 +211,7 @@ func (w *writer) batch() []*change {
 // writeBatch makes the changes with one write, and repeats it where another client was faster. It returns
 // how many of them, from the first, the result applies to.
 func (b *Backend) writeBatch(lock string, w *writer, batch []*change) (int, error) {
-	ctx, cancel := context.WithTimeout(b.base, attempt)
+	ctx, cancel := backend.WithTimeout(b.base, attempt)
 	defer cancel()
 	at := objectName(lock)
 	base := b.cache.known(at)

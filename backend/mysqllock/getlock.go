@@ -34,7 +34,7 @@ type UserLocksConfig struct {
 	// values with different prefixes are independent of each other. 1 to 32 characters of a-z 0-9
 	// _, not beginning with a digit. Default: "holdfast_getlock_". Optional.
 	Prefix string
-	// Logger receives the errors that no caller gets. Default: none. Optional.
+	// Logger receives the errors that no caller gets. Default: slog.Default(). Optional.
 	Logger *slog.Logger
 }
 

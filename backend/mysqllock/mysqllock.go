@@ -35,7 +35,7 @@ type Config struct {
 	Prefix string
 	// MaxConns is the maximum number of connections, 3 to 1000. Default: 8. Optional.
 	MaxConns int
-	// Logger receives the errors that no caller gets. Default: none. Optional.
+	// Logger receives the errors that no caller gets. Default: slog.Default(). Optional.
 	Logger *slog.Logger
 }
 
@@ -133,7 +133,7 @@ func (c *Config) withDefaults() error {
 		return &backend.InvalidError{Field: "max_conns", Value: strconv.Itoa(c.MaxConns), Bound: "3 to 1000"}
 	}
 	if c.Logger == nil {
-		c.Logger = slog.New(slog.DiscardHandler)
+		c.Logger = slog.Default()
 	}
 	return nil
 }

@@ -37,7 +37,7 @@ type AdvisoryConfig struct {
 	// different schemas are independent of each other. 1 to 48 characters of a-z 0-9 _, not
 	// beginning with a digit. Default: "holdfast_advisory". Optional.
 	Schema string
-	// Logger receives the errors that no caller gets. Default: none. Optional.
+	// Logger receives the errors that no caller gets. Default: slog.Default(). Optional.
 	Logger *slog.Logger
 }
 

@@ -46,7 +46,7 @@ type Config struct {
 	// Watch: 3 to 1000. Default: 8. Optional.
 	MaxConns int
 	// Logger receives the errors that no caller gets: a connection that was lost, notifications
-	// that do not arrive. Default: none. Optional.
+	// that do not arrive. Default: slog.Default(). Optional.
 	Logger *slog.Logger
 }
 
@@ -148,7 +148,7 @@ func (c *Config) withDefaults() error {
 		return &backend.InvalidError{Field: "max_conns", Value: strconv.Itoa(c.MaxConns), Bound: "3 to 1000"}
 	}
 	if c.Logger == nil {
-		c.Logger = slog.New(slog.DiscardHandler)
+		c.Logger = slog.Default()
 	}
 	return nil
 }

@@ -29,8 +29,7 @@ func (b *Backend) Quarantined(ctx context.Context) error {
 }
 
 // Examine queries the server's role in replication, whether its answers are on disk, and whether the
-// user lacks a right. It implements backend.Examiner. An eviction policy that can delete keys is logged when the
-// Backend is opened, not here.
+// user lacks a right, and whether keys can be evicted. It implements backend.Examiner.
 func (b *Backend) Examine(ctx context.Context) ([]backend.Finding, error) {
 	ctx, cancel := context.WithTimeout(ctx, b.cfg.RequestTimeout)
 	defer cancel()
@@ -66,6 +65,9 @@ func (b *Backend) Examine(ctx context.Context) ([]backend.Finding, error) {
 		} else {
 			found(true, loses+"a restart ends all leases, and nothing is granted for the quarantine; with appendonly yes and appendfsync always leases survive it")
 		}
+	}
+	if policy := settings["maxmemory-policy"]; policy != "" && policy != "noeviction" {
+		found(false, evicts+" (maxmemory-policy "+policy+")")
 	}
 	if facts["role"] == "slave" {
 		found(false, "this server is a replica: it takes no locks, and one that is made the primary may have lost some")

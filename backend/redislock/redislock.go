@@ -60,7 +60,7 @@ type Config struct {
 	// before it counts (WAIT). Without so many nothing is granted. 0 to 16. Default: 0, none.
 	// Optional.
 	Replicas int
-	// Logger receives warnings about server settings that endanger the leases. Optional.
+	// Logger receives which settings of the server end leases early. Default: slog.Default(). Optional.
 	Logger *slog.Logger
 }
 
@@ -193,7 +193,7 @@ func (c Config) withDefaults() (Config, error) {
 	c.RequestTimeout = cmp.Or(c.RequestTimeout, DefaultRequestTimeout)
 	c.Quarantine = cmp.Or(c.Quarantine, DefaultQuarantine)
 	if c.Logger == nil {
-		c.Logger = slog.New(slog.DiscardHandler)
+		c.Logger = slog.Default()
 	}
 	bad := func(r rune) bool {
 		return ('A' > r || r > 'Z') && ('a' > r || r > 'z') && ('0' > r || r > '9') && r != '_' && r != '-'
@@ -211,7 +211,9 @@ func (c Config) withDefaults() (Config, error) {
 	return c, nil
 }
 
-// examine logs a warning for server settings that endanger leases, and returns the run ID of
+const evicts = "redis may evict keys when its memory is full: leases and tokens can be lost; set maxmemory-policy to noeviction"
+
+// examine logs which server settings end leases early, and returns the run ID of
 // syncedRun. A server that does not report its settings counts as one that may lose what it
 // answered.
 func (b *Backend) examine(ctx context.Context) string {
@@ -226,10 +228,14 @@ func (b *Backend) examine(ctx context.Context) string {
 		b.cfg.Logger.LogAttrs(ctx, slog.LevelWarn,
 			"redis may lose locks in a crash, and grant them again while their holders work: set appendonly yes and appendfsync always, or leave the quarantine on",
 			slog.String("appendonly", settings["appendonly"]), slog.String("appendfsync", settings["appendfsync"]))
+	} else if run == "" && settings["appendonly"] != "" { // not of a Cluster or a Sentinel: no setting helps there
+		b.cfg.Logger.LogAttrs(ctx, slog.LevelInfo,
+			"a restart of this redis will end all leases and begin a quarantine; they survive it with appendonly yes and appendfsync always",
+			slog.Duration("quarantine", b.cfg.Quarantine))
 	}
 	if policy := settings["maxmemory-policy"]; policy != "" && policy != "noeviction" {
 		b.cfg.Logger.LogAttrs(ctx, slog.LevelWarn,
-			"redis may evict keys when its memory is full: leases and tokens can be lost; set maxmemory-policy to noeviction",
+			evicts,
 			slog.String("maxmemory_policy", policy), slog.String("maxmemory", settings["maxmemory"]))
 	}
 	return run

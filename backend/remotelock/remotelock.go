@@ -40,7 +40,7 @@ type Config struct {
 	// certificates. Optional.
 	TLS *tls.Config
 	// Logger receives, at level Debug, that the backend changes from one server of its URL to another, and why.
-	// Default: none. Optional.
+	// Default: slog.Default(). Optional.
 	Logger *slog.Logger
 }
 
@@ -147,7 +147,7 @@ func New(rawURL string, o Config) (*Backend, error) {
 		MinTTL: wire.Duration(time.Second), MaxTTL: wire.Duration(24 * time.Hour), ExpiryLag: wire.Duration(time.Second),
 	})}
 	if b.log == nil {
-		b.log = slog.New(slog.DiscardHandler)
+		b.log = slog.Default()
 	}
 	b.together = &together{b: b, late: lateTime, asking: make(map[string]int), crowded: make(map[string]struct{})}
 	for _, base := range t.bases {

@@ -84,7 +84,7 @@ var _ backend.Backend = (*Backend)(nil)
 
 // Config configures a Backend.
 type Config struct {
-	// Logger receives what is no caller's error: lost datagrams, a reboot. Default: none. Optional.
+	// Logger receives what is no caller's error: lost datagrams, a reboot. Default: slog.Default(). Optional.
 	Logger *slog.Logger
 }
 
@@ -106,7 +106,7 @@ func (c Config) options() options {
 		through:    func(w io.WriterAt) io.WriterAt { return w },
 	}
 	if o.log == nil {
-		o.log = slog.New(slog.DiscardHandler)
+		o.log = slog.Default()
 	}
 	return o
 }

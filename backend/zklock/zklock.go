@@ -41,7 +41,7 @@ type Config struct {
 	TLS *tls.Config
 	// Dial makes the connections, as through a proxy. It replaces TLS. Default: TCP. Optional.
 	Dial func(network, address string, timeout time.Duration) (net.Conn, error)
-	// Logger receives what the client library logs, at level Debug. Default: none. Optional.
+	// Logger receives what the client library logs, at level Debug. Default: slog.Default(). Optional.
 	Logger *slog.Logger
 
 	lookup func(ctx context.Context, host string) ([]string, error) // the resolver, except in tests
@@ -134,7 +134,7 @@ func (c *Config) withDefaults() error {
 		return &backend.InvalidError{Field: "max_session", Value: c.MaxSession.String(), Bound: least.String() + " or more"}
 	}
 	if c.Logger == nil {
-		c.Logger = slog.New(slog.DiscardHandler)
+		c.Logger = slog.Default()
 	}
 	if c.lookup == nil {
 		c.lookup = net.DefaultResolver.LookupHost

@@ -232,7 +232,11 @@ func (a *acquisition) attempt(ctx context.Context, x *attempt) error {
 	case cut:
 		a.unknown = true
 	}
-	if !cut && (!IsUnavailable(err) || time.Duration(a.Clock.Now()-x.begun) >= a.Timeout) { // a call that waited for so long was in the queue
+	queued := time.Duration(a.Clock.Now()-x.begun) >= a.Timeout // no request takes so long
+	if queued {
+		a.away = nil
+	}
+	if !cut && (!IsUnavailable(err) || queued) {
 		a.back()
 	}
 	x.ctx.finish()
@@ -351,50 +355,52 @@ func (a *acquisition) abandon() <-chan struct{} {
 // queue is gone: until then the place refuses the lock to others.
 const Withdrawal = 250 * time.Millisecond
 
-// timedOut reports whether the deadline of ctx ended a wait for another client. A caller that cancels does not ask why
-// it had to wait, and a program that ends cancels many.
-func (a *acquisition) timedOut(ctx context.Context) bool {
-	return a.req.Wait && a.away == nil && errors.Is(ctx.Err(), context.DeadlineExceeded) && a.closing.Err() == nil
-}
-
-// withdraw abandons the lease, and waits for the answer for as long as Withdrawal says. In that time it also reads who holds
-// the lock, if the deadline of ctx ended the wait.
-func (a *acquisition) withdraw(ctx context.Context) *backend.HeldError {
-	timedOut := a.timedOut(ctx)
+// withdraw abandons the lease, and waits for the answer for as long as Withdrawal says. In what is left of that time it reads
+// who holds the lock, if that is asked. It does so after the release, which others wait for.
+func (a *acquisition) withdraw(ctx context.Context, ask bool) *backend.HeldError {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), Withdrawal)
 	defer cancel()
 	ctx, done := a.UntilClosed(ctx) // Close waits for the release
 	defer done()
-	lease := a.req.Lease
 	a.Mu.Lock()
 	first := a.abandon()
 	a.Mu.Unlock()
-	var held *backend.HeldError
-	if timedOut {
-		held = a.others(ctx, lease)
-	}
 	if first != nil {
 		select {
 		case <-first:
 		case <-ctx.Done():
 		}
 	}
-	return held
+	if !ask || a.mayNotLook.Load() {
+		return nil
+	}
+	return a.inTheWay(ctx)
 }
 
-// others returns who holds the lock or waits for it before a lease of this acquisition, or nil if that is no client or not known.
-func (a *acquisition) others(ctx context.Context, lease backend.LeaseID) *backend.HeldError {
+// inTheWay returns who holds the lock so that the request does not fit beside them, or nil if that is no other client or
+// not known. A client that may not read locks is refused once.
+func (a *acquisition) inTheWay(ctx context.Context) *backend.HeldError {
+	select {
+	case a.looks <- struct{}{}: // many that wait for one lock have the same deadline
+		defer a.looks.leave()
+	case <-ctx.Done():
+		return nil
+	}
 	info, err := a.Backend.Inspect(ctx, a.req.Name)
-	ours := func(id backend.LeaseID) bool { return id == lease || slices.Contains(a.givenUp, id) }
-	holders := slices.DeleteFunc(info.Holders, func(h backend.Holder) bool { return ours(h.Lease) })
-	ahead := slices.IndexFunc(info.Waiters, func(w backend.Waiter) bool { return ours(w.Lease) })
-	if ahead < 0 {
-		ahead = len(info.Waiters)
+	if IsRefused(err) {
+		a.mayNotLook.Store(true)
 	}
-	if err != nil || len(holders) == 0 && ahead == 0 {
-		return nil //nolint:nilerr // the caller has its error; the read adds to it
+	holders := slices.DeleteFunc(info.Holders, func(h backend.Holder) bool {
+		return h.Lease != "" && (h.Lease == a.req.Lease || slices.Contains(a.givenUp, h.Lease))
+	})
+	var out []backend.Claim
+	for _, h := range holders {
+		out = append(out, backend.Claim{Mode: h.Mode, Permits: h.Permits})
 	}
-	return backend.NewHeldError(a.req.Name, holders, 0, ahead)
+	if err != nil || a.req.Claim().Fits(out) {
+		return nil
+	}
+	return backend.NewHeldError(a.req.Name, holders, 0, 0)
 }
 
 func (a *acquisition) release() backend.ReleaseRequest {
@@ -455,7 +461,7 @@ func (a *Agent) warnQuarantine(err error) {
 	a.Mu.Unlock()
 	if !known {
 		a.Logger.LogAttrs(a.background, slog.LevelWarn, "no lock is granted yet: the store is in quarantine", slog.String("backend", q.Backend),
-			slog.String("reason", q.Reason), slog.Duration("for", q.Left.Round(time.Millisecond)),
+			slog.String("reason", q.Reason), slog.String("for", q.Left.Round(time.Millisecond).String()),
 			slog.Time("until", q.Until), slog.String("turned_off_by", q.Parameter))
 	}
 }
@@ -465,8 +471,8 @@ func (a *Agent) back() {
 	if !a.answered.Load() {
 		a.answered.Store(true)
 	}
-	if a.isAway.Load() {
-		a.isAway.Store(false)
+	if a.isAway.Load() && a.isAway.CompareAndSwap(true, false) {
+		a.Logger.LogAttrs(a.background, slog.LevelInfo, "the store answers again", slog.String("backend", a.caps.Name))
 	}
 }
 
@@ -483,6 +489,7 @@ func (a *acquisition) fail(ctx, within context.Context, err error) error {
 	if hasEnded(a.away) {
 		a.away = nil // the wait since then had another reason
 	}
+	timedOut := false // the deadline of ctx ended a wait for others. A caller that cancels does not ask who they are
 	switch {
 	case a.closing.Err() != nil:
 		err = backend.ErrClosed
@@ -490,6 +497,7 @@ func (a *acquisition) fail(ctx, within context.Context, err error) error {
 		err = joinCause(ctx, err)
 	case ctx.Err() != nil:
 		err = joinCause(ctx, a.away)
+		timedOut = a.req.Patience != 0 && a.away == nil && errors.Is(ctx.Err(), context.DeadlineExceeded)
 	case isOver(ctx, within) && !isRefusal(err) && !IsUnavailable(err):
 		if err = a.away; err == nil {
 			err = &backend.UnavailableError{Backend: a.caps.Name, Op: "acquire", MayHold: a.unknown, Err: context.DeadlineExceeded}
@@ -498,7 +506,7 @@ func (a *acquisition) fail(ctx, within context.Context, err error) error {
 	switch {
 	case a.unknown:
 		a.Observer.Ambiguous(ctx, "acquire")
-		if held := a.withdraw(ctx); held != nil {
+		if held := a.withdraw(ctx, timedOut); held != nil {
 			err = joinCause(ctx, held)
 		}
 	case len(a.givenUp) == 0:

@@ -58,6 +58,8 @@ type Agent struct {
 	work       tally         // calls, settlements and renewals in progress: what counts itself then checks whether Close has begun
 	second     limiter       // the second attempts of settlements
 	further    limiter       // the later ones: apart, because many of them may get no answer
+	looks      limiter       // reads of who holds a lock
+	mayNotLook atomic.Bool   // such a read was refused
 	wake       chan struct{} // wakes the renewer; capacity 1
 	kept       chan struct{} // closed when the renewer has ended
 	isAway     atomic.Bool   // the store is unavailable, and that was logged
@@ -102,7 +104,7 @@ func (s *attempts) interrupt(cause error) {
 func New(cfg Config) *Agent {
 	a := &Agent{
 		Config: cfg, Clock: clock.New(), caps: cfg.Backend.Capabilities(),
-		wake: make(chan struct{}, 1), kept: make(chan struct{}), second: newLimiter(), further: newLimiter(),
+		wake: make(chan struct{}, 1), kept: make(chan struct{}), second: newLimiter(), further: newLimiter(), looks: newLimiter(),
 		open: make(map[*liveness.Session]*Session),
 	}
 	a.Live = liveness.New(observer{Observer: cfg.Observer, a: a}, cfg.TTL)

@@ -4,16 +4,9 @@ import (
 	"context"
 	"sync/atomic"
 	"time"
+
+	"github.com/holdfast-io/holdfast/backend"
 )
-
-// NoAnswer is the cause of a context that ended because the store had not answered within d. It is
-// context.DeadlineExceeded, which alone says nothing to an operator.
-func NoAnswer(d time.Duration) error { return noAnswerError(d) }
-
-type noAnswerError time.Duration
-
-func (e noAnswerError) Error() string        { return "no answer within " + time.Duration(e).String() }
-func (e noAnswerError) Is(target error) bool { return target == context.DeadlineExceeded }
 
 // requestContext is the context of one request. Most requests are answered before any code waits for
 // the end of their context, so the channel and the timer that such a wait needs are made on demand.
@@ -21,7 +14,7 @@ type requestContext struct {
 	context.Context           //nolint:containedctx // the parent
 	deadline        time.Time // zero: that of the parent alone
 	long            time.Duration
-	cause           error // of the end at the deadline; nil: NoAnswer(long)
+	cause           error // of the end at the deadline; nil: backend.NoAnswer(long)
 	made            atomic.Pointer[madeContext]
 	over            atomic.Bool // see finish
 }
@@ -32,7 +25,7 @@ type madeContext struct {
 	cancel          context.CancelCauseFunc
 }
 
-// within returns a context that ends with ctx, or with cause when d has elapsed; a nil cause is NoAnswer. Its caller finishes it.
+// within returns a context that ends with ctx, or with cause when d has elapsed; a nil cause is backend.NoAnswer. Its caller finishes it.
 func within(ctx context.Context, d time.Duration, cause error) *requestContext {
 	return &requestContext{Context: ctx, deadline: time.Now().Add(d), long: d, cause: cause}
 }
@@ -63,7 +56,7 @@ func (x *requestContext) make() *madeContext {
 	} else {
 		cause := x.cause
 		if cause == nil {
-			cause = NoAnswer(x.long)
+			cause = backend.NoAnswer(x.long)
 		}
 		ctx, stop := context.WithDeadlineCause(parent, x.deadline, cause)
 		made.Context, made.cancel = ctx, func(error) { stop() }

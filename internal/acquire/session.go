@@ -86,7 +86,7 @@ func (s *Session) open(op *opening) {
 	a := s.a
 	live := liveness.NewSession(a.TTL)
 	long := min(a.TTL, a.Timeout)
-	ctx, cancel := context.WithTimeoutCause(a.background, long, NoAnswer(long))
+	ctx, cancel := backend.WithTimeout(a.background, long)
 	defer cancel()
 	sent := a.Clock.Now()
 	err := a.Backend.OpenSession(ctx, backend.SessionRequest{ID: live.ID, TTL: live.TTL, Lost: func(l backend.Loss) { a.tellLoss(live, l) }})

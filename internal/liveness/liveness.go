@@ -77,6 +77,19 @@ func (m *Machine) Step(now clock.Instant, longest time.Duration) (Due, time.Dura
 	return d, idle
 }
 
+// Each calls f with each lease that is held, which f may end: the timed ones, and those of the session, which may be nil.
+func (m *Machine) Each(s *Session, f func(*Lease)) {
+	m.Timed(f)
+	if s == nil {
+		return
+	}
+	for _, l := range s.leases {
+		if l.held && !l.Timed {
+			f(l)
+		}
+	}
+}
+
 // Timed calls f with each timed lease that is held, which f may end.
 func (m *Machine) Timed(f func(*Lease)) {
 	for l := range m.timed {
@@ -91,19 +104,11 @@ func (m *Machine) Held(s *Session, names ...string) map[string]*Lease {
 	for _, name := range names {
 		held[name] = nil
 	}
-	add := func(l *Lease) {
-		if _, asked := held[l.Name]; asked && l.held {
+	m.Each(s, func(l *Lease) {
+		if _, asked := held[l.Name]; asked {
 			held[l.Name] = l
 		}
-	}
-	for l := range m.timed {
-		add(l)
-	}
-	if s != nil {
-		for _, l := range s.leases {
-			add(l)
-		}
-	}
+	})
 	return held
 }
 

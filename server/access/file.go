@@ -20,7 +20,7 @@ type Options struct {
 	// Verify verifies the tokens of issuers. Required if the file has issuers: "holdfast serve" uses
 	// go-oidc, which this package does not require.
 	Verify Verifier
-	// Logger receives each change, and why a changed file was refused. Default: none. Optional.
+	// Logger receives each change, and why a changed file was refused. Default: slog.Default(). Optional.
 	Logger *slog.Logger
 }
 
@@ -43,7 +43,7 @@ func Open(path string, o Options) (*File, error) {
 		o.Every = time.Second
 	}
 	if o.Logger == nil {
-		o.Logger = slog.New(slog.DiscardHandler)
+		o.Logger = slog.Default()
 	}
 	f := &File{path: path, log: o.Logger, verify: o.Verify}
 	var err error

@@ -97,6 +97,8 @@ const (
 // whether there is one.
 func nameOf(text string) (certName, bool) {
 	switch {
+	case strings.Contains(text, "*"): // it would stand for itself
+		return certName{}, false
 	case strings.Contains(text, ":"):
 		u, err := url.Parse(text)
 		if err != nil {

@@ -106,7 +106,7 @@ func Parse(text []byte) (*Policy, error) {
 	dec := yaml.NewDecoder(bytes.NewReader(text))
 	dec.KnownFields(true)
 	if err := dec.Decode(&d); err != nil && !errors.Is(err, io.EOF) {
-		return nil, invalid("policy", "given", "YAML with the keys that are documented: "+strings.TrimPrefix(err.Error(), "yaml: "))
+		return nil, invalid("policy", "given", "YAML with the keys that are documented: "+strings.ReplaceAll(strings.TrimPrefix(err.Error(), "yaml: "), "\n ", ""))
 	}
 	if err := dec.Decode(new(yaml.Node)); !errors.Is(err, io.EOF) {
 		return nil, invalid("policy", "given", "one YAML document")
@@ -165,7 +165,7 @@ func (p *Policy) enter(name string, ids identities) error {
 		return invalid(field+".tokens", fmt.Sprintf("%d tokens", len(ids.Tokens)), fmt.Sprintf("at most %d", maxTokens))
 	}
 	for i, text := range ids.Tokens {
-		field := fmt.Sprintf("%s.tokens[%d]", field, i)
+		field := fmt.Sprintf("%s.tokens[%d]", field, i+1)
 		raw, err := hex.DecodeString(text)
 		if err != nil || len(raw) != len(tokenHash{}) {
 			return invalid(field, "given", "the SHA-256 of a token, 64 hexadecimal digits") // it may be the token itself
@@ -208,7 +208,7 @@ func (p *Policy) give(number int, g grantText, groups map[string][]string) error
 		}
 	}
 	for _, lock := range g.Locks {
-		if lock == "" || backend.ValidatePrefix(lock) != nil {
+		if lock == "" || backend.ValidatePrefix(lock) != nil || lock != everything && strings.Contains(lock, everything) {
 			return invalid(field+".locks", strconv.Quote(lock), `the name of a lock, the beginning of names with "/" or ":" at its end, or "*"`)
 		}
 	}

@@ -111,9 +111,9 @@ func TestParseErrors(t *testing.T) {
 	t.Parallel()
 	const secret = "this-is-my-token"
 	for name, text := range map[string]string{
-		"principals.a.tokens[0]":    "principals: {a: {tokens: [" + secret + "]}}",
+		"principals.a.tokens[1]":    "principals: {a: {tokens: [" + secret + "]}}",
 		"principals.a.tokens":       "principals: {a: {tokens: [" + hash("1") + "," + hash("2") + "," + hash("3") + "]}}",
-		"principals.b.tokens[0]":    "principals: {a: {tokens: [" + hash("1") + "]}, b: {tokens: [" + hash("1") + "]}}",
+		"principals.b.tokens[1]":    "principals: {a: {tokens: [" + hash("1") + "]}, b: {tokens: [" + hash("1") + "]}}",
 		"principals.b.uids":         "principals: {a: {uids: [1]}, b: {uids: [1]}}",
 		"principals.b.certificates": "principals: {a: {certificates: [X.example]}, b: {certificates: [x.example]}}",
 		"principals.a.certificates": `principals: {a: {certificates: [" "]}}`,

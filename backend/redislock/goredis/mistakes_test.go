@@ -37,6 +37,7 @@ func TestMistakes(t *testing.T) {
 	}
 	for mistake, options := range map[string]redis.Options{
 		"password": {Addr: s.Addr(), Password: "wrong"},
+		"none":     {Addr: s.Addr()},
 		"database": {Addr: s.Addr(), Password: "right", DB: 999},
 		"ca":       {Addr: secured, Password: "right", TLSConfig: others.Client(t)},
 		"name":     {Addr: secured, Password: "right", TLSConfig: &tls.Config{MinVersion: tls.VersionTLS12, RootCAs: right.RootCAs, ServerName: "db.example.org"}},

@@ -59,7 +59,7 @@ type Config struct {
 	// program, whose servers were just started and hold nothing (see the example "Testing"),
 	// and for servers that are known to be new. Default: false. Optional.
 	NoQuarantine bool
-	// Logger receives errors that no call can return. Default: none. Optional.
+	// Logger receives errors that no call can return. Default: slog.Default(). Optional.
 	Logger *slog.Logger
 }
 
@@ -187,7 +187,7 @@ func (c Config) withDefaults() (Config, error) {
 	c.MaxTTL = cmp.Or(c.MaxTTL, DefaultMaxTTL)
 	c.RequestTimeout = cmp.Or(c.RequestTimeout, DefaultRequestTimeout)
 	if c.Logger == nil {
-		c.Logger = slog.New(slog.DiscardHandler)
+		c.Logger = slog.Default()
 	}
 	bad := func(r rune) bool {
 		return ('A' > r || r > 'Z') && ('a' > r || r > 'z') && ('0' > r || r > '9') && r != '_' && r != '-'

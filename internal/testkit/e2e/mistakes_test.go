@@ -68,8 +68,12 @@ func TestMistakes(t *testing.T) {
 			t.Helper()
 			nodes := testserver.RedisAddrs(sharedRedlock())
 			secured := redisTLS(t, certs) + "," + redisTLS(t, certs) + "," + redisTLS(t, certs)
+			var closed []*testserver.RedisServer
+			for range 3 {
+				closed = append(closed, testserver.Redis(t, "--requirepass", "right", "--masterauth", "right"))
+			}
 			return map[string]string{
-				"password": "redlock://locker:" + wrongPassword + "@" + nodes, "database": "redlock://" + nodes + "/999",
+				"password": "redlock://locker:" + wrongPassword + "@" + nodes, "no password": "redlock://" + testserver.RedisAddrs(closed), "database": "redlock://" + nodes + "/999",
 				"ca": "redlocks://" + secured + trustOther,
 			}
 		},

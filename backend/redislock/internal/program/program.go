@@ -91,12 +91,14 @@ type ServerError struct {
 // Error returns the text of the server, after "redis: ".
 func (e *ServerError) Error() string { return "redis: " + e.Text }
 
+const needsPassword = "give a password, and a user unless it is the default one: in the URL, or to the client that you made"
+
 // Remedy returns what to change where the server refuses this client until somebody changes
 // something, or "".
 func (e *ServerError) Remedy() string {
 	switch e.Code {
 	case "NOAUTH":
-		return "name a user and a password"
+		return needsPassword
 	case "WRONGPASS":
 		return "correct the user and the password"
 	case "NOPERM":
@@ -105,6 +107,8 @@ func (e *ServerError) Remedy() string {
 		return "set a password on the server, or turn its protected mode off"
 	}
 	switch {
+	case strings.HasPrefix(e.Text, "Protocol error: unauthenticated"): // to a long command, in place of NOAUTH
+		return needsPassword
 	case strings.Contains(e.Text, "DB index is out of range"), strings.Contains(e.Text, "SELECT is not allowed in cluster mode"):
 		return "name a database that the server has: 0 to one less than its setting databases"
 	case strings.Contains(e.Text, "without any password configured"), strings.HasPrefix(e.Text, "invalid password"),

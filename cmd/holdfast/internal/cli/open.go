@@ -13,7 +13,6 @@ import (
 	"github.com/holdfast-io/holdfast/backend"
 	"github.com/holdfast-io/holdfast/backend/remotelock"
 	"github.com/holdfast-io/holdfast/backend/sqlitelock"
-	"github.com/holdfast-io/holdfast/internal/acquire"
 	"github.com/holdfast-io/holdfast/open"
 )
 
@@ -63,7 +62,7 @@ func (a *app) open(ctx context.Context) (backend.Backend, error) {
 		return nil, err
 	}
 	const long = 10 * time.Second
-	ctx, cancel := context.WithTimeoutCause(ctx, long, acquire.NoAnswer(long))
+	ctx, cancel := backend.WithTimeout(ctx, long)
 	defer cancel()
 	return open.URL(ctx, url, open.Options{Logger: a.logger()})
 }

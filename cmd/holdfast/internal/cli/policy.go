@@ -31,11 +31,10 @@ described in docs/operations.md.`,
 		},
 	}
 	test := &cobra.Command{
-		Use:   "test FILE PRINCIPAL VERB LOCK",
+		Use:   "test FILE PRINCIPAL VERB [LOCK]",
 		Short: "Ask whether a principal may do something",
-		Long: `Ask whether a principal may acquire, read or break a lock, or administer ("admin"). Without
-a lock, ask whether it may do so to any. Exit status: 0 if it may; 1 if not; 64 if the
-policy has an error.`,
+		Long: `Ask whether a principal may acquire, read or break a lock. Without a lock, ask whether it
+may do so to any. Exit status: 0 if it may; 1 if not; 64 if the policy has an error.`,
 		Example: `  holdfast policy test policy.yaml billing acquire billing/invoice`,
 		Args:    cobra.RangeArgs(3, 4),
 		RunE: func(_ *cobra.Command, args []string) error {
@@ -65,7 +64,7 @@ policy has an error.`,
 func readPolicy(path string) (*access.Policy, error) {
 	text, err := os.ReadFile(path) //nolint:gosec // the user names it
 	if err != nil {
-		return nil, fmt.Errorf("policy: %w", err)
+		return nil, usageError("FILE", "%v", err)
 	}
 	p, err := access.Parse(text)
 	if err != nil {

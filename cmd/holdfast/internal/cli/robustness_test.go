@@ -191,6 +191,8 @@ func TestAbsurdInput(t *testing.T) {
 		{url, []string{"nonsense"}, "nonsense"},
 		{"", []string{"serve", "--data-dir", "x", "--backend", url}, "data-dir"},
 		{url, []string{"serve", "--listen", "nowhere"}, "listen"},
+		{url, []string{"serve", "--drain-delay", "-3s"}, "drain-delay"},
+		{url, []string{"serve", "--max-ttl", "48h"}, "max-ttl"},
 		{url, []string{"serve", "--listen", "127.0.0.1:99999"}, "listen"},
 		{url, []string{"serve", "--listen", "0.0.0.0:0"}, "listen"},
 		{url, []string{"serve", "--listen", ":0"}, "anonymous"},

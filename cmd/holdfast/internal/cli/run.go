@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"cmp"
 	"context"
 	"time"
 
@@ -103,5 +104,5 @@ func (a *app) tellHolder(ctx context.Context, c *holdfast.Client, name string) {
 		return
 	}
 	h := info.Holders[0]
-	a.warn("waiting for %q, held by %s since %s", name, h.Owner, h.Since.Local().Format(time.TimeOnly))
+	a.warn("waiting for %q, held by %s since %s", name, cmp.Or(h.Owner, "a client without an owner"), h.Since.Local().Format(time.TimeOnly))
 }

@@ -24,10 +24,16 @@ type serveOptions struct {
 	listen     string
 	dataDir    string
 	drainDelay time.Duration
+	maxTTL     time.Duration
 	logFormat  string
 	logLevel   string
 	access     accessOptions
 }
+
+const (
+	longestTTL   = 24 * time.Hour
+	longestDrain = time.Hour
+)
 
 func (a *app) serveCommand() *cobra.Command {
 	var o serveOptions
@@ -37,10 +43,11 @@ func (a *app) serveCommand() *cobra.Command {
 		Long: `Serve locks over HTTP: for curl, for programs in any language, and for the backend
 holdfast://. The locks are in a file in --data-dir, unless --backend (not HOLDFAST_BACKEND)
 names a store: one with leases that outlive their connection. Several servers may use one
-store. A restart keeps leases and tokens.
+store. A restart keeps leases and tokens, except those of memory://.
 
 SIGTERM or Ctrl-C stops the server: /readyz returns 503 for --drain-delay, waiting requests
-get an answer, and leases stay.
+get an answer, and leases stay. A second signal ends it at once. SIGHUP does nothing: the
+policy and the certificates are read again when they change.
 
 --policy says who may do what: principals are identified by client certificates, tokens,
 or, on a Unix socket, by their user. Without it every client may do everything, and the
@@ -76,8 +83,9 @@ that shows the locks as they change.`,
 	f.StringVar(&o.dataDir, "data-dir", "", "folder of the locks, without --backend (default: holdfast/serve in the user's state folder)")
 	cmd.Annotations = map[string]string{ownSignals: "a signal drains the server"}
 	f.StringVar(&o.logFormat, "log-format", "text", "format of the log: text or json")
-	f.StringVar(&o.logLevel, "log-level", "warn", "least level that is logged: debug, info, warn or error (-v: debug)")
+	f.StringVar(&o.logLevel, "log-level", "info", "least level that is logged: debug, info, warn or error (-v: debug)")
 	f.DurationVar(&o.drainDelay, "drain-delay", 0, "how long to keep serving after SIGTERM while /readyz returns 503, so that a load balancer stops sending clients")
+	f.DurationVar(&o.maxTTL, "max-ttl", longestTTL, "the longest TTL of a lease: after a loss of data, Redis grants nothing for the longest TTL in use")
 	o.access.add(f)
 	return cmd
 }
@@ -97,13 +105,18 @@ func (a *app) setLog(o serveOptions) error {
 }
 
 func (a *app) serve(ctx context.Context, o serveOptions) error {
-	ctx, stop := signal.NotifyContext(ctx, minded(syscall.SIGINT, syscall.SIGTERM)...)
+	ends := minded(syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP)
+	if !a.isTerminal(a.stderr) { // SIGHUP does not say that a terminal was closed, but asks to read the files again
+		signal.Ignore(syscall.SIGHUP)
+		ends = minded(syscall.SIGINT, syscall.SIGTERM)
+	}
+	ctx, stop := signal.NotifyContext(ctx, ends...)
 	defer stop()
 	surviveUnread()
 	if err := o.check(); err != nil { // before anything is created on the disk
 		return err
 	}
-	cfg := server.Config{Version: version(), Logger: a.logger(), DrainDelay: o.drainDelay}
+	cfg := server.Config{Version: version(), Logger: a.logger(), DrainDelay: o.drainDelay, Limits: server.Limits{MaxTTL: o.maxTTL}}
 	cfg.Audit = slog.New(slog.NewJSONHandler(a.stderr, nil)) // not the log: -q and --log-level would silence it
 	endAccess, err := o.access.apply(&cfg, a.logger())
 	if err != nil {
@@ -126,7 +139,12 @@ func (a *app) serve(ctx context.Context, o serveOptions) error {
 	a.notify("READY=1") // from here on connections wait in the listener
 	var beside sync.WaitGroup
 	beside.Go(func() { a.examine(ctx, b) })
-	beside.Go(func() { <-ctx.Done(); a.notify("STOPPING=1") })
+	beside.Go(func() {
+		<-ctx.Done()
+		stop()
+		a.warn("stopping; a second signal ends the server at once")
+		a.notify("STOPPING=1")
+	})
 	err = srv.Serve(ctx, ln)
 	stop()
 	beside.Wait()
@@ -173,8 +191,14 @@ func (a *app) tellServing(store, folder, address string) {
 	}
 }
 
-// check refuses an address on which the server cannot, or must not, listen.
+// check refuses values out of bounds, and an address on which the server cannot, or must not, listen.
 func (o *serveOptions) check() error {
+	switch {
+	case o.drainDelay < 0 || o.drainDelay > longestDrain:
+		return usageError("drain-delay", "%s: must be 0s to %s", o.drainDelay, longestDrain)
+	case o.maxTTL < time.Second || o.maxTTL > longestTTL:
+		return usageError("max-ttl", "%s: must be 1s to %s", o.maxTTL, longestTTL)
+	}
 	if path, isUnix := strings.CutPrefix(o.listen, unixPrefix); isUnix {
 		if path == "" {
 			return usageError("listen", "%q: must have the path of a socket", o.listen)

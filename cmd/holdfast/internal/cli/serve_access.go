@@ -53,7 +53,7 @@ func (o *accessOptions) check(beyond bool) error {
 	case slices.ContainsFunc(o.hosts, func(h string) bool { h = strings.TrimPrefix(h, "*."); return h == "" || strings.Contains(h, "*") }):
 		return usageError("host", "%q: each must be a host name, with a wildcard only as its first label", o.hosts)
 	case beyond && o.policy == "" && !o.anonymous:
-		return usageError("listen", "must be on this host's loopback; add --policy, --tls-cert and --tls-key to identify clients, or --anonymous and --insecure to serve every client without authentication and TLS")
+		return usageError("listen", "must be on this host's loopback; add --policy, --tls-cert and --tls-key to identify clients, or --anonymous, --insecure and --host to serve every client without authentication and TLS")
 	case beyond && o.cert == "" && !o.insecure:
 		return usageError("tls-cert", "must be given with --tls-key beyond this host, or --insecure: tokens and lease IDs would be sent in the clear")
 	case beyond && o.cert == "" && len(o.hosts) == 0:
@@ -70,7 +70,7 @@ func (o *accessOptions) apply(cfg *server.Config, log *slog.Logger) (func(), err
 	if o.policy != "" {
 		file, err := access.Open(o.policy, access.Options{Logger: log, Verify: newIssuers(issuerPause).verify})
 		if err != nil {
-			return nil, fmt.Errorf("policy: %w", err)
+			return nil, usageError("policy", "%v", err)
 		}
 		cfg.Identify, cfg.Authorize, cfg.Quota, end = file.Identify, file.Authorize, file.Quota, file.Close
 	}

@@ -249,7 +249,7 @@ func TestPolicyCommand(t *testing.T) {
 	}{
 		{[]string{"check", good}, 0, "1 principals"},
 		{[]string{"check", bad}, 64, "grants[1].to"},
-		{[]string{"check", good + ".none"}, 1, "no such file"},
+		{[]string{"check", good + ".none"}, 64, "no such file"},
 		{[]string{"test", good, "a", "acquire", "x/1"}, 0, "grant 1"},
 		{[]string{"test", good, "a", "acquire", "y"}, 1, "no grant"},
 		{[]string{"test", good, "a", "read"}, 1, "no grant"},

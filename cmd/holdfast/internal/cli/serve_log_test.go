@@ -3,6 +3,7 @@
 package cli_test
 
 import (
+	"bufio"
 	"context"
 	"encoding/json"
 	"errors"
@@ -10,6 +11,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -33,6 +35,11 @@ func TestServeLog(t *testing.T) {
 		if lines := objects(t, second.stderr); second.status != 1 || len(lines) != 1 || lines[0]["level"] != "ERROR" || lines[0]["status"] != 1.0 {
 			t.Errorf("a server that cannot start: %+v", second)
 		}
+		p.Signal(syscall.SIGHUP) // does nothing
+		time.Sleep(100 * time.Millisecond)
+		if r := run(t, command(t, "holdfast://"+addr, "ls")); r.status != 0 {
+			t.Errorf("after SIGHUP: %+v", r)
+		}
 		p.Terminate()
 		lines := objects(t, p.Log())
 		if last := lines[len(lines)-1]; last["msg"] != "stopped" {
@@ -50,6 +57,32 @@ func TestServeLog(t *testing.T) {
 		if r := run(t, command(t, "", "serve", flag)); r.status != 64 || !strings.Contains(r.stderr, "must be") {
 			t.Errorf("%s: %+v", flag, r)
 		}
+	}
+}
+
+// A second signal ends a server that still serves because of --drain-delay.
+func TestSecondSignal(t *testing.T) {
+	t.Parallel()
+	cmd := command(t, "", "serve", "--listen", "127.0.0.1:0", "--data-dir", filepath.Join(testserver.Dir(t), "data"), "--drain-delay", "1h")
+	log, err := cmd.StderrPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	kill := time.AfterFunc(time.Minute, func() { _ = cmd.Process.Kill() })
+	defer kill.Stop()
+	lines := bufio.NewScanner(log)
+	for _, told := range []string{"the page is", "stopping"} {
+		for lines.Scan() && !strings.Contains(lines.Text(), told) {
+		}
+		if err := cmd.Process.Signal(syscall.SIGTERM); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := cmd.Wait(); !kill.Stop() {
+		t.Errorf("it did not end: %v", err)
 	}
 }
 

@@ -29,6 +29,9 @@ func (a *app) store(ctx context.Context, folder string) (backend.Backend, string
 		err := usageError("backend", "a lease of %s ends with the session of its client, and one over HTTP has to outlive that: use etcd://, redis://, redlock://, postgres://, mysql:// or sqlite://", caps.Name)
 		return nil, "", errors.Join(err, b.Close())
 	}
+	if b.Capabilities().Name == "memory" {
+		a.warn("the locks are in this process: a restart forgets all leases, and grants held locks again with the same tokens")
+	}
 	return b, "", nil
 }
 
@@ -48,7 +51,7 @@ func (a *app) ownStore(ctx context.Context, folder string) (backend.Backend, str
 		return nil, "", err
 	}
 	if err := claimFolder(folder); err != nil {
-		return nil, "", fmt.Errorf("data-dir: %w", err)
+		return nil, "", usageError("data-dir", "%v", err)
 	}
 	b, err := sqlitelock.Open(ctx, filepath.Join(folder, lockFile), sqlitelock.Config{Logger: a.logger()})
 	if err != nil {

@@ -294,7 +294,7 @@ func (s *site) on(host string) *site {
 	for name := range s.peers {
 		s.pairs = append(s.pairs, "--host "+name+".example", "--host 127.0.0.1", name+".example:2380", s.peers[name], name+".example", s.clients[name])
 	}
-	s.pairs = append(s.pairs, "/var/lib/etcd", s.at("etcd-"+host), "/etc/holdfast", s.at("etc"), "amd64", runtime.GOARCH)
+	s.pairs = append(s.pairs, "sudo install -d -o root -g holdfast", "install -d", "sudo install -o root -g holdfast", "install", "/var/lib/etcd", s.at("etcd-"+host), "/etc/holdfast", s.at("etc"), "amd64", runtime.GOARCH)
 	return s
 }
 
