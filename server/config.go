@@ -46,6 +46,9 @@ type Config struct {
 	// holdfast_tls_certificate_expires_seconds. It must be safe for concurrent use. Default: there is no such
 	// metric. Optional.
 	CertificateExpires func() time.Time
+	// Stale reports whether a file of the configuration has changed and cannot be used, for the metric holdfast_config_stale. It
+	// must be safe for concurrent use. Default: there is no such metric. Optional.
+	Stale func() bool
 	// Hosts are the host names (without port) that a Host header may carry. "*.example.com" stands
 	// for every name with exactly one label before ".example.com". Default: any name,
 	// except that a loopback connection accepts only names of the loopback, so that a web page

@@ -34,18 +34,14 @@ func (s *Server) register(reg prometheus.Registerer) error {
 	for i := range s.table {
 		s.requests.WithLabelValues(s.table[i].label(), strconv.Itoa(http.StatusOK))
 	}
-	quarantine := prometheus.NewGaugeFunc(prometheus.GaugeOpts{
-		Name: "holdfast_quarantine", Help: "1 while the store is in quarantine: it is new or may have lost data, and grants nothing.",
-	}, func() float64 {
-		if s.quarantined() {
-			return 1
-		}
-		return 0
-	})
-	ready := prometheus.NewGaugeFunc(prometheus.GaugeOpts{
-		Name: "holdfast_ready", Help: "1 if the store answers and grants locks, as /readyz says. A scrape asks it.",
-	}, s.isReady)
-	err := errors.Join(reg.Register(s.requests), reg.Register(quarantine), reg.Register(ready))
+	err := errors.Join(
+		reg.Register(s.requests),
+		state(reg, "holdfast_quarantine", "1 while the store is in quarantine: it is new or may have lost data, and grants nothing.", s.quarantined),
+		state(reg, "holdfast_ready", "1 if the store answers and grants locks, as /readyz says. A scrape asks it.", s.isReady),
+	)
+	if stale := s.cfg.Stale; stale != nil {
+		err = errors.Join(err, state(reg, "holdfast_config_stale", "1 while the policy or the certificates have changed and cannot be used.", stale))
+	}
 	if expires := s.cfg.CertificateExpires; expires != nil {
 		err = errors.Join(err, reg.Register(prometheus.NewGaugeFunc(prometheus.GaugeOpts{
 			Name: "holdfast_tls_certificate_expires_seconds", Help: "Unix time at which the certificate that clients are shown expires.",
@@ -55,6 +51,16 @@ func (s *Server) register(reg prometheus.Registerer) error {
 		return fmt.Errorf("register metrics: %w", err)
 	}
 	return nil
+}
+
+// state registers a gauge that is 1 while is reports true.
+func state(reg prometheus.Registerer, name, help string, is func() bool) error {
+	return reg.Register(prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: name, Help: help}, func() float64 {
+		if is() {
+			return 1
+		}
+		return 0
+	}))
 }
 
 // label returns the value of the label route. A nil receiver is a request without a route.

@@ -27,6 +27,7 @@ func ownMetrics() map[string]string {
 		"holdfast_http_requests_total":             "counter",
 		"holdfast_quarantine":                      "gauge",
 		"holdfast_ready":                           "gauge",
+		"holdfast_config_stale":                    "gauge",
 		"holdfast_tls_certificate_expires_seconds": "gauge",
 		"go_goroutines":                            "gauge",
 		"go_gc_duration_seconds":                   "summary",
@@ -62,7 +63,7 @@ func families(t *testing.T, page string) map[string]string {
 // with their types, and with names and texts that Prometheus's own checks accept.
 func TestMetricsOfTheServer(t *testing.T) {
 	t.Parallel()
-	a := start(t, server.Config{CertificateExpires: time.Now})
+	a := start(t, server.Config{CertificateExpires: time.Now, Stale: func() bool { return true }})
 	page := string(a.call("GET", "/metrics", "").body)
 	got := families(t, page)
 	for name, typ := range ownMetrics() {

@@ -64,13 +64,8 @@ func (r *readiness) check(ctx context.Context, s *Server) error {
 	return r.err
 }
 
-// isReady returns 1 if the store answers and grants locks.
-func (s *Server) isReady() float64 {
-	if s.ready.check(context.Background(), s) == nil {
-		return 1
-	}
-	return 0
-}
+// isReady reports whether the store answers and grants locks.
+func (s *Server) isReady() bool { return s.ready.check(context.Background(), s) == nil }
 
 // noteQuarantine remembers a quarantine of the backend, and logs it once.
 func (s *Server) noteQuarantine(err error) {

@@ -126,11 +126,17 @@ func TestReload(t *testing.T) {
 	}
 	write(t, path, "grants: 7")
 	log.await(t, "has an error")
+	if !f.Stale() {
+		t.Error("with an error in the file it is not stale")
+	}
 	if got := ask("billing-1"); got != 409 {
 		t.Errorf("with an error in the file: %d, want 409 of the policy before", got)
 	}
 	write(t, path, strings.Replace(example(), "locks: [billing, ", "locks: [", 1))
 	log.await(t, "was changed")
+	if f.Stale() {
+		t.Error("it is stale")
+	}
 	if got := ask("billing-1"); got != 403 {
 		t.Errorf("without the grant: %d, want 403", got)
 	}

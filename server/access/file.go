@@ -32,6 +32,7 @@ type File struct {
 	log     *slog.Logger
 	verify  Verifier
 	current atomic.Pointer[Policy]
+	stale   atomic.Bool
 	stop    func()
 }
 
@@ -74,12 +75,17 @@ func (f *File) read() error {
 
 // reread logs a change, or why it was refused.
 func (f *File) reread(err error) {
+	f.stale.Store(err != nil)
 	if err != nil {
 		f.log.LogAttrs(context.Background(), slog.LevelError, "the policy has an error, and was not changed", slog.String("error", err.Error()))
 		return
 	}
 	f.log.LogAttrs(context.Background(), slog.LevelInfo, "the policy was changed", slog.String("file", f.path))
 }
+
+// Stale reports whether the file has changed and has an error, so that an earlier policy applies. It is the function for
+// server.Config.Stale.
+func (f *File) Stale() bool { return f.stale.Load() }
 
 // Policy returns the policy that applies now.
 func (f *File) Policy() *Policy { return f.current.Load() }

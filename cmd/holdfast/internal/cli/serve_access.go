@@ -72,7 +72,7 @@ func (o *accessOptions) apply(cfg *server.Config, log *slog.Logger) (func(), err
 		if err != nil {
 			return nil, usageError("policy", "%v", err)
 		}
-		cfg.Identify, cfg.Authorize, cfg.Quota, end = file.Identify, file.Authorize, file.Quota, file.Close
+		cfg.Identify, cfg.Authorize, cfg.Quota, cfg.Stale, end = file.Identify, file.Authorize, file.Quota, file.Stale, file.Close
 	}
 	if o.cert == "" {
 		return end, nil
@@ -83,6 +83,8 @@ func (o *accessOptions) apply(cfg *server.Config, log *slog.Logger) (func(), err
 		return nil, err
 	}
 	cfg.TLS, cfg.CertificateExpires = certs.config(), certs.expires
+	policyIsStale := cfg.Stale
+	cfg.Stale = func() bool { return certs.stale.Load() || policyIsStale != nil && policyIsStale() }
 	if len(cfg.Hosts) == 0 {
 		cfg.Hosts = certs.first
 	}
@@ -100,6 +102,7 @@ func (o *accessOptions) apply(cfg *server.Config, log *slog.Logger) (func(), err
 type certificates struct {
 	options *accessOptions
 	current atomic.Pointer[tls.Config]
+	stale   atomic.Bool
 	first   []string // the hosts of the first certificate, which the server knows
 	close   func()
 }
@@ -112,6 +115,7 @@ func (o *accessOptions) openCertificates(log *slog.Logger) (*certificates, error
 	c := &certificates{options: o}
 	var err error
 	c.close, err = reload.Keep(time.Second, c.read, func(err error) {
+		c.stale.Store(err != nil)
 		if err != nil {
 			log.LogAttrs(context.Background(), slog.LevelError, "the certificates cannot be used, and were not changed", slog.String("error", err.Error()))
 			return
