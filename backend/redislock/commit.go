@@ -15,6 +15,7 @@ import (
 
 	"github.com/holdfast-io/holdfast/backend"
 	"github.com/holdfast-io/holdfast/backend/redislock/internal/program"
+	"github.com/holdfast-io/holdfast/internal/connect"
 )
 
 // Bounds of group commit: the number of requests in progress at the same time, and the number
@@ -41,6 +42,7 @@ var (
 type engine struct {
 	link    transport
 	direct  bool   // a call that is alone is sent by its caller: the link has lanes
+	once    bool   // a request is one command, which was not sent if there was no connection
 	key     string // of the marker
 	thin    string // the key of the thin locks
 	mode    string // the client's quarantine (ms); "-": it has none
@@ -106,7 +108,7 @@ func (e *sentError) Unwrap() error { return e.err }
 func newEngine(over transport, tag, mode string, timeout time.Duration) *engine {
 	base, cancel := context.WithCancelCause(context.Background())
 	l, _ := over.(*link)
-	return &engine{link: over, direct: l != nil && l.lanes != nil, key: tag + "m", thin: tag + "t", mode: mode, timeout: timeout, base: base, cancel: cancel}
+	return &engine{link: over, direct: l != nil && l.lanes != nil, once: l != nil && l.replicas == nil, key: tag + "m", thin: tag + "t", mode: mode, timeout: timeout, base: base, cancel: cancel}
 }
 
 // do runs one operation that does not carry many leases. The time that it returns was read
@@ -388,14 +390,15 @@ func (e *engine) exchange(ctx context.Context, batch []*call) ([]outcome, time.T
 	return nil, time.Time{}, &sentError{err: errors.New("the server keeps losing its functions or its data")}
 }
 
-// failure is the error of a request whose outcome is unknown.
+// failure is the error of a request without an answer. The client libraries send nothing twice.
 func (e *engine) failure(ctx context.Context, err error) error {
+	unsent := e.once && connect.IsDial(err)
 	if e.base.Err() != nil {
 		err = backend.ErrClosed
 	} else if ctx.Err() != nil || errors.Is(err, context.DeadlineExceeded) || errors.Is(err, os.ErrDeadlineExceeded) {
 		err = errTimeout
 	}
-	return &sentError{sent: true, err: err}
+	return &sentError{sent: !unsent, err: err}
 }
 
 // acquainted reports whether hello was ever answered.

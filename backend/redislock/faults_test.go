@@ -15,6 +15,7 @@ import (
 
 	"github.com/holdfast-io/holdfast/backend"
 	"github.com/holdfast-io/holdfast/backend/redislock"
+	"github.com/holdfast-io/holdfast/internal/connect"
 	"github.com/holdfast-io/holdfast/internal/testkit/leasetest"
 	"github.com/holdfast-io/holdfast/internal/testkit/testserver"
 )
@@ -161,6 +162,23 @@ func TestManyLeasesOfTheDead(t *testing.T) {
 	if r, err := b.Renew(t.Context(), backend.RenewRequest{Session: dead}); err != nil || !r.SessionLost {
 		t.Errorf("renew of the dead: %+v %v", r, err)
 	}
+}
+
+// Where no server listens, nothing was sent, and the error does not say that it may have worked.
+func TestServerIsGone(t *testing.T) {
+	leasetest.Slow(t)
+	t.Parallel()
+	s, cfg := quick(t)
+	b := open(t, s, cfg)
+	s.Process().Kill()
+	leasetest.Eventually(t, "the error says that nothing was sent", func() bool {
+		_, err := b.Acquire(t.Context(), backend.AcquireRequest{Name: "n", Lease: backend.NewLeaseID(), Timed: true, TTL: time.Minute})
+		away, ok := errors.AsType[*backend.UnavailableError](err)
+		if !ok {
+			t.Fatal(err)
+		}
+		return !away.MayHold && connect.IsDial(err)
+	})
 }
 
 // The server is frozen for longer than a TTL: when it runs again the holder has lost its

@@ -355,6 +355,23 @@ func TestCredentials(t *testing.T) {
 	}
 }
 
+// As in redislock: where no server listens, nothing was sent.
+func TestServerIsGone(t *testing.T) {
+	leasetest.Slow(t)
+	t.Parallel()
+	s, cfg := quick(t)
+	b := open(t, single(t, s.Addr()), cfg)
+	s.Process().Kill()
+	leasetest.Eventually(t, "the error says that nothing was sent", func() bool {
+		_, err := b.Acquire(t.Context(), backend.AcquireRequest{Name: "n", Lease: backend.NewLeaseID(), Timed: true, TTL: time.Minute})
+		away, ok := errors.AsType[*backend.UnavailableError](err)
+		if !ok {
+			t.Fatal(err)
+		}
+		return !away.MayHold
+	})
+}
+
 // Clients of both libraries share the locks.
 func TestBesideRueidis(t *testing.T) {
 	t.Parallel()
