@@ -84,8 +84,11 @@ func (s *Server) misused(r *request, act Action, err error) {
 // broke writes the line that records who broke what, and why.
 func (a *auditor) broke(r *request, claimed string, res backend.BreakResult, err error) {
 	result := "broken"
-	if err != nil {
+	switch {
+	case err != nil:
 		result = err.Error()
+	case len(res.Broken) == 0:
+		result = "not held"
 	}
 	owners := slices.Collect(func(yield func(string) bool) {
 		for _, h := range res.Broken {

@@ -36,23 +36,11 @@ func toKind(op string, err error) error {
 	case errors.As(err, &partial):
 		return &backend.UnavailableError{Backend: backendName, Op: op, Err: err}
 	case errors.As(err, &server):
-		return &backend.UnavailableError{Backend: backendName, Op: op, MayHold: !refused(server.Code), Err: connect.Refused(backendName, describe(server), server.Remedy())}
+		return &backend.UnavailableError{Backend: backendName, Op: op, MayHold: !server.Unexecuted(), Err: connect.Refused(backendName, describe(server), server.Remedy())}
 	case errors.As(err, &sent):
 		return &backend.UnavailableError{Backend: backendName, Op: op, MayHold: sent.sent, Err: connect.Refused(backendName, sent.err, "")}
 	default:
 		return &backend.UnavailableError{Backend: backendName, Op: op, Err: connect.Refused(backendName, err, "")}
-	}
-}
-
-// refused reports whether a server that answers with this code has changed nothing. In a
-// script the codes about writing are returned at its first write.
-func refused(code string) bool {
-	switch code {
-	case "LOADING", "READONLY", "CLUSTERDOWN", "TRYAGAIN", "MOVED", "ASK", "MASTERDOWN", "NOREPLICAS", "MISCONF", "BUSY",
-		"NOAUTH", "NOPERM", "WRONGPASS", "NOSCRIPT", "OOM", "MAXCLIENTS":
-		return true
-	default:
-		return false
 	}
 }
 

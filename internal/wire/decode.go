@@ -26,10 +26,12 @@ func Decode(body []byte, v any) error {
 	dec := json.NewDecoder(bytes.NewReader(body))
 	dec.DisallowUnknownFields()
 	err := dec.Decode(v)
+	const object = "one JSON object with the fields that are documented"
 	if wrong, ok := errors.AsType[*json.UnmarshalTypeError](err); ok && wrong.Field != "" {
 		return &backend.InvalidError{Field: wrong.Field, Value: wrong.Value, Bound: bound(wrong.Type)}
+	} else if ok {
+		return &backend.InvalidError{Field: "body", Value: wrong.Value, Bound: object}
 	}
-	const object = "one JSON object with the fields that are documented"
 	if err != nil {
 		return &backend.InvalidError{Field: "body", Value: "given", Bound: object + ": " + strings.TrimPrefix(err.Error(), "json: ")}
 	}

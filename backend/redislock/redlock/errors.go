@@ -121,17 +121,5 @@ func unsent(err error) bool {
 		return true
 	}
 	server, ok := errors.AsType[*serverError](err)
-	return ok && refused(server.Code)
-}
-
-// refused reports whether a server that answers with this code has changed nothing. In a
-// script the codes about writing are returned at its first write.
-func refused(code string) bool {
-	switch code {
-	case "LOADING", "READONLY", "CLUSTERDOWN", "TRYAGAIN", "MOVED", "ASK", "MASTERDOWN", "NOREPLICAS", "MISCONF", "BUSY",
-		"NOAUTH", "NOPERM", "WRONGPASS", "NOSCRIPT", "OOM", "MAXCLIENTS":
-		return true
-	default:
-		return false
-	}
+	return ok && server.Unexecuted()
 }

@@ -118,6 +118,18 @@ func (e *ServerError) Remedy() string {
 	return ""
 }
 
+// Unexecuted reports whether the server has changed nothing. In a script the codes about writing are returned at
+// its first write.
+func (e *ServerError) Unexecuted() bool {
+	switch e.Code {
+	case "LOADING", "READONLY", "CLUSTERDOWN", "TRYAGAIN", "MOVED", "ASK", "MASTERDOWN", "NOREPLICAS", "MISCONF", "BUSY",
+		"NOAUTH", "NOPERM", "WRONGPASS", "NOSCRIPT", "OOM", "MAXCLIENTS":
+		return true
+	default:
+		return false
+	}
+}
+
 // NewServerError parses an error of a server, without the ERR that some begin with.
 func NewServerError(text string) *ServerError {
 	code, _, _ := strings.Cut(text, " ")
