@@ -66,7 +66,7 @@ func (c *Client) TryAcquire(ctx context.Context, name string, opts ...Option) (*
 // returned and not before, even if ctx has ended by then.
 //
 // Errors: those of Acquire; what f returned; ErrLost when the lock was lost while f ran, even if f
-// returned nil; ErrReleased when f released it. Several errors are joined; what f returned is left out
+// returned nil; ErrReleased when f released it. A release without an answer is logged, and continues in the background. Several errors are joined; what f returned is left out
 // if it is only the error of the context passed to f, which ended with the lock.
 func (c *Client) Do(ctx context.Context, name string, f func(context.Context, *Lock) error, opts ...Option) error {
 	if f == nil {
@@ -108,7 +108,7 @@ func (c *Client) hold(ctx context.Context, locks Locks, f func(context.Context) 
 	for _, l := range slices.Backward(locks) {
 		lost := l.Err()
 		if lost == nil {
-			ends = append(ends, l.Release(done))
+			ends = append(ends, l.releaseAfter(done))
 			continue
 		}
 		if err == context.Canceled || err == lost { //nolint:errorlint // that error and nothing around it
@@ -117,6 +117,17 @@ func (c *Client) hold(ctx context.Context, locks Locks, f func(context.Context) 
 		ends = append(ends, c.opErr("do", l.Name(), lost))
 	}
 	return errors.Join(slices.Insert(ends, 0, err)...)
+}
+
+// releaseAfter releases the lock after work that is done. That the store does not answer is logged: it says nothing about the
+// work, which the caller must not repeat.
+func (l *Lock) releaseAfter(ctx context.Context) error {
+	err := l.Release(ctx)
+	if op, ok := errors.AsType[*OpError](err); !ok || !op.MayHold {
+		return err
+	}
+	l.h.c.cfg.Logger.LogAttrs(ctx, levelWarn, "release failed", attrName(l.h.live.Name), attrError(err))
+	return nil
 }
 
 func (l *Lock) releaseQuietly(ctx context.Context) {
@@ -498,6 +509,8 @@ func (h *hold) Accept(ctx context.Context, g backend.Grant, sent clock.Instant) 
 	switch {
 	case h.err != nil:
 		return h.err
+	case h.broken != nil && h.broken.Token == g.Token:
+		return h.broken
 	case c.agent.Closed():
 		return ErrClosed
 	case !inTime:

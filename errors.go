@@ -116,13 +116,8 @@ func (e *LostError) Error() string {
 	return b.String()
 }
 
-// Unwrap returns ErrLost and, if it is set, Err.
-func (e *LostError) Unwrap() []error {
-	if e.Err == nil {
-		return []error{ErrLost}
-	}
-	return []error{ErrLost, e.Err}
-}
+// Unwrap returns ErrLost. Err is not among what it matches: that the store was unavailable is not what a caller has to know.
+func (e *LostError) Unwrap() error { return ErrLost }
 
 func causeText(c Cause) string {
 	switch c {

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"iter"
-	"slices"
 	"time"
 
 	"github.com/holdfast-io/holdfast/backend"
@@ -120,16 +119,25 @@ func (c *Client) Break(ctx context.Context, name, reason string, opts ...Option)
 }
 
 // endBroken ends the locks of this client that it broke itself: many backends would report it only with the next renewal.
-// A later grant of the same lease ID has another token.
+// A later grant of the same lease ID has another token. The answer to an acquire that was granted may still be on its way.
 func (c *Client) endBroken(name string, broken []Holder, reason string) {
-	if len(broken) == 0 {
-		return
+	for _, b := range broken {
+		c.endOne(name, b, reason)
 	}
+}
+
+func (c *Client) endOne(name string, broken Holder, reason string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	is := func(l *liveness.Lease) bool { return l.Name == name && l.ID == broken.Lease }
 	c.live.Each(c.sess.Current(), func(l *liveness.Lease) {
-		if l.Name == name && slices.ContainsFunc(broken, func(b Holder) bool { return b.Lease == l.ID && b.Token == l.Holder.(*hold).token }) {
+		if is(l) && l.Holder.(*hold).token == broken.Token {
 			c.live.Lose(l, CauseBroken, reason, nil)
+		}
+	})
+	c.agent.InProgress(func(x acquire.Candidate) {
+		if is(x.Lease()) {
+			x.(*hold).broken = &LostError{Name: name, Token: broken.Token, Cause: CauseBroken, Reason: reason}
 		}
 	})
 }

@@ -142,6 +142,44 @@ func TestOwnBreak(t *testing.T) {
 	}
 }
 
+// The answer to an acquire is on its way when the same client breaks the lock: it does not get the lock.
+func TestOwnBreakOfAGrantOnItsWay(t *testing.T) {
+	t.Parallel()
+	for name, opts := range map[string][]holdfast.Option{"session": nil, "timed": {holdfast.NoRenew()}} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				f, store := newFaults(t)
+				f.Backend = mute{f.Backend}
+				c, other := newClient(t, f, holdfast.Config{}), newClient(t, openStore(t, store), holdfast.Config{})
+				first := true
+				slow := func(_ context.Context, call func() (backend.Grant, error)) (backend.Grant, error) {
+					g, err := call()
+					if first {
+						first = false
+						time.Sleep(time.Second)
+					}
+					return g, err
+				}
+				f.acquire.Store(&slow)
+				got := make(chan error, 1)
+				go func() {
+					_, err := c.TryAcquire(t.Context(), "n", opts...)
+					got <- err
+				}()
+				synctest.Wait()
+				if _, err := c.Break(t.Context(), "n", "stuck"); err != nil {
+					t.Fatal(err)
+				}
+				mustAcquire(t, other, "n")
+				if err := <-got; !errors.Is(err, holdfast.ErrHeld) {
+					t.Errorf("another client has it, and the acquire returned %v", err)
+				}
+			})
+		})
+	}
+}
+
 // broken answers each Break with its holders, after a while.
 type broken struct {
 	backend.Backend

@@ -318,8 +318,9 @@ type hold struct {
 
 	token   fence.Token
 	since   clock.Instant
-	err     error // why it has ended
-	first   Lock  // the handle that the acquisition returns
+	err     error      // why it has ended
+	broken  *LostError // a grant with that token was broken before its answer came
+	first   Lock       // the handle that the acquisition returns
 	handles []*Lock
 	one     [1]*Lock // where handles begins
 }

@@ -76,7 +76,8 @@ func TTL(d time.Duration) Option {
 }
 
 // Wait bounds the time spent in the queue, and waiting for a backend that is unavailable. After d the
-// error is ErrHeld, or ErrUnavailable. Zero does not wait. By default Acquire waits until its context ends.
+// error is ErrHeld, or ErrUnavailable. Zero does not wait for other holders; a backend that is unavailable is retried for
+// Config.Timeout, as by TryAcquire. By default Acquire waits until its context ends.
 // TryAcquire does not take it.
 func Wait(d time.Duration) Option {
 	return func(s *settings) error {

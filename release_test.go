@@ -20,6 +20,21 @@ import (
 )
 
 // Release keeps its promise whatever the network does.
+// Work that is done is done: a caller that is told of its release would do it once more.
+func TestDoWithoutAnAnswerToTheRelease(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		f, _ := newFaults(t)
+		c := newClient(t, f, holdfast.Config{})
+		away := func(context.Context, func() error) error { return unavailable(true) }
+		f.release.Store(&away)
+		if err := c.Do(t.Context(), "n", func(context.Context, *holdfast.Lock) error { return nil }); err != nil {
+			t.Errorf("the work is done, and Do returned %v", err)
+		}
+		f.release.Store(nil)
+	})
+}
+
 func TestReleaseUnderFaults(t *testing.T) {
 	t.Parallel()
 	t.Run("lost reply", func(t *testing.T) {

@@ -201,7 +201,7 @@ func (e *QuarantineError) Error() string {
 	fmt.Fprintf(&b, "%s is in quarantine for another %s: %s, and leases that it does not know of may still be held",
 		e.Backend, max(e.Left.Round(unit), unit), e.Reason)
 	if e.Parameter != "" {
-		fmt.Fprintf(&b, " (a new or a test server needs no quarantine: %s in its URL, or NoQuarantine in its Config)", e.Parameter)
+		fmt.Fprintf(&b, " (only a server that is known to be new, as in a test, needs none: %s in its URL, or NoQuarantine in its Config)", e.Parameter)
 	}
 	return b.String()
 }

@@ -1,13 +1,11 @@
 package server_test
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"net/http"
 	"slices"
 	"strconv"
-	"sync/atomic"
 	"testing"
 	"time"
 
@@ -109,40 +107,6 @@ func TestWaitInQueue(t *testing.T) {
 			t.Errorf("grant %d: no %s", i, wire.HeaderWaited)
 		}
 		last, token = next.Lease, next.Token
-	}
-}
-
-// noted remembers the TTL of the last request that waits.
-type noted struct {
-	backend.Backend
-	ttl atomic.Int64
-}
-
-func (n *noted) Acquire(ctx context.Context, r backend.AcquireRequest) (backend.Grant, error) {
-	if r.Wait {
-		n.ttl.Store(int64(r.TTL))
-	}
-	return n.Backend.Acquire(ctx, r)
-}
-
-// A server that is killed leaves places in the queue, and with them leases that no client knows, for a minute at the
-// most. The client that is answered has the TTL that it asked for.
-func TestTTLOfAWaiter(t *testing.T) {
-	t.Parallel()
-	for _, lease := range []string{"", `,"lease":"0123456789abcdef"`} {
-		n := &noted{Backend: memlock.NewStore().Open()}
-		a := serve(t, &faulty{Backend: n}, server.Config{})
-		g := a.take("x", `{}`)
-		waits := a.send("POST", lockPath("x"), `{"wait":"60s","ttl":"1h"`+lease+`}`)
-		a.waiters("x", 1)
-		a.release("x", g.Lease, 204)
-		got := decode[wire.Grant](t, waits.get(t))
-		if asked := time.Duration(n.ttl.Load()); asked > time.Minute {
-			t.Errorf("it waits for %s", asked)
-		}
-		if left := time.Until(got.ExpiresAt.Time); got.TTL.String() != "1h0m0s" || left < 59*time.Minute || time.Until(a.inspect("x").Holders[0].ExpiresAt.Time) < 59*time.Minute {
-			t.Errorf("%+v", got)
-		}
 	}
 }
 

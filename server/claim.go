@@ -84,9 +84,6 @@ func (s *Server) try(ctx context.Context, a ask) (*claim, error) {
 func (s *Server) take(ctx context.Context, a ask, session *acquire.Session) (*claim, error) {
 	begun := s.agent.Clock.Now()
 	req := a.request()
-	if req.Wait {
-		req.TTL = min(req.TTL, untold)
-	}
 	shared := req.Mode == backend.Shared
 	s.hooks.Waiting(ctx, 1)
 	defer s.hooks.Waiting(ctx, -1)
@@ -110,22 +107,7 @@ func (s *Server) take(ctx context.Context, a ask, session *acquire.Session) (*cl
 		Lock: holdfast.Lease{Name: c.live.Name, ID: c.live.ID}, Token: c.grant.Token, Shared: shared,
 		Waited: time.Duration(c.since - begun), InQueue: c.grant.Waited, ByTimer: c.grant.ByTimer,
 	})
-	if req.TTL < time.Duration(a.TTL) {
-		s.lengthen(ctx, a, c)
-	}
 	return c, nil
-}
-
-// untold bounds the TTL that a waiter is granted the lock with. The server then lengthens it to what was asked for. The
-// place of a waiter outlives a server that is killed, and may be granted a lock that no client knows of.
-const untold = time.Minute
-
-// lengthen renews a new lease by the TTL that was asked for. If that fails, the client is told the TTL that it has.
-func (s *Server) lengthen(ctx context.Context, a ask, c *claim) {
-	got := s.renewer.renew(ctx, []backend.TimedRenewal{{Name: a.name, Lease: c.live.ID, TTL: time.Duration(a.TTL)}})[0]
-	if got.Err == nil {
-		c.ends = got.asked.Add(got.Left)
-	}
 }
 
 // claims makes the claims of one request.

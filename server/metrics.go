@@ -55,7 +55,7 @@ func (s *Server) register(reg prometheus.Registerer) error {
 
 // state registers a gauge that is 1 while is reports true.
 func state(reg prometheus.Registerer, name, help string, is func() bool) error {
-	return reg.Register(prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: name, Help: help}, func() float64 {
+	return reg.Register(prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: name, Help: help}, func() float64 { //nolint:wrapcheck // by its caller
 		if is() {
 			return 1
 		}

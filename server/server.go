@@ -80,16 +80,14 @@ func New(b backend.Backend, cfg Config) (*Server, error) {
 		crossOrigin: http.NewCrossOriginProtection(), queue: newLine(), document: openAPI(cfg.Version),
 	}
 	var err error
-	s.metrics, err = observe.NewServer(cfg.Registry, observe.Options{
+	own := prometheus.NewRegistry()
+	s.metrics, err = observe.NewServer(own, observe.Options{
 		Backend: caps.Name, Version: cfg.Version, OldestWaiter: s.queue.oldest, Sessions: s.sessions,
 	})
 	if err != nil {
 		return nil, fmt.Errorf("new server: %w", err)
 	}
 	s.mux = s.newMux()
-	if err := s.register(cfg.Registry); err != nil {
-		return nil, fmt.Errorf("new server: %w", err)
-	}
 	s.b = s.metrics.Backend(b)
 	s.guarded, _ = b.(backend.Guarded)
 	s.identified, _ = b.(backend.Identified)
@@ -103,6 +101,9 @@ func New(b backend.Backend, cfg Config) (*Server, error) {
 		Backend: bounded{s.b, s}, TTL: cfg.PlaceTTL, Timeout: cfg.Timeout, Logger: cfg.Logger, Observer: observer{s.hooks},
 	})
 	s.session = s.agent.NewSession()
+	if err := errors.Join(s.register(own), cfg.Registry.Register(own)); err != nil { // last: a scrape may come at any time
+		return nil, errors.Join(fmt.Errorf("new server: %w", err), s.Close(context.Background()))
+	}
 	return s, nil
 }
 

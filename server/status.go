@@ -64,8 +64,10 @@ func (r *readiness) check(ctx context.Context, s *Server) error {
 	return r.err
 }
 
-// isReady reports whether the store answers and grants locks.
-func (s *Server) isReady() bool { return s.ready.check(context.Background(), s) == nil }
+// isReady reports whether /readyz returns 200.
+func (s *Server) isReady() bool {
+	return !s.leaving.Load() && s.stopping.Err() == nil && s.ready.check(context.Background(), s) == nil
+}
 
 // noteQuarantine remembers a quarantine of the backend, and logs it once.
 func (s *Server) noteQuarantine(err error) {
@@ -75,9 +77,9 @@ func (s *Server) noteQuarantine(err error) {
 	}
 	const slack = 2 * time.Second // its end is never known exactly
 	if known := s.quarantine.Swap(q.Until.Add(slack).UnixNano()); q.Until.UnixNano() > known {
-		s.cfg.Logger.LogAttrs(context.Background(), levelWarn, "no lock is granted yet: the store is in quarantine",
+		s.cfg.Logger.LogAttrs(context.Background(), levelWarn, "no lock is granted yet: the store is in quarantine, which ends by itself",
 			slog.String("backend", q.Backend), slog.String("reason", q.Reason), slog.String("for", q.Left.Round(time.Millisecond).String()),
-			slog.Time("until", q.Until), slog.String("turned_off_by", q.Parameter))
+			slog.Time("until", q.Until))
 	}
 }
 

@@ -232,12 +232,12 @@ func (a *acquisition) attempt(ctx context.Context, x *attempt) error {
 	case cut:
 		a.unknown = true
 	}
-	queued := time.Duration(a.Clock.Now()-x.begun) >= a.Timeout // no request takes so long
-	if queued {
-		a.away = nil
-	}
-	if !cut && (!IsUnavailable(err) || queued) {
-		a.back()
+	switch {
+	case cut:
+	case !IsUnavailable(err):
+		a.back(true)
+	case time.Duration(a.Clock.Now()-x.begun) >= a.Timeout: // a call that waited for so long was in the queue
+		a.back(false)
 	}
 	x.ctx.finish()
 	a.Mu.Lock()
@@ -282,6 +282,7 @@ func (a *acquisition) again(within context.Context, err error, n int) bool {
 	case a.heldByOurs(err):
 		return a.Pause(within, min(Backoff(n), 100*time.Millisecond))
 	case IsRefused(err): // before ErrInvalid: what the store refuses may be a value, such as the credentials
+		a.away = err
 		a.unknown = a.unknown || MayHold(err)
 		return false
 	case errors.Is(err, backend.ErrClosed), errors.Is(err, backend.ErrHeld), errors.Is(err, backend.ErrInvalid), errors.Is(err, backend.ErrUnsupported):
@@ -301,8 +302,9 @@ func (a *acquisition) again(within context.Context, err error, n int) bool {
 		errors.As(err, &away)
 		a.away = err
 		a.unknown = a.unknown || away != nil && away.MayHold
-		a.back()
-		return a.sitOut(within, err) && a.req.Patience != 0
+		a.back(true)
+		a.warnQuarantine(err)
+		return a.req.Patience != 0 && a.sitOut(within, err)
 	case within.Err() != nil:
 		return false
 	case errors.As(err, &away):
@@ -371,14 +373,14 @@ func (a *acquisition) withdraw(ctx context.Context, ask bool) *backend.HeldError
 		case <-ctx.Done():
 		}
 	}
-	if !ask || a.mayNotLook.Load() {
+	if !ask || a.Clock.Now() < clock.Instant(a.lookAgain.Load()) {
 		return nil
 	}
 	return a.inTheWay(ctx)
 }
 
 // inTheWay returns who holds the lock so that the request does not fit beside them, or nil if that is no other client or
-// not known. A client that may not read locks is refused once.
+// not known. A client that was refused to read asks no more for a minute: the refusal may be one of many in the audit of a server.
 func (a *acquisition) inTheWay(ctx context.Context) *backend.HeldError {
 	select {
 	case a.looks <- struct{}{}: // many that wait for one lock have the same deadline
@@ -388,7 +390,7 @@ func (a *acquisition) inTheWay(ctx context.Context) *backend.HeldError {
 	}
 	info, err := a.Backend.Inspect(ctx, a.req.Name)
 	if IsRefused(err) {
-		a.mayNotLook.Store(true)
+		a.lookAgain.Store(int64(a.Clock.Now()) + int64(time.Minute))
 	}
 	holders := slices.DeleteFunc(info.Holders, func(h backend.Holder) bool {
 		return h.Lease != "" && (h.Lease == a.req.Lease || slices.Contains(a.givenUp, h.Lease))
@@ -437,7 +439,6 @@ func (a *acquisition) last(ctx context.Context) (*attempt, error) {
 // sitOut waits until a quarantine ends, but at most a second, because another client may end it
 // sooner. It reports false when within has ended.
 func (a *acquisition) sitOut(within context.Context, err error) bool {
-	a.warnQuarantine(err)
 	const shortest, longest, jitter = time.Millisecond, time.Second, 10 * time.Millisecond
 	left := longest
 	if q, ok := errors.AsType[*backend.QuarantineError](err); ok {
@@ -460,18 +461,18 @@ func (a *Agent) warnQuarantine(err error) {
 	}
 	a.Mu.Unlock()
 	if !known {
-		a.Logger.LogAttrs(a.background, slog.LevelWarn, "no lock is granted yet: the store is in quarantine", slog.String("backend", q.Backend),
+		a.Logger.LogAttrs(a.background, slog.LevelWarn, "no lock is granted yet: the store is in quarantine, which ends by itself", slog.String("backend", q.Backend),
 			slog.String("reason", q.Reason), slog.String("for", q.Left.Round(time.Millisecond).String()),
-			slog.Time("until", q.Until), slog.String("turned_off_by", q.Parameter))
+			slog.Time("until", q.Until))
 	}
 }
 
-// back records that the store answered: the next time that it does not is logged again.
-func (a *Agent) back() {
+// back records that the store answered, now or since it was away: the next time that it does not is logged again.
+func (a *Agent) back(now bool) {
 	if !a.answered.Load() {
 		a.answered.Store(true)
 	}
-	if a.isAway.Load() && a.isAway.CompareAndSwap(true, false) {
+	if a.isAway.Load() && a.isAway.CompareAndSwap(true, false) && now {
 		a.Logger.LogAttrs(a.background, slog.LevelInfo, "the store answers again", slog.String("backend", a.caps.Name))
 	}
 }
@@ -497,7 +498,7 @@ func (a *acquisition) fail(ctx, within context.Context, err error) error {
 		err = joinCause(ctx, err)
 	case ctx.Err() != nil:
 		err = joinCause(ctx, a.away)
-		timedOut = a.req.Patience != 0 && a.away == nil && errors.Is(ctx.Err(), context.DeadlineExceeded)
+		timedOut = a.req.Patience != 0 && !errors.Is(a.away, backend.ErrQuarantine) && errors.Is(ctx.Err(), context.DeadlineExceeded)
 	case isOver(ctx, within) && !isRefusal(err) && !IsUnavailable(err):
 		if err = a.away; err == nil {
 			err = &backend.UnavailableError{Backend: a.caps.Name, Op: "acquire", MayHold: a.unknown, Err: context.DeadlineExceeded}
@@ -507,7 +508,7 @@ func (a *acquisition) fail(ctx, within context.Context, err error) error {
 	case a.unknown:
 		a.Observer.Ambiguous(ctx, "acquire")
 		if held := a.withdraw(ctx, timedOut); held != nil {
-			err = joinCause(ctx, held)
+			err = joinCause(ctx, held) // that the store was away once is not the reason
 		}
 	case len(a.givenUp) == 0:
 		return err

@@ -59,7 +59,7 @@ type Agent struct {
 	second     limiter       // the second attempts of settlements
 	further    limiter       // the later ones: apart, because many of them may get no answer
 	looks      limiter       // reads of who holds a lock
-	mayNotLook atomic.Bool   // such a read was refused
+	lookAgain  atomic.Int64  // not before: such a read was refused
 	wake       chan struct{} // wakes the renewer; capacity 1
 	kept       chan struct{} // closed when the renewer has ended
 	isAway     atomic.Bool   // the store is unavailable, and that was logged
@@ -70,6 +70,18 @@ type Agent struct {
 	loose  attempts   // that need no session
 	losses []lossNote // reported by the backend, not yet applied
 	warned time.Time  // the quarantine has been logged up to this time
+}
+
+// InProgress calls f with the candidate of each attempt in progress. Mu is held.
+func (a *Agent) InProgress(f func(Candidate)) {
+	for _, x := range a.loose.list {
+		f(x.got)
+	}
+	for _, s := range a.open {
+		for _, x := range s.waiting.list {
+			f(x.got)
+		}
+	}
 }
 
 // attempts are those in progress that need one session, or none, in no order.

@@ -114,7 +114,7 @@ func (a *Agent) renew(due liveness.Due) {
 	res, err := a.Renew(ctx, req)
 	now := a.Clock.Now()
 	if err == nil {
-		a.back()
+		a.back(true)
 	} else if IsUnavailable(err) {
 		a.warnAway(err)
 	}

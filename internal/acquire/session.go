@@ -99,7 +99,7 @@ func (s *Session) open(op *opening) {
 		err = &nothing
 	}
 	if err == nil {
-		a.back()
+		a.back(true)
 	}
 	a.Mu.Lock()
 	defer a.Mu.Unlock()

@@ -126,7 +126,7 @@ func (e *ServerError) Unexecuted() bool {
 		"NOAUTH", "NOPERM", "WRONGPASS", "NOSCRIPT", "OOM", "MAXCLIENTS":
 		return true
 	default:
-		return false
+		return e.Remedy() == needsPassword
 	}
 }
 

@@ -64,7 +64,7 @@ may do so to any. Exit status: 0 if it may; 1 if not; 64 if the policy has an er
 func readPolicy(path string) (*access.Policy, error) {
 	text, err := os.ReadFile(path) //nolint:gosec // the user names it
 	if err != nil {
-		return nil, usageError("FILE", "%v", err)
+		return nil, configError("FILE", err)
 	}
 	p, err := access.Parse(text)
 	if err != nil {

@@ -46,8 +46,9 @@ names a store: one with leases that outlive their connection. Several servers ma
 store. A restart keeps leases and tokens, except those of memory://.
 
 SIGTERM or Ctrl-C stops the server: /readyz returns 503 for --drain-delay, waiting requests
-get an answer, and leases stay. A second signal ends it at once. SIGHUP does nothing: the
-policy and the certificates are read again when they change.
+get an answer, and leases stay. A second signal ends it at once. SIGHUP does nothing,
+unless a terminal that is closed sends it: the policy and the certificates are read again
+when they change.
 
 --policy says who may do what: principals are identified by client certificates, tokens,
 or, on a Unix socket, by their user. Without it every client may do everything, and the

@@ -70,7 +70,7 @@ func (o *accessOptions) apply(cfg *server.Config, log *slog.Logger) (func(), err
 	if o.policy != "" {
 		file, err := access.Open(o.policy, access.Options{Logger: log, Verify: newIssuers(issuerPause).verify})
 		if err != nil {
-			return nil, usageError("policy", "%v", err)
+			return nil, configError("policy", err)
 		}
 		cfg.Identify, cfg.Authorize, cfg.Quota, cfg.Stale, end = file.Identify, file.Authorize, file.Quota, file.Stale, file.Close
 	}

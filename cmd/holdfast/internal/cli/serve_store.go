@@ -51,7 +51,7 @@ func (a *app) ownStore(ctx context.Context, folder string) (backend.Backend, str
 		return nil, "", err
 	}
 	if err := claimFolder(folder); err != nil {
-		return nil, "", usageError("data-dir", "%v", err)
+		return nil, "", configError("data-dir", err)
 	}
 	b, err := sqlitelock.Open(ctx, filepath.Join(folder, lockFile), sqlitelock.Config{Logger: a.logger()})
 	if err != nil {

@@ -5,7 +5,9 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io/fs"
 	"log/slog"
+	"syscall"
 
 	"github.com/holdfast-io/holdfast"
 )
@@ -33,6 +35,16 @@ func (e *usage) Unwrap() error { return e.err }
 
 func usageError(field, format string, args ...any) error {
 	return &usage{err: fmt.Errorf("%s: "+format, append([]any{field}, args...)...)}
+}
+
+// configError is the error of a file that a flag names. It is one of usage unless a restart may mend it, as where there are
+// too many open files or no space.
+func configError(field string, err error) error {
+	_, ofSystem := errors.AsType[*fs.PathError](err)
+	if ofSystem && !errors.Is(err, fs.ErrNotExist) && !errors.Is(err, fs.ErrPermission) && !errors.Is(err, syscall.ENOTDIR) {
+		return fmt.Errorf("%s: %w", field, err)
+	}
+	return usageError(field, "%w", err)
 }
 
 func isSilent(err error) bool {
