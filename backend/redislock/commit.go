@@ -31,10 +31,7 @@ const (
 // than the wait for the answer.
 const unwatched = 20 * time.Millisecond
 
-var (
-	errTimeout = errors.New("no answer within the request timeout")
-	errFormat  = errors.New("the data on the server has another format")
-)
+var errFormat = errors.New("the data on the server has another format")
 
 // engine sends operations to the server, concurrent ones in one request. A caller is never
 // blocked by the network: it waits for its answer or for the end of its context, which it
@@ -302,11 +299,11 @@ func (e *engine) send(batch []*call) bool {
 		if !over.CompareAndSwap(false, true) {
 			return
 		}
-		hand(batch, nil, time.Time{}, &sentError{sent: true, err: errTimeout})
+		hand(batch, nil, time.Time{}, &sentError{sent: true, err: backend.NoAnswer(e.timeout)})
 		e.goOn()
 	})
 	defer timer.Stop()
-	ctx, cancel := context.WithTimeoutCause(e.base, e.timeout, errTimeout)
+	ctx, cancel := backend.WithTimeout(e.base, e.timeout)
 	defer cancel()
 	answers, asked, err := e.exchange(ctx, batch)
 	if !over.CompareAndSwap(false, true) {
@@ -396,7 +393,7 @@ func (e *engine) failure(ctx context.Context, err error) error {
 	if e.base.Err() != nil {
 		err = backend.ErrClosed
 	} else if ctx.Err() != nil || errors.Is(err, context.DeadlineExceeded) || errors.Is(err, os.ErrDeadlineExceeded) {
-		err = errTimeout
+		err = backend.NoAnswer(e.timeout)
 	}
 	return &sentError{sent: !unsent, err: err}
 }
