@@ -7,7 +7,6 @@ import (
 	_ "embed"
 	"errors"
 	"fmt"
-	"strings"
 	"time"
 
 	"github.com/holdfast-io/holdfast/backend"
@@ -24,7 +23,7 @@ const getlockVersion = 1
 const (
 	// What is held: the connection that wrote the row is there, and has the lock.
 	outLeases = ` FROM @leases e JOIN @sessions s ON s.conn = e.conn WHERE IS_USED_LOCK(s.conn) = s.id AND IS_USED_LOCK(e.lockname) = s.id`
-	lookOut   = `SELECT e.name, e.lease, s.session, e.owner, e.note, e.token, e.since, s.expires - $NOW` + outLeases
+	lookOut   = `SELECT e.name, e.conn, e.lease, s.session, e.owner, e.note, e.token, e.since, s.expires - $NOW` + outLeases
 	namesOut  = `SELECT DISTINCT e.name` + outLeases + ` AND e.name > ? AND LEFT(e.name, ?) = ? ORDER BY e.name LIMIT ?`
 	bumpToken = `INSERT INTO @leases (name, lease, lockname, conn, owner, note, since) VALUES ('', ?, '', '', '', '', $NOW)`
 	// Where a lease has that token, the counter is above it.
@@ -34,12 +33,11 @@ const (
 	unbump    = `DELETE FROM @leases WHERE name = '' AND lease = ?`
 	markLease = `UPDATE @leases SET marked = TRUE, reason = ?, released = ? WHERE name = ? AND lease = ? AND conn = ? AND NOT marked`
 	// marks is 0 where the lease was marked already: the reason of that one stays.
-	marks    = `SELECT ROW_COUNT()`
-	hasRow   = `SELECT EXISTS (SELECT 1 FROM @leases e JOIN @sessions s ON s.conn = e.conn WHERE e.lockname = ? AND s.id = ? AND IS_USED_LOCK(s.conn) = s.id)`
-	stillOut = `SELECT e.lease, e.conn` + outLeases + ` AND e.name = ?`
-	victims  = `SELECT id FROM @sessions WHERE IS_USED_LOCK(conn) = id AND conn IN (%s)`
-	getMeta  = `SELECT version, $READONLY, @@global.innodb_flush_log_at_trx_commit FROM @meta WHERE id = 1`
-	putMeta  = `INSERT INTO @meta (id, version) VALUES (1, ?) ON DUPLICATE KEY UPDATE id = id`
+	marks   = `SELECT ROW_COUNT()`
+	hasRow  = `SELECT EXISTS (SELECT 1 FROM @leases e JOIN @sessions s ON s.conn = e.conn WHERE e.lockname = ? AND s.id = ? AND IS_USED_LOCK(s.conn) = s.id)`
+	victims = `SELECT id FROM @sessions WHERE IS_USED_LOCK(conn) = id AND conn IN (%s)`
+	getMeta = `SELECT version, $READONLY, @@global.innodb_flush_log_at_trx_commit FROM @meta WHERE id = 1`
+	putMeta = `INSERT INTO @meta (id, version) VALUES (1, ?) ON DUPLICATE KEY UPDATE id = id`
 )
 
 // getlockStore implements connlease.Store.
@@ -65,24 +63,24 @@ func (s getlockStore) Unavailable(op string, mayHold bool, err error) error {
 }
 
 // Look returns what is known of the locks.
-func (s getlockStore) Look(ctx context.Context, names []string) (map[string]backend.LockInfo, error) {
-	all := make(map[string]backend.LockInfo)
+func (s getlockStore) Look(ctx context.Context, names []string) (map[string]backend.LockInfo, map[connlease.Holding]bool, error) {
+	all, out := make(map[string]backend.LockInfo), make(map[connlease.Holding]bool)
 	q := new(batch)
 	q.query(func(r *sql.Rows) error {
-		var name string
-		h, err := scanHolder(r, &name)
+		var name, conn string
+		h, err := scanHolder(r, &name, &conn)
+		out[connlease.Holding{Lease: h.Lease, Conn: conn}] = true
 		all[name] = backend.LockInfo{Name: name, Limit: 1, Token: h.Token, Holders: append(all[name].Holders, h)}
 		return err
 	}, s.b.sql(lookOut)+" AND e.name IN ("+list("?", len(names))+") ORDER BY e.name, e.token", values(names)...)
-	return all, q.run(ctx, s.b.db)
+	return all, out, q.run(ctx, s.b.db)
 }
 
-// scanHolder reads the columns of lookOut, and those that follow them.
-func scanHolder(r *sql.Rows, name *string, more ...any) (backend.Holder, error) {
+// scanHolder reads the columns of lookOut.
+func scanHolder(r *sql.Rows, name, conn *string) (backend.Holder, error) {
 	var token, since, left int64
 	h := backend.Holder{Permits: 1}
-	columns := []any{name, &h.Lease, &h.Session, &h.Owner, &h.Note, &token, &since, &left}
-	err := r.Scan(append(columns, more...)...)
+	err := r.Scan(name, conn, &h.Lease, &h.Session, &h.Owner, &h.Note, &token, &since, &left)
 	h.Token, h.Since = fence.Token(token), time.UnixMicro(since) //nolint:gosec // it counts up from above 0
 	h.Left = max(time.Duration(left)*time.Microsecond, time.Millisecond)
 	return h, err //nolint:wrapcheck // see unavailable
@@ -124,7 +122,7 @@ func (s getlockStore) Mark(ctx context.Context, m connlease.Mark) (fence.Token, 
 			hit = append(hit, connlease.Marked{Holder: h, Key: connlease.Key{Name: name, ID: h.Lease}, Conn: conn})
 		}
 		return err
-	}, strings.Replace(s.b.sql(lookOut), " FROM", ", e.conn FROM", 1)+" AND e.name = ? ORDER BY e.token", m.Name)
+	}, s.b.sql(lookOut)+" AND e.name = ? ORDER BY e.token", m.Name)
 	if err := q.run(ctx, s.b.db); err != nil {
 		return 0, nil, err
 	}
@@ -190,19 +188,6 @@ func (s getlockStore) mark(ctx context.Context, m connlease.Mark, x *connlease.M
 			return err
 		}
 	}
-}
-
-// Out returns the holder of the lock.
-func (s getlockStore) Out(ctx context.Context, name string, _ []backend.LeaseID) (map[connlease.Holding]bool, error) {
-	out := make(map[connlease.Holding]bool)
-	q := new(batch)
-	q.query(func(r *sql.Rows) error {
-		var h connlease.Holding
-		err := r.Scan(&h.Lease, &h.Conn)
-		out[h] = true
-		return err //nolint:wrapcheck // see unavailable
-	}, s.b.sql(stillOut), name)
-	return out, q.run(ctx, s.b.db)
 }
 
 // Terminate ends those of the connections that have locks.

@@ -29,7 +29,7 @@ const (
 		alive AS MATERIALIZED (SELECT s.* FROM @sessions s JOIN held h ON h.key = s.conn AND h.pid = s.pid),
 		out AS (SELECT e.*, s.session, s.expires, s.pid FROM @leases e JOIN alive s USING (conn)
 			WHERE EXISTS (SELECT FROM held h WHERE h.key = e.key AND h.pid = s.pid)) `
-	lookLeases = outLeases + `SELECT name, lease, session, owner, note, shared, token, since,
+	lookLeases = outLeases + `SELECT name, conn::text, lease, session, owner, note, shared, token, since,
 		(extract(epoch FROM expires - clock_timestamp()) * 1000000)::bigint FROM out WHERE name = ANY($1) ORDER BY name, token`
 	lookWaiters = outLeases + `SELECT w.name, w.lease, s.session, w.owner, w.note, w.shared, w.asked
 		FROM @waiters w JOIN alive s USING (conn) WHERE w.name = ANY($1) ORDER BY w.name, w.n`
@@ -55,7 +55,6 @@ const (
 	inFlight = `WITH held AS MATERIALIZED ($HELD)
 		SELECT v.virtualtransaction FROM pg_catalog.pg_locks v
 		WHERE v.locktype = 'virtualxid' AND v.granted AND v.virtualxid = v.virtualtransaction AND v.pid IN (SELECT h.pid FROM held h WHERE h.key = $1)`
-	stillOut  = outLeases + `SELECT lease, conn::text FROM out WHERE name = $1 AND lease = ANY($2)`
 	terminate = `SELECT count(pg_terminate_backend(s.pid)) FROM @sessions s JOIN ($HELD) h ON h.key = s.conn AND h.pid = s.pid
 		WHERE s.conn::text = ANY($1)`
 )
@@ -103,19 +102,20 @@ func modeOf(shared bool) backend.Mode {
 }
 
 // Look returns what is known of the locks.
-func (s advisoryStore) Look(ctx context.Context, names []string) (map[string]backend.LockInfo, error) {
-	all := make(map[string]backend.LockInfo)
+func (s advisoryStore) Look(ctx context.Context, names []string) (map[string]backend.LockInfo, map[connlease.Holding]bool, error) {
+	all, out := make(map[string]backend.LockInfo), make(map[connlease.Holding]bool)
 	q := new(pgx.Batch)
 	q.Queue(s.b.sql(lookLeases), names).Query(func(rows pgx.Rows) error {
 		for rows.Next() {
-			var name string
+			var name, conn string
 			var shared bool
 			var micros int64
 			h := backend.Holder{Permits: 1}
-			if err := rows.Scan(&name, &h.Lease, &h.Session, &h.Owner, &h.Note, &shared, &h.Token, &h.Since, &micros); err != nil {
+			if err := rows.Scan(&name, &conn, &h.Lease, &h.Session, &h.Owner, &h.Note, &shared, &h.Token, &h.Since, &micros); err != nil {
 				return err //nolint:wrapcheck // see unavailable
 			}
 			h.Mode, h.Left = modeOf(shared), left(micros)
+			out[connlease.Holding{Lease: h.Lease, Conn: conn}] = true
 			info := all[name]
 			info.Name, info.Token, info.Holders = name, max(info.Token, h.Token), append(info.Holders, h)
 			if !shared {
@@ -140,7 +140,7 @@ func (s advisoryStore) Look(ctx context.Context, names []string) (map[string]bac
 		}
 		return rows.Err()
 	})
-	return all, s.b.pool.SendBatch(ctx, q).Close() //nolint:wrapcheck // see unavailable
+	return all, out, s.b.pool.SendBatch(ctx, q).Close() //nolint:wrapcheck // see unavailable
 }
 
 // Names lists locks that are held.
@@ -226,21 +226,6 @@ func (s advisoryStore) mark(ctx context.Context, m connlease.Mark) (fence.Token,
 		hit = append(hit, connlease.Marked{Holder: h, Key: connlease.Key{Name: m.Name, ID: h.Lease}, Conn: *conn, Before: before})
 	}
 	return token, hit, rows.Err()
-}
-
-// Out returns those of the leases that are held.
-func (s advisoryStore) Out(ctx context.Context, name string, leases []backend.LeaseID) (map[connlease.Holding]bool, error) {
-	rows, err := s.b.pool.Query(ctx, s.b.sql(stillOut), name, texts(leases))
-	if err != nil {
-		return nil, err //nolint:wrapcheck // see unavailable
-	}
-	out := make(map[connlease.Holding]bool)
-	return out, each(rows, func() error {
-		var h connlease.Holding
-		err := rows.Scan(&h.Lease, &h.Conn)
-		out[h] = true
-		return err //nolint:wrapcheck // see unavailable
-	})
 }
 
 // Terminate ends those of the connections that have locks.

@@ -31,7 +31,7 @@ func (b bounded) Connect(ctx context.Context, id backend.SessionID, ttl time.Dur
 	return b.Store.Connect(ctx, id, ttl, hear)
 }
 
-func (b bounded) Look(ctx context.Context, names []string) (map[string]backend.LockInfo, error) {
+func (b bounded) Look(ctx context.Context, names []string) (map[string]backend.LockInfo, map[Holding]bool, error) {
 	ctx, cancel := context.WithTimeout(ctx, askTime)
 	defer cancel()
 	return b.Store.Look(ctx, names)
@@ -47,12 +47,6 @@ func (b bounded) Mark(ctx context.Context, m Mark) (fence.Token, []Marked, error
 	ctx, cancel := context.WithTimeout(ctx, askTime)
 	defer cancel()
 	return b.Store.Mark(ctx, m)
-}
-
-func (b bounded) Out(ctx context.Context, name string, leases []backend.LeaseID) (map[Holding]bool, error) {
-	ctx, cancel := context.WithTimeout(ctx, askTime)
-	defer cancel()
-	return b.Store.Out(ctx, name, leases)
 }
 
 func (b bounded) Terminate(ctx context.Context, conns []string) error {

@@ -39,8 +39,11 @@ func (s *silent) Connect(ctx context.Context, _ backend.SessionID, _ time.Durati
 	return connection{&s.database}, s.ask(ctx, "connect")
 }
 
-func (s *silent) Look(ctx context.Context, _ []string) (map[string]backend.LockInfo, error) {
-	return nil, s.ask(ctx, "look")
+func (s *silent) Look(ctx context.Context, _ []string) (map[string]backend.LockInfo, map[connlease.Holding]bool, error) {
+	if s.question == "terminate" {
+		return nil, map[connlease.Holding]bool{{}: true}, nil
+	}
+	return nil, nil, s.ask(ctx, "look")
 }
 
 func (s *silent) Names(ctx context.Context, _ backend.ListRequest, _ int) ([]string, error) {
@@ -49,13 +52,6 @@ func (s *silent) Names(ctx context.Context, _ backend.ListRequest, _ int) ([]str
 
 func (s *silent) Mark(ctx context.Context, _ connlease.Mark) (fence.Token, []connlease.Marked, error) {
 	return 1, []connlease.Marked{{}}, s.ask(ctx, "mark")
-}
-
-func (s *silent) Out(ctx context.Context, _ string, _ []backend.LeaseID) (map[connlease.Holding]bool, error) {
-	if s.question == "terminate" {
-		return map[connlease.Holding]bool{{}: true}, nil
-	}
-	return nil, s.ask(ctx, "out")
 }
 
 func (s *silent) Terminate(ctx context.Context, _ []string) error {
@@ -90,7 +86,7 @@ func TestSilentDatabase(t *testing.T) {
 		most time.Duration
 	}{
 		"setup": {inspect, time.Minute}, "connect": {open, 10 * time.Second}, "look": {inspect, 10 * time.Second},
-		"names": {list, 10 * time.Second}, "mark": {release, 10 * time.Second}, "out": {breaks, 10 * time.Second},
+		"names": {list, 10 * time.Second}, "mark": {release, 10 * time.Second},
 		"terminate": {breaks, 16 * time.Second}, // after the five seconds that a holder has
 	} {
 		t.Run(question, func(t *testing.T) {

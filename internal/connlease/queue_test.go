@@ -30,12 +30,12 @@ func (d *database) Connect(context.Context, backend.SessionID, time.Duration, fu
 }
 
 // Look names a holder, whichever it is.
-func (d *database) Look(_ context.Context, names []string) (map[string]backend.LockInfo, error) {
+func (d *database) Look(_ context.Context, names []string) (map[string]backend.LockInfo, map[connlease.Holding]bool, error) {
 	all := make(map[string]backend.LockInfo)
 	for _, n := range names {
 		all[n] = backend.LockInfo{Name: n, Holders: []backend.Holder{{Lease: "holder", Permits: 1}}}
 	}
-	return all, nil
+	return all, nil, nil
 }
 
 func (d *database) Names(context.Context, backend.ListRequest, int) ([]string, error) {
@@ -44,10 +44,6 @@ func (d *database) Names(context.Context, backend.ListRequest, int) ([]string, e
 
 func (d *database) Mark(context.Context, connlease.Mark) (fence.Token, []connlease.Marked, error) {
 	return 0, nil, nil
-}
-
-func (d *database) Out(context.Context, string, []backend.LeaseID) (map[connlease.Holding]bool, error) {
-	return map[connlease.Holding]bool{}, nil
 }
 
 func (d *database) Terminate(context.Context, []string) error { return nil }

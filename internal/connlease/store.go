@@ -52,17 +52,15 @@ type Store interface {
 	// Connect makes the connection of a session. hear is called, from any goroutine, with what
 	// the server sends without a request.
 	Connect(ctx context.Context, id backend.SessionID, ttl time.Duration, hear func(Note)) (Conn, error)
-	// Look returns what is known of those of the locks that are held or waited for. Other locks
+	// Look returns what is known of those of the locks that are held or waited for, and who holds them. Other locks
 	// are not in the map.
-	Look(ctx context.Context, names []string) (map[string]backend.LockInfo, error)
+	Look(ctx context.Context, names []string) (map[string]backend.LockInfo, map[Holding]bool, error)
 	// Names lists locks that are held, in order, up to the limit.
 	Names(ctx context.Context, req backend.ListRequest, limit int) ([]string, error)
 	// Mark asks the connections that hold these leases to release them. It raises the token, or
 	// keeps Mark.Below. A lease that is held and not visible yet is found by a later Mark with
 	// Below.
 	Mark(ctx context.Context, m Mark) (fence.Token, []Marked, error)
-	// Out returns who holds the lock: at least those of the leases that are still held.
-	Out(ctx context.Context, name string, leases []backend.LeaseID) (map[Holding]bool, error)
 	// Terminate ends those of the connections that have locks.
 	Terminate(ctx context.Context, conns []string) error
 	// Unavailable returns the error for the caller. mayHold: the request may have been executed

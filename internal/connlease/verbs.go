@@ -162,7 +162,7 @@ func (s *session) inQueue(l *lease) bool {
 // held returns the refusal of a request that does not wait. It is nil where the lock has no
 // holder any more. Errors: *UnavailableError, which says mayHold; ErrClosed; ctx's cause.
 func (b *Leases) held(ctx context.Context, req backend.AcquireRequest, mayHold bool) (*backend.HeldError, error) {
-	all, err := b.store.Look(ctx, []string{req.Name})
+	all, _, err := b.store.Look(ctx, []string{req.Name})
 	if err != nil {
 		return nil, b.fail(ctx, opAcquire, mayHold, err)
 	}
@@ -279,7 +279,7 @@ func (b *Leases) Inspect(ctx context.Context, name string) (backend.LockInfo, er
 		return backend.LockInfo{}, err
 	}
 	defer leave()
-	all, err := b.store.Look(ctx, []string{name})
+	all, _, err := b.store.Look(ctx, []string{name})
 	if err != nil {
 		return backend.LockInfo{}, b.fail(ctx, opInspect, false, err)
 	}
@@ -312,7 +312,7 @@ func (b *Leases) List(ctx context.Context, req backend.ListRequest) (backend.Lis
 	if len(names) == 0 {
 		return page, nil
 	}
-	all, err := b.store.Look(ctx, names)
+	all, _, err := b.store.Look(ctx, names)
 	if err != nil {
 		return backend.ListPage{}, b.fail(ctx, opList, false, err)
 	}
@@ -367,12 +367,8 @@ func (b *Leases) yielded(ctx context.Context, hit []Marked) error {
 	if len(hit) == 0 {
 		return nil
 	}
-	leases := make([]backend.LeaseID, len(hit))
-	for i, m := range hit {
-		leases[i] = m.Key.ID
-	}
 	return Poll(ctx, func(late bool) (bool, error) {
-		out, err := b.store.Out(ctx, hit[0].Key.Name, leases)
+		_, out, err := b.store.Look(ctx, []string{hit[0].Key.Name})
 		var conns []string
 		for _, m := range hit {
 			if out[Holding{m.Key.ID, m.Conn}] {
