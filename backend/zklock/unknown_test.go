@@ -136,10 +136,11 @@ func TestEndIsNotConfirmed(t *testing.T) {
 	leasetest.Eventually(t, "the end is confirmed", func() bool {
 		err := b.EndSession(leasetest.Within(t), id)
 		info, failed := other.Inspect(leasetest.Within(t), "n")
-		if failed != nil {
-			t.Fatal(failed)
-		}
 		switch {
+		case errors.Is(failed, backend.ErrUnavailable): // on a busy machine
+			return false
+		case failed != nil:
+			t.Fatal(failed)
 		case err == nil && len(info.Holders) > 0:
 			t.Fatalf("the session has ended, and has the lock: %+v", info.Holders)
 		case err != nil && !errors.Is(err, backend.ErrUnavailable):
