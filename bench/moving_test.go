@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -42,7 +43,7 @@ func withBoth(ctx context.Context, old oldLock, locks *holdfast.Client, name str
 	defer release()
 	err = locks.Do(held, name, f, opts...)
 	if held.Err() != nil && ctx.Err() == nil {
-		return errors.Join(errOldLost, err)
+		return errors.Join(fmt.Errorf("%w: %w", errOldLost, context.Cause(held)), err)
 	}
 	return err
 }
@@ -97,12 +98,11 @@ func fromBSM(client *redislock.Client, key string, ttl time.Duration, retry redi
 func keep(ctx context.Context, until time.Time, extend func(context.Context) (time.Time, error),
 	unlock func(context.Context),
 ) (context.Context, context.CancelFunc) {
-	held, lose := context.WithCancel(ctx)
-	expiry := time.AfterFunc(time.Until(until), lose)
+	held, lose := context.WithCancelCause(ctx)
+	expiry := time.AfterFunc(time.Until(until), func() { lose(context.DeadlineExceeded) })
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		defer lose()
 		for {
 			select {
 			case <-held.Done():
@@ -111,6 +111,7 @@ func keep(ctx context.Context, until time.Time, extend func(context.Context) (ti
 			}
 			next, err := extend(held)
 			if err != nil {
+				lose(err)
 				return
 			}
 			until = next
@@ -118,7 +119,7 @@ func keep(ctx context.Context, until time.Time, extend func(context.Context) (ti
 		}
 	}()
 	return held, func() {
-		lose()
+		lose(nil)
 		<-done
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 5*time.Second)
 		defer cancel()
@@ -291,8 +292,8 @@ func TestOldLockLost(t *testing.T) {
 				}
 				return lock.Err() // ours is still held
 			})
-			if !errors.Is(err, errOldLost) || err.Error() != errOldLost.Error() {
-				t.Errorf("%v, not only %v", err, errOldLost)
+			if !errors.Is(err, errOldLost) || !strings.HasPrefix(err.Error(), errOldLost.Error()+": ") || strings.Contains(err.Error(), "\n") {
+				t.Errorf("%v, not %v and why", err, errOldLost)
 			}
 			if _, err := d.new.TryAcquire(t.Context(), movedLock); err != nil {
 				t.Error(err)

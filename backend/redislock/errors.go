@@ -23,6 +23,14 @@ var (
 	errMissed    = errors.New("events may have been missed")
 )
 
+// unheard returns why there is no subscription. last is the error of the last attempt; nil: there was none.
+func unheard(last error) error {
+	if last == nil {
+		return errListening
+	}
+	return fmt.Errorf("%w: %w", errListening, last)
+}
+
 // toKind maps every error of a call to a kind of package backend. No other function does.
 func toKind(op string, err error) error {
 	var sent *sentError

@@ -341,7 +341,7 @@ func (b *Backend) listen(ctx context.Context, op string) error {
 	case <-timer.C:
 		b.mu.Lock()
 		defer b.mu.Unlock()
-		return toKind(op, &sentError{err: errors.Join(errListening, e.last)})
+		return toKind(op, &sentError{err: unheard(e.last)})
 	}
 }
 

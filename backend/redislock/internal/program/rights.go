@@ -106,8 +106,8 @@ func (e *ServerError) Missing() string {
 	case quoted:
 		return "+" + command
 	case strings.Contains(e.Text, "channel"):
-		return "& for its channels"
+		return "to the channels of its prefix (&)"
 	default:
-		return "~ for its keys"
+		return "to the keys of its prefix (~)"
 	}
 }
