@@ -66,8 +66,9 @@ func (c *Client) TryAcquire(ctx context.Context, name string, opts ...Option) (*
 // returned and not before, even if ctx has ended by then.
 //
 // Errors: those of Acquire; what f returned; ErrLost when the lock was lost while f ran, even if f
-// returned nil; ErrReleased when f released it. A release without an answer is logged, and continues in the background. Several errors are joined; what f returned is left out
-// if it is only the error of the context passed to f, which ended with the lock.
+// returned nil; ErrReleased when f released it. A release without an answer is logged, and continues in
+// the background. Several errors are joined; what f returned is left out if it is only the error of the
+// context passed to f, which ended with the lock.
 func (c *Client) Do(ctx context.Context, name string, f func(context.Context, *Lock) error, opts ...Option) error {
 	if f == nil {
 		return c.opErr("do", name, invalid("f", "nil", "a function"))
@@ -126,8 +127,12 @@ func (l *Lock) releaseAfter(ctx context.Context) error {
 	if op, ok := errors.AsType[*OpError](err); !ok || !op.MayHold {
 		return err
 	}
-	l.h.c.cfg.Logger.LogAttrs(ctx, levelWarn, "release failed", attrName(l.h.live.Name), attrError(err))
+	l.warnUnreleased(ctx, err)
 	return nil
+}
+
+func (l *Lock) warnUnreleased(ctx context.Context, err error) {
+	l.h.c.cfg.Logger.LogAttrs(ctx, levelWarn, "release failed", attrName(l.h.live.Name), attrError(err))
 }
 
 func (l *Lock) releaseQuietly(ctx context.Context) {
@@ -140,7 +145,7 @@ func (l *Lock) releaseQuietly(ctx context.Context) {
 	done, cancel := context.WithTimeout(context.WithoutCancel(ctx), l.h.c.cfg.Timeout)
 	defer cancel()
 	if err := l.Release(done); err != nil {
-		l.h.c.cfg.Logger.LogAttrs(done, levelWarn, "release failed", attrName(l.h.live.Name), attrError(err))
+		l.warnUnreleased(done, err)
 	}
 }
 

@@ -254,8 +254,8 @@ func TestAcquireAllKeepsItsWait(t *testing.T) {
 	})
 }
 
-// A wait that its deadline has ended is ErrHeld only because of who is in the way after that, and ErrUnavailable only
-// where the store was away at the end.
+// A wait that its deadline has ended is ErrHeld only because of holders that are in the way after that. It is not
+// ErrUnavailable because of an earlier failure.
 func TestDeadlineOfAWait(t *testing.T) {
 	t.Parallel()
 	reader := []holdfast.Option{holdfast.Shared()}

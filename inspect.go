@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/holdfast-io/holdfast/backend"
+	"github.com/holdfast-io/holdfast/fence"
 	"github.com/holdfast-io/holdfast/internal/acquire"
 	"github.com/holdfast-io/holdfast/internal/liveness"
 )
@@ -121,23 +122,20 @@ func (c *Client) Break(ctx context.Context, name, reason string, opts ...Option)
 // endBroken ends the locks of this client that it broke itself: many backends would report it only with the next renewal.
 // A later grant of the same lease ID has another token. The answer to an acquire that was granted may still be on its way.
 func (c *Client) endBroken(name string, broken []Holder, reason string) {
+	tokens := make(map[LeaseID]fence.Token, len(broken))
 	for _, b := range broken {
-		c.endOne(name, b, reason)
+		tokens[b.Lease] = b.Token
 	}
-}
-
-func (c *Client) endOne(name string, broken Holder, reason string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	is := func(l *liveness.Lease) bool { return l.Name == name && l.ID == broken.Lease }
 	c.live.Each(c.sess.Current(), func(l *liveness.Lease) {
-		if is(l) && l.Holder.(*hold).token == broken.Token {
+		if token, ok := tokens[l.ID]; ok && l.Name == name && token == l.Holder.(*hold).token {
 			c.live.Lose(l, CauseBroken, reason, nil)
 		}
 	})
 	c.agent.InProgress(func(x acquire.Candidate) {
-		if is(x.Lease()) {
-			x.(*hold).broken = &LostError{Name: name, Token: broken.Token, Cause: CauseBroken, Reason: reason}
+		if token, ok := tokens[x.Lease().ID]; ok && x.Lease().Name == name {
+			x.(*hold).broken = &LostError{Name: name, Token: token, Cause: CauseBroken, Reason: reason}
 		}
 	})
 }

@@ -180,7 +180,7 @@ func TestOwnBreakOfAGrantOnItsWay(t *testing.T) {
 	}
 }
 
-// broken answers each Break with its holders, after a while.
+// broken answers each Break with its holders.
 type broken struct {
 	backend.Backend
 	holders []backend.Holder

@@ -19,7 +19,6 @@ import (
 	"github.com/holdfast-io/holdfast/internal/testkit/leasetest"
 )
 
-// Release keeps its promise whatever the network does.
 // Work that is done is done: a caller that is told of its release would do it once more.
 func TestDoWithoutAnAnswerToTheRelease(t *testing.T) {
 	t.Parallel()
@@ -35,6 +34,7 @@ func TestDoWithoutAnAnswerToTheRelease(t *testing.T) {
 	})
 }
 
+// Release keeps its promise whatever the network does.
 func TestReleaseUnderFaults(t *testing.T) {
 	t.Parallel()
 	t.Run("lost reply", func(t *testing.T) {

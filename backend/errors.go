@@ -48,7 +48,7 @@ type HeldError struct {
 	Ahead int
 }
 
-// Error names the lock and its first holder, and not its note, which is not for everybody.
+// Error names the lock and its first holder, and not its note, which not every client may read.
 func (e *HeldError) Error() string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "lock %q is held", e.Name)

@@ -41,7 +41,7 @@ type noAnswerError time.Duration
 func (e noAnswerError) Error() string        { return "no answer within " + time.Duration(e).String() }
 func (e noAnswerError) Is(target error) bool { return target == context.DeadlineExceeded }
 
-// WithTimeout is [context.WithTimeout] for one request to a store: NoAnswer is the cause when d is over.
+// WithTimeout is [context.WithTimeout] for one request to a store: NoAnswer is the cause when d has elapsed.
 func WithTimeout(ctx context.Context, d time.Duration) (context.Context, context.CancelFunc) {
 	return context.WithTimeoutCause(ctx, d, NoAnswer(d))
 }

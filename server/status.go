@@ -15,6 +15,7 @@ import (
 
 	"github.com/holdfast-io/holdfast/backend"
 	"github.com/holdfast-io/holdfast/dashboard"
+	"github.com/holdfast-io/holdfast/internal/acquire"
 	"github.com/holdfast-io/holdfast/internal/wire"
 )
 
@@ -77,9 +78,7 @@ func (s *Server) noteQuarantine(err error) {
 	}
 	const slack = 2 * time.Second // its end is never known exactly
 	if known := s.quarantine.Swap(q.Until.Add(slack).UnixNano()); q.Until.UnixNano() > known {
-		s.cfg.Logger.LogAttrs(context.Background(), levelWarn, "no lock is granted yet: the store is in quarantine, which ends by itself",
-			slog.String("backend", q.Backend), slog.String("reason", q.Reason), slog.String("for", q.Left.Round(time.Millisecond).String()),
-			slog.Time("until", q.Until))
+		acquire.LogQuarantine(s.cfg.Logger, q)
 	}
 }
 

@@ -15,7 +15,6 @@ import (
 
 	"github.com/holdfast-io/holdfast/backend"
 	"github.com/holdfast-io/holdfast/backend/redislock"
-	"github.com/holdfast-io/holdfast/internal/connect"
 	"github.com/holdfast-io/holdfast/internal/testkit/leasetest"
 	"github.com/holdfast-io/holdfast/internal/testkit/testserver"
 )
@@ -171,14 +170,7 @@ func TestServerIsGone(t *testing.T) {
 	s, cfg := quick(t)
 	b := open(t, s, cfg)
 	s.Process().Kill()
-	leasetest.Eventually(t, "the error says that nothing was sent", func() bool {
-		_, err := b.Acquire(t.Context(), backend.AcquireRequest{Name: "n", Lease: backend.NewLeaseID(), Timed: true, TTL: time.Minute})
-		away, ok := errors.AsType[*backend.UnavailableError](err)
-		if !ok {
-			t.Fatal(err)
-		}
-		return !away.MayHold && connect.IsDial(err)
-	})
+	leasetest.Unsent(t, b)
 }
 
 // The server is frozen for longer than a TTL: when it runs again the holder has lost its

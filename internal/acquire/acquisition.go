@@ -461,13 +461,18 @@ func (a *Agent) warnQuarantine(err error) {
 	}
 	a.Mu.Unlock()
 	if !known {
-		a.Logger.LogAttrs(a.background, slog.LevelWarn, "no lock is granted yet: the store is in quarantine, which ends by itself", slog.String("backend", q.Backend),
-			slog.String("reason", q.Reason), slog.String("for", q.Left.Round(time.Millisecond).String()),
-			slog.Time("until", q.Until))
+		LogQuarantine(a.Logger, q)
 	}
 }
 
-// back records that the store answered, now or since it was away: the next time that it does not is logged again.
+// LogQuarantine logs that a store grants nothing, why, and for how long.
+func LogQuarantine(log *slog.Logger, q *backend.QuarantineError) {
+	log.LogAttrs(context.Background(), slog.LevelWarn, "no lock is granted yet: the store is in quarantine, which ends by itself",
+		slog.String("backend", q.Backend), slog.String("reason", q.Reason), slog.String("for", q.Left.Round(time.Millisecond).String()),
+		slog.Time("until", q.Until))
+}
+
+// back records that the store answered, now or since a request failed: the next failure is logged again.
 func (a *Agent) back(now bool) {
 	if !a.answered.Load() {
 		a.answered.Store(true)
@@ -508,7 +513,7 @@ func (a *acquisition) fail(ctx, within context.Context, err error) error {
 	case a.unknown:
 		a.Observer.Ambiguous(ctx, "acquire")
 		if held := a.withdraw(ctx, timedOut); held != nil {
-			err = joinCause(ctx, held) // that the store was away once is not the reason
+			err = joinCause(ctx, held) // an earlier failure of the store is not the reason
 		}
 	case len(a.givenUp) == 0:
 		return err

@@ -11,6 +11,7 @@ import (
 
 	"github.com/holdfast-io/holdfast/backend"
 	"github.com/holdfast-io/holdfast/fence"
+	"github.com/holdfast-io/holdfast/internal/connect"
 )
 
 // ServerGone (C12): the server is gone, behind the proxy. A call ends with its context, and
@@ -307,4 +308,17 @@ func LostIsFinal(t *testing.T, b, other backend.Backend, proxy Proxy) {
 		}
 	}
 	Take(t, other, Ask("n", Session(t, other, time.Minute, nil)))
+}
+
+// Unsent waits until an Acquire of a backend whose server is gone says that it had no connection, so that it was not sent.
+func Unsent(t *testing.T, b backend.Backend) {
+	t.Helper()
+	Eventually(t, "the error says that nothing was sent", func() bool {
+		_, err := b.Acquire(t.Context(), backend.AcquireRequest{Name: "n", Lease: backend.NewLeaseID(), Timed: true, TTL: time.Minute})
+		away, ok := errors.AsType[*backend.UnavailableError](err)
+		if !ok {
+			t.Fatal(err)
+		}
+		return !away.MayHold && connect.IsDial(err)
+	})
 }

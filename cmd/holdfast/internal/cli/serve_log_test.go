@@ -36,7 +36,6 @@ func TestServeLog(t *testing.T) {
 			t.Errorf("a server that cannot start: %+v", second)
 		}
 		p.Signal(syscall.SIGHUP) // does nothing
-		time.Sleep(100 * time.Millisecond)
 		if r := run(t, command(t, "holdfast://"+addr, "ls")); r.status != 0 {
 			t.Errorf("after SIGHUP: %+v", r)
 		}
