@@ -19,16 +19,12 @@ func overCluster(ctx context.Context, client rueidis.Client, cfg Config) (*Backe
 	if err != nil {
 		return nil, err
 	}
-	p, err := newProgram()
-	if err != nil {
-		return nil, err
-	}
 	r := newRouter(func(ctx context.Context) (transport, error) {
 		node, err := nodeOf(ctx, client, markerKey(cfg))
 		if err != nil {
 			return nil, err
 		}
-		return newLink(program.NewConn(node, false), p, cfg), nil
+		return newLink(program.NewConn(node, false), cfg), nil
 	})
 	return newBackend(ctx, r, cfg)
 }

@@ -38,6 +38,7 @@ var errFormat = errors.New("the data on the server has another format")
 // notices within unwatched.
 type engine struct {
 	link    transport
+	runner  *program.Runner
 	direct  bool   // a call that is alone is sent by its caller: the link has lanes
 	once    bool   // a request is one command, which was not sent if there was no connection
 	key     string // of the marker
@@ -102,10 +103,10 @@ func (e *sentError) Error() string { return e.err.Error() }
 // Unwrap returns the cause.
 func (e *sentError) Unwrap() error { return e.err }
 
-func newEngine(over transport, tag, mode string, timeout time.Duration) *engine {
+func newEngine(over transport, p program.Program, tag, mode string, timeout time.Duration) *engine {
 	base, cancel := context.WithCancelCause(context.Background())
 	l, _ := over.(*link)
-	return &engine{link: over, direct: l != nil && l.lanes != nil, once: l != nil && l.replicas == nil, key: tag + "m", thin: tag + "t", mode: mode, timeout: timeout, base: base, cancel: cancel}
+	return &engine{link: over, runner: program.NewRunner(p), direct: l != nil && l.lanes != nil, once: l != nil && l.replicas == nil, key: tag + "m", thin: tag + "t", mode: mode, timeout: timeout, base: base, cancel: cancel}
 }
 
 // do runs one operation that does not carry many leases. The time that it returns was read
@@ -339,8 +340,9 @@ func (e *engine) exchange(ctx context.Context, batch []*call) ([]outcome, time.T
 	load, greet := false, !e.acquainted()
 	if len(batch) == 1 && batch[0].thin != "" {
 		asked := time.Now()
-		gone, err := e.link.remove(ctx, e.thin, batch[0].thin)
-		if gone {
+		r, err := e.link.send(ctx, "ZREM", e.thin, batch[0].thin)
+		gone, err := program.Answer{Reply: r, Err: err}.Number()
+		if gone > 0 {
 			return []outcome{{}}, asked, nil
 		} else if err != nil {
 			return nil, asked, e.failure(ctx, err)
@@ -355,7 +357,7 @@ func (e *engine) exchange(ctx context.Context, batch []*call) ([]outcome, time.T
 			return nil, time.Time{}, &sentError{err: err}
 		}
 		asked := time.Now()
-		r, err := e.link.run(ctx, load, e.key, args)
+		r, err := e.runner.Run(ctx, e.link.send, load, args[0], e.key, args)
 		switch {
 		case errors.Is(err, errUnknown):
 			load, greet = true, true

@@ -94,9 +94,9 @@ func (e *engine) missing(ctx context.Context) ([]string, error) {
 		return nil, err
 	}
 	audit := program.NewAudit(words, strings.TrimSuffix(e.key, "m"))
-	answer, err := e.link.run(ctx, false, e.key, audit.Args())
+	answer, err := e.runner.Run(ctx, e.link.send, false, "", e.key, audit.Args())
 	if errors.Is(err, errUnknown) {
-		answer, err = e.link.run(ctx, true, e.key, audit.Args())
+		answer, err = e.runner.Run(ctx, e.link.send, true, "", e.key, audit.Args())
 	}
 	denied := make([]string, len(answer.List))
 	for i, r := range answer.List {

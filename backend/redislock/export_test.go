@@ -206,18 +206,27 @@ type intercepted struct {
 	f func(op string, do func())
 }
 
-func (i intercepted) run(ctx context.Context, load bool, key string, args []string) (reply, error) {
+func (i intercepted) send(ctx context.Context, cmd ...string) (reply, error) {
 	var r reply
 	var err error
-	i.f(args[2], func() { r, err = i.transport.run(ctx, load, key, args) })
+	switch args := argsOf(cmd); {
+	case cmd[0] == "ZREM":
+		i.f(opRelease, func() { r, err = i.transport.send(ctx, cmd...) })
+	case args != nil:
+		i.f(args[2], func() { r, err = i.transport.send(ctx, cmd...) })
+	default:
+		r, err = i.transport.send(ctx, cmd...)
+	}
 	return r, err
 }
 
-func (i intercepted) remove(ctx context.Context, key, member string) (bool, error) {
-	var gone bool
-	var err error
-	i.f(opRelease, func() { gone, err = i.transport.remove(ctx, key, member) })
-	return gone, err
+// argsOf returns the arguments of a call of the program, or nil for another command.
+func argsOf(cmd []string) []string {
+	const head = 4 // the command, what it calls, the number of keys, and the key
+	if cmd[0] == "FCALL" || cmd[0] == "EVALSHA" || cmd[0] == "EVAL" {
+		return cmd[head:]
+	}
+	return nil
 }
 
 // InflateBetween makes the server store about every other lock as a hash at the worst moments:
@@ -238,11 +247,16 @@ func (i inflating) inflate(ctx context.Context, name string) {
 	i.engine.mu.Lock()
 	identity := i.engine.identity
 	i.engine.mu.Unlock()
-	_, _ = i.transport.run(ctx, false, i.engine.key, []string{identity, "-", "check", "2", name, "0"})
+	_, _ = i.engine.runner.Run(ctx, i.transport.send, false, identity, i.engine.key, []string{identity, "-", "check", "2", name, "0"})
 }
 
-func (i inflating) run(ctx context.Context, load bool, key string, args []string) (reply, error) {
-	r, err := i.transport.run(ctx, load, key, args)
+func (i inflating) send(ctx context.Context, cmd ...string) (reply, error) {
+	if cmd[0] == "ZREM" {
+		name, _, _ := strings.Cut(cmd[2], "\n")
+		i.inflate(ctx, name)
+	}
+	r, err := i.transport.send(ctx, cmd...)
+	args := argsOf(cmd)
 	for at := 2; err == nil && at < len(args); {
 		n, err := strconv.Atoi(args[at+1])
 		if err != nil {
@@ -257,12 +271,6 @@ func (i inflating) run(ctx context.Context, load bool, key string, args []string
 		at += n
 	}
 	return r, err
-}
-
-func (i inflating) remove(ctx context.Context, key, member string) (bool, error) {
-	name, _, _ := strings.Cut(member, "\n")
-	i.inflate(ctx, name)
-	return i.transport.remove(ctx, key, member)
 }
 
 // Word returns the first word of an answer.

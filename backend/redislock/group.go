@@ -80,10 +80,6 @@ func parseGroup(kind, rest string, cfg Config) (*target, error) {
 
 // openGroup creates a Backend on several servers of which one has the data.
 func openGroup(ctx context.Context, t *target) (*Backend, error) {
-	p, err := newProgram()
-	if err != nil {
-		return nil, err
-	}
 	option := t.option
 	if option.TLSConfig != nil && option.TLSConfig.ServerName == hostOf(option.InitAddress[0]) {
 		option.TLSConfig = option.TLSConfig.Clone()
@@ -105,7 +101,7 @@ func openGroup(ctx context.Context, t *target) (*Backend, error) {
 		if err != nil {
 			return nil, err
 		}
-		return newLink(program.NewConn(client, true), p, t.cfg), nil
+		return newLink(program.NewConn(client, true), t.cfg), nil
 	})
 	return newBackend(ctx, r, t.cfg)
 }

@@ -20,16 +20,12 @@ func Over(ctx context.Context, dial program.Dial, lane program.OpenLane, group b
 	if err != nil {
 		return nil, err
 	}
-	p, err := newProgram()
-	if err != nil {
-		return nil, err
-	}
 	open := func(ctx context.Context) (transport, error) {
 		conn, err := dial(ctx, markerKey(cfg), cfg.RequestTimeout)
 		if err != nil {
 			return nil, err
 		}
-		return newLink(conn, p, cfg), nil
+		return newLink(conn, cfg), nil
 	}
 	if group {
 		return newBackend(ctx, newRouter(open), cfg)
@@ -38,7 +34,7 @@ func Over(ctx context.Context, dial program.Dial, lane program.OpenLane, group b
 	if err != nil {
 		return nil, readOnly(toKind("connect", err))
 	}
-	l := newLink(conn, p, cfg)
+	l := newLink(conn, cfg)
 	l.direct(lane)
 	return newBackend(ctx, l, cfg)
 }
@@ -49,13 +45,12 @@ func markerKey(cfg Config) string { return "{" + cfg.Prefix + "0}:m" }
 // link is the transport to one server.
 type link struct {
 	conn     program.Conn
-	runner   *program.Runner
 	replicas *replication   // nil: no replicas are waited for
 	lanes    *program.Lanes // nil: all requests share the connections of conn
 }
 
-func newLink(conn program.Conn, p program.Program, cfg Config) *link {
-	return &link{conn: conn, runner: program.NewRunner(p), replicas: replicationOf(cfg)}
+func newLink(conn program.Conn, cfg Config) *link {
+	return &link{conn: conn, replicas: replicationOf(cfg)}
 }
 
 // direct gives the link lanes, unless it sends several commands at a time.
@@ -83,16 +78,6 @@ func laneOf(option rueidis.ClientOption) program.OpenLane {
 		}
 		return program.NewLaneConn(client), nil
 	}
-}
-
-func (l *link) run(ctx context.Context, load bool, key string, args []string) (reply, error) {
-	return l.runner.Run(ctx, l.send, load, args[0], key, args)
-}
-
-func (l *link) remove(ctx context.Context, key, member string) (bool, error) {
-	r, err := l.send(ctx, "ZREM", key, member)
-	n, err := program.Answer{Reply: r, Err: err}.Number()
-	return n > 0, err
 }
 
 // send sends a command, and waits for the replicas, on one connection. A command alone goes on a lane, if there is one

@@ -134,11 +134,7 @@ func Open(ctx context.Context, rawURL string, cfg Config) (*Backend, error) {
 
 // open creates a Backend on a client, which is its own if there are the options that it was made with.
 func open(ctx context.Context, client rueidis.Client, cfg Config, option *rueidis.ClientOption) (*Backend, error) {
-	p, err := newProgram()
-	if err != nil {
-		return nil, err
-	}
-	l := newLink(program.NewConn(client, option != nil), p, cfg)
+	l := newLink(program.NewConn(client, option != nil), cfg)
 	if option != nil {
 		l.direct(laneOf(*option))
 	}
@@ -156,6 +152,10 @@ func newBackend(ctx context.Context, link transport, cfg Config) (*Backend, erro
 
 func backendOver(ctx context.Context, link transport, cfg Config) (*Backend, error) {
 	cfg, err := cfg.withDefaults()
+	if err != nil {
+		return nil, err
+	}
+	p, err := newProgram()
 	if err != nil {
 		return nil, err
 	}
@@ -179,7 +179,7 @@ func backendOver(ctx context.Context, link transport, cfg Config) (*Backend, err
 	if cfg.Quarantine > 0 {
 		mode = program.Millis(cfg.Quarantine)
 	}
-	b.engine = newEngine(link, b.tag, mode, cfg.RequestTimeout)
+	b.engine = newEngine(link, p, b.tag, mode, cfg.RequestTimeout)
 	b.engine.hello, b.engine.learn = b.hello, b.learn
 	if _, _, err := b.engine.do(ctx, false, "ping"); err != nil {
 		b.stop()

@@ -93,16 +93,17 @@ func (r *router) leave(l *routed) {
 
 // on calls f with the link. A request that a server refused because it does not have the data
 // is sent to the server that has it.
-func (r *router) on(ctx context.Context, f func(transport) error) error {
+func (r *router) on(ctx context.Context, f func(transport) (reply, error)) (reply, error) {
 	const attempts = 3
+	var got reply
 	var err error
 	for range attempts {
 		var l *routed
 		if l, err = r.to(ctx); err != nil {
-			return err
+			return reply{}, err
 		}
-		if err = f(l.transport); err == nil || errors.Is(err, errUnknown) || errors.Is(err, ErrReplicas) {
-			return err
+		if got, err = f(l.transport); err == nil || errors.Is(err, errUnknown) || errors.Is(err, ErrReplicas) {
+			return got, err
 		}
 		var refused *serverError
 		isAnswer := errors.As(err, &refused)
@@ -111,40 +112,18 @@ func (r *router) on(ctx context.Context, f func(transport) error) error {
 			r.leave(l)
 		}
 		if !moved {
-			return err
+			break
 		}
 	}
-	return err
-}
-
-func (r *router) run(ctx context.Context, load bool, key string, args []string) (reply, error) {
-	var got reply
-	err := r.on(ctx, func(l transport) error {
-		var err error
-		got, err = l.run(ctx, load, key, args)
-		return err
-	})
 	return got, err
 }
 
-func (r *router) remove(ctx context.Context, key, member string) (bool, error) {
-	gone := false
-	err := r.on(ctx, func(l transport) error {
-		var err error
-		gone, err = l.remove(ctx, key, member)
-		return err
-	})
-	return gone, err
+func (r *router) send(ctx context.Context, cmd ...string) (reply, error) {
+	return r.on(ctx, func(l transport) (reply, error) { return l.send(ctx, cmd...) })
 }
 
 func (r *router) ask(ctx context.Context, cmd ...string) (reply, error) {
-	var got reply
-	err := r.on(ctx, func(l transport) error {
-		var err error
-		got, err = l.ask(ctx, cmd...)
-		return err
-	})
-	return got, err
+	return r.on(ctx, func(l transport) (reply, error) { return l.ask(ctx, cmd...) })
 }
 
 // listen subscribes at the server that has the data. When another server takes over, the

@@ -14,15 +14,9 @@ import (
 // Errors of the server are *serverError, or errUnknown. After any other error the outcome of
 // the command is unknown.
 type transport interface {
-	// run executes the program on the node that has the key. The program is named by what it
-	// does and by the identity of the data, which is the first argument. With load set, its
-	// text is sent along. run sends the command once: it never retries what may have been
-	// executed.
-	run(ctx context.Context, load bool, key string, args []string) (reply, error)
-
-	// remove removes a member of the sorted set that is stored at the key, and reports whether
-	// it was there. It sends the command once, as run does.
-	remove(ctx context.Context, key, member string) (bool, error)
+	// send sends a command to the server that has the data, once: it never retries what may
+	// have been executed.
+	send(ctx context.Context, cmd ...string) (reply, error)
 
 	// ask sends a command that only tells something about the server.
 	ask(ctx context.Context, cmd ...string) (reply, error)
