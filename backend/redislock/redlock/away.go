@@ -4,6 +4,8 @@ import (
 	"context"
 	"fmt"
 	"time"
+
+	"github.com/holdfast-io/holdfast/backend"
 )
 
 // Quarantined returns nil if enough nodes vote. It implements backend.Guarded. Errors:
@@ -70,7 +72,7 @@ func (b *Backend) Away(ctx context.Context) ([]string, error) {
 	var away []string
 	for i, err := range p.errs {
 		if p.pending[i] {
-			err = errTimeout
+			err = backend.NoAnswer(min(b.cfg.RequestTimeout, atMost))
 		}
 		if err != nil {
 			away = append(away, fmt.Sprintf("node %d of %d is unavailable: %v", i+1, len(b.nodes), err))

@@ -25,9 +25,8 @@ var (
 	// errContended means that several clients split the votes, so that none holds the lock.
 	errContended = errors.New("several clients split the votes: no client holds the lock")
 
-	errTimeout = errors.New("no answer within the request timeout")
-	errDown    = errors.New("the node does not answer")
-	errTokens  = errors.New("other clients kept raising the token")
+	errDown   = errors.New("the node does not answer")
+	errTokens = errors.New("other clients kept raising the token")
 )
 
 const (

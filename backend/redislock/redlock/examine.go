@@ -53,7 +53,7 @@ func (n *node) missing(ctx context.Context) ([]string, error) {
 	if err != nil {
 		return nil, err
 	}
-	ctx, cancel := context.WithTimeoutCause(ctx, n.b.cfg.RequestTimeout, errTimeout)
+	ctx, cancel := backend.WithTimeout(ctx, n.b.cfg.RequestTimeout)
 	defer cancel()
 	key := n.b.cfg.Prefix + ":"
 	audit := program.NewAudit(words, key)

@@ -1,11 +1,11 @@
 package redlock
 
 import (
-	"context"
 	"log/slog"
 	"sync"
 	"time"
 
+	"github.com/holdfast-io/holdfast/backend"
 	"github.com/holdfast-io/holdfast/backend/redislock/internal/program"
 	"github.com/holdfast-io/holdfast/internal/retry"
 )
@@ -92,7 +92,7 @@ func (e *listener) adjust(conn *program.Subscription, have map[string]bool) erro
 		}
 	}
 	e.mu.Unlock()
-	ctx, cancel := context.WithTimeoutCause(e.b.base, e.b.cfg.RequestTimeout, errTimeout)
+	ctx, cancel := backend.WithTimeout(e.b.base, e.b.cfg.RequestTimeout)
 	defer cancel()
 	if len(more) > 0 {
 		if err := conn.Add(ctx, more...); err != nil {

@@ -137,11 +137,11 @@ func (n *node) send(batch []*op) bool {
 	var over atomic.Bool
 	timer := time.AfterFunc(n.b.cfg.RequestTimeout, func() {
 		if over.CompareAndSwap(false, true) {
-			n.fail(batch, errTimeout)
+			n.fail(batch, n.b.noAnswer())
 		}
 	})
 	defer timer.Stop()
-	ctx, cancel := context.WithTimeoutCause(n.b.wire, n.b.cfg.RequestTimeout, errTimeout)
+	ctx, cancel := backend.WithTimeout(n.b.wire, n.b.cfg.RequestTimeout)
 	defer cancel()
 	sorted := batchOf(batch)
 	answers, err := n.exchange(ctx, sorted)
@@ -220,7 +220,7 @@ func (n *node) revive() {
 
 // probe sends a ping. If the node answers it is up, and gets the releases that it missed.
 func (n *node) probe() error {
-	ctx, cancel := context.WithTimeoutCause(n.b.base, n.b.cfg.RequestTimeout, errTimeout)
+	ctx, cancel := backend.WithTimeout(n.b.base, n.b.cfg.RequestTimeout)
 	defer cancel()
 	done := make(chan error, 1)
 	n.b.work.Go(func() {
@@ -265,7 +265,7 @@ func (n *node) exchange(ctx context.Context, batch *batch) ([]program.Reply, err
 			load, greet = true, true
 			continue
 		case err != nil && ctx.Err() != nil && n.b.wire.Err() == nil:
-			return nil, errTimeout
+			return nil, n.b.noAnswer()
 		case err != nil:
 			return nil, err
 		case len(r) == 0:

@@ -187,7 +187,7 @@ func (p *poll) failure() error {
 	copy(errs, p.errs)
 	for i, pending := range p.pending {
 		if pending {
-			errs[i] = errTimeout
+			errs[i] = p.b.noAnswer()
 		}
 	}
 	return p.b.noQuorum(p.good, p.b.majority, errs)

@@ -218,7 +218,7 @@ func (b *Backend) survey(ctx context.Context) error {
 	results := make(chan seen, len(b.nodes))
 	for i, n := range b.nodes {
 		b.work.Go(func() {
-			ctx, cancel := context.WithTimeoutCause(b.wire, b.cfg.RequestTimeout, errTimeout)
+			ctx, cancel := backend.WithTimeout(b.wire, b.cfg.RequestTimeout)
 			defer cancel()
 			s := seen{node: i}
 			if s.marked, s.err = n.link.exists(ctx, b.key("m")); s.err == nil {
@@ -229,7 +229,7 @@ func (b *Backend) survey(ctx context.Context) error {
 	}
 	errs := make([]error, len(b.nodes))
 	for i := range errs {
-		errs[i] = errTimeout
+		errs[i] = b.noAnswer()
 	}
 	answered, safe, unmarked := 0, 0, 0
 	late := time.NewTimer(b.cfg.RequestTimeout)
@@ -259,7 +259,7 @@ collecting:
 	b.caps.Durable = safe == answered
 	b.fresh.Store(unmarked == len(b.nodes))
 	for i, err := range errs {
-		if err != nil && !errors.Is(err, errTimeout) {
+		if err != nil && !errors.Is(err, b.noAnswer()) {
 			b.nodes[i].suspect(err)
 		}
 	}
@@ -327,6 +327,9 @@ func (b *Backend) Close() error {
 func (b *Backend) begin(ctx context.Context) (context.Context, func(), error) {
 	return backend.Begin(ctx, b.base)
 }
+
+// noAnswer is the error of a node that has not answered in time.
+func (b *Backend) noAnswer() error { return backend.NoAnswer(b.cfg.RequestTimeout) }
 
 func (b *Backend) key(suffix string) string { return b.cfg.Prefix + ":" + suffix }
 
