@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -78,13 +77,10 @@ func (b *Backend) Examine(ctx context.Context) ([]backend.Finding, error) {
 	return out, nil
 }
 
-// rights returns what an ACL has to allow, as words of ACL SETUSER without the plus: the commands of the
-// program, and those of the transport. docs/backends/redis.md lists the same.
+// rights returns what an ACL has to allow: see program.Rights. docs/backends/redis.md lists the same.
 func rights() ([]string, error) {
 	p, err := newProgram()
-	words := append(p.Rights(), "config|get", "ping", "subscribe", "zrem")
-	slices.Sort(words)
-	return slices.Compact(words), err
+	return p.Rights("config|get", "ping", "subscribe", "zrem"), err
 }
 
 // missing returns the rights that the user lacks, as words of ACL SETUSER.
@@ -93,16 +89,10 @@ func (e *engine) missing(ctx context.Context) ([]string, error) {
 	if err != nil {
 		return nil, err
 	}
-	audit := program.NewAudit(words, strings.TrimSuffix(e.key, "m"))
-	answer, err := e.runner.Run(ctx, e.link.send, false, "", e.key, audit.Args())
-	if errors.Is(err, errUnknown) {
-		answer, err = e.runner.Run(ctx, e.link.send, true, "", e.key, audit.Args())
-	}
-	denied := make([]string, len(answer.List))
-	for i, r := range answer.List {
-		denied[i] = r.S
-	}
-	return audit.Missing(denied), err
+	return program.Missing(words, strings.TrimSuffix(e.key, "m"), func(load bool, args []string) ([]reply, error) {
+		answer, err := e.runner.Run(ctx, e.link.send, load, "", e.key, args)
+		return answer.List, err
+	})
 }
 
 // named completes an error of the server about a right that it does not name.

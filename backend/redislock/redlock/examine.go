@@ -13,13 +13,10 @@ import (
 	"github.com/holdfast-io/holdfast/internal/connect"
 )
 
-// rights returns what an ACL has to allow, as words of ACL SETUSER without the plus: the commands of the
-// program, and those of the transport. docs/backends/redlock.md lists the same.
+// rights returns what an ACL has to allow: see program.Rights. docs/backends/redlock.md lists the same.
 func rights() ([]string, error) {
 	p, err := newProgram()
-	words := append(p.Rights(), "config|get", "exists", "info", "ping", "subscribe", "unsubscribe")
-	slices.Sort(words)
-	return slices.Compact(words), err
+	return p.Rights("config|get", "exists", "info", "ping", "subscribe", "unsubscribe"), err
 }
 
 // Examine asks each node whether the user lacks a right. It implements backend.Examiner. A node that does
@@ -55,17 +52,9 @@ func (n *node) missing(ctx context.Context) ([]string, error) {
 	}
 	ctx, cancel := backend.WithTimeout(ctx, n.b.cfg.RequestTimeout)
 	defer cancel()
-	key := n.b.cfg.Prefix + ":"
-	audit := program.NewAudit(words, key)
-	answer, err := n.link.run(ctx, false, key+"m", audit.Args())
-	if errors.Is(err, program.ErrUnknown) {
-		answer, err = n.link.run(ctx, true, key+"m", audit.Args())
-	}
-	var denied []string
-	for _, a := range answer {
-		denied = append(denied, a.S)
-	}
-	return audit.Missing(denied), err
+	return program.Missing(words, n.b.key(""), func(load bool, args []string) ([]program.Reply, error) {
+		return n.link.run(ctx, load, n.b.key("m"), args)
+	})
 }
 
 // named returns the right, or what it is called if the node does not name it.

@@ -1,90 +1,86 @@
 package program
 
 import (
-	"maps"
+	"errors"
 	"regexp"
 	"slices"
 	"strings"
 )
 
-// Rights returns what an ACL has to allow for the program, as words of ACL SETUSER without the plus: the
-// commands in its text, and those that run it as a function.
-func (p *Program) Rights() []string {
+// Rights returns what an ACL has to allow, as words of ACL SETUSER without the plus: the commands in the text of the
+// program, those that run it as a function, and those that its client sends besides.
+func (p *Program) Rights(besides ...string) []string {
 	calls := regexp.MustCompile(`\bcall(?:\(|, )'([A-Z]+)'(?:, '([A-Z]+)')?`)
-	words := map[string]bool{"fcall": true, "function|load": true}
+	words := append([]string{"fcall", "function|load"}, besides...)
 	for _, m := range calls.FindAllStringSubmatch(p.script, -1) {
 		word := m[1]
 		if word == "PUBSUB" { // has commands of its own
 			word += "|" + m[2]
 		}
-		words[strings.ToLower(word)] = true
+		words = append(words, strings.ToLower(word))
 	}
-	return slices.Sorted(maps.Keys(words))
+	slices.Sort(words)
+	return slices.Compact(words)
 }
 
-// Audit checks rights on a server: see Program.Rights.
-type Audit struct {
-	words    []string
-	commands []string
-	channels string
-}
-
-// NewAudit returns the check of these words for a user whose keys and channels begin with the prefix.
-func NewAudit(words []string, prefix string) Audit {
-	a := Audit{words: append([]string{"eval", "evalsha"}, words...), channels: "&" + prefix + "*"}
-	for _, word := range a.words {
-		command := strings.ReplaceAll(word, "|", " ")
-		switch word {
-		case "function|load", "info", "ping", "time", "config|get", "pubsub|channels", "wait":
-			command += " 1 1"
-		case "fcall", "eval", "evalsha":
-			command += " x 1 " + prefix + "-"
-		case "mset":
-			command += " " + prefix + "- 1"
-		case "mget", "exists", "del", "unlink", "get", "subscribe", "unsubscribe":
-			command += " " + prefix + "-"
-		default:
-			command += " " + prefix + "- 1 1"
-		}
-		a.commands = append(a.commands, command)
+// Missing returns which of the rights the user lacks whose keys and channels begin with the prefix, as words of ACL
+// SETUSER. run calls the program, and sends its text along if load is set: see lua/rights.lua. A program runs either as a
+// function or as a script.
+func Missing(rights []string, prefix string, run func(load bool, args []string) ([]Reply, error)) ([]string, error) {
+	words := append([]string{"eval", "evalsha"}, rights...)
+	args := []string{"rights"}
+	for _, word := range words {
+		args = append(args, sample(word, prefix))
 	}
-	return a
-}
-
-// Args returns the arguments of a call of the program that checks the rights: see lua/rights.lua. The
-// answer is a list of texts.
-func (a *Audit) Args() []string { return append([]string{"rights"}, a.commands...) }
-
-// Missing returns the rights that are missing, as words of ACL SETUSER, for those commands that the server
-// denies. A program runs either as a function or as a script.
-func (a *Audit) Missing(denied []string) []string {
+	denied, err := run(false, args)
+	if errors.Is(err, ErrUnknown) {
+		denied, err = run(true, args)
+	}
+	if err != nil {
+		return nil, err
+	}
 	lacks := make(map[string]bool)
-	for i, command := range a.commands {
-		lacks[a.words[i]] = slices.Contains(denied, command)
+	for i, word := range words {
+		lacks[word] = slices.ContainsFunc(denied, func(r Reply) bool { return r.S == args[1+i] })
 	}
 	if !lacks["eval"] && !lacks["evalsha"] {
 		delete(lacks, "fcall")
 		delete(lacks, "function|load")
 	}
-	delete(lacks, "eval")
-	delete(lacks, "evalsha")
 	var out []string
 	if lacks["publish"] && lacks["subscribe"] {
-		out = append(out, a.channels)
+		out = append(out, "&"+prefix+"*")
 		delete(lacks, "publish")
 		delete(lacks, "subscribe")
 		delete(lacks, "unsubscribe")
 	}
-	for _, word := range a.words {
+	for _, word := range rights {
 		if lacks[word] {
 			out = append(out, "+"+word)
 		}
 	}
-	return out
+	return out, nil
+}
+
+// sample returns a command that needs the right.
+func sample(word, prefix string) string {
+	command := strings.ReplaceAll(word, "|", " ")
+	switch word {
+	case "function|load", "info", "ping", "time", "config|get", "pubsub|channels", "wait":
+		return command + " 1 1"
+	case "fcall", "eval", "evalsha":
+		return command + " x 1 " + prefix + "-"
+	case "mset":
+		return command + " " + prefix + "- 1"
+	case "mget", "exists", "del", "unlink", "get", "subscribe", "unsubscribe":
+		return command + " " + prefix + "-"
+	default:
+		return command + " " + prefix + "- 1 1"
+	}
 }
 
 // Unnamed is the right that an error means which does not name it: that of Redis before 7.2 for a command
-// in a program. See Audit for its name.
+// in a program. See Missing for its name.
 const Unnamed = "to send a command of its program"
 
 // Missing returns the right for want of which a server has refused a command, as a word of ACL SETUSER,
