@@ -65,8 +65,8 @@ func (b *Backend) Examine(ctx context.Context) ([]backend.Finding, error) {
 			found(true, loses+"a restart ends all leases, and nothing is granted for the quarantine; with appendonly yes and appendfsync always leases survive it")
 		}
 	}
-	if policy := settings["maxmemory-policy"]; policy != "" && policy != "noeviction" {
-		found(false, evicts+" (maxmemory-policy "+policy+")")
+	if program.Evicts(settings) {
+		found(false, evicts+" (maxmemory-policy "+settings["maxmemory-policy"]+")")
 	}
 	if facts["role"] == "slave" {
 		found(false, "this server is a replica: it takes no locks, and one that is made the primary may have lost some")

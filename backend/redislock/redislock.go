@@ -233,10 +233,10 @@ func (b *Backend) examine(ctx context.Context) string {
 			"a restart of this redis will end all leases and begin a quarantine; they survive it with appendonly yes and appendfsync always",
 			slog.Duration("quarantine", b.cfg.Quarantine))
 	}
-	if policy := settings["maxmemory-policy"]; policy != "" && policy != "noeviction" {
+	if program.Evicts(settings) {
 		b.cfg.Logger.LogAttrs(ctx, slog.LevelWarn,
 			evicts,
-			slog.String("maxmemory_policy", policy), slog.String("maxmemory", settings["maxmemory"]))
+			slog.String("maxmemory_policy", settings["maxmemory-policy"]), slog.String("maxmemory", settings["maxmemory"]))
 	}
 	return run
 }
@@ -253,14 +253,9 @@ func (b *Backend) syncedRun(ctx context.Context) (string, map[string]string, err
 	if _, group := b.link.(*router); group {
 		globs = globs[:1] // the disk of this server says nothing about one that takes over
 	}
-	settings := make(map[string]string)
-	for _, glob := range globs {
-		if err := program.Settings(ctx, b.link.ask, glob, settings); err != nil {
-			return "", nil, err
-		}
-	}
-	if settings["appendonly"] != "yes" || settings["appendfsync"] != "always" || settings["no-appendfsync-on-rewrite"] == "yes" {
-		return "", settings, nil
+	settings, err := program.Settings(ctx, b.link.ask, globs...)
+	if err != nil || !program.Synced(settings) {
+		return "", settings, err
 	}
 	_, after, _ := strings.Cut(text, "run_id:")
 	run, _, _ := strings.Cut(after, "\r")

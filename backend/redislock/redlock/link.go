@@ -36,11 +36,8 @@ type link interface {
 	// retries.
 	run(ctx context.Context, load bool, key string, args []string) ([]program.Reply, error)
 
-	// exists reports whether the key exists.
-	exists(ctx context.Context, key string) (bool, error)
-
-	// config returns the settings of the server whose names match one of the globs.
-	config(ctx context.Context, globs ...string) (map[string]string, error)
+	// send sends a command, once.
+	send(ctx context.Context, cmd ...string) (program.Reply, error)
 
 	// listen returns a connection for subscriptions: see program.Subscribe.
 	listen(heard func(channel, message string), subscribed func(channel string)) (*program.Subscription, error)
@@ -115,7 +112,6 @@ func (l *rueidisLink) connected() (rueidis.Client, error) {
 	return client, nil
 }
 
-// send sends a command, once, over a connection that is made if there is none.
 func (l *rueidisLink) send(ctx context.Context, cmd ...string) (program.Reply, error) {
 	client, err := l.connected()
 	if err != nil {
@@ -131,21 +127,6 @@ func (l *rueidisLink) run(ctx context.Context, load bool, key string, args []str
 		err = program.ErrReply
 	}
 	return r.List, err
-}
-
-func (l *rueidisLink) exists(ctx context.Context, key string) (bool, error) {
-	r, err := l.send(ctx, "EXISTS", key)
-	return r.N > 0, err
-}
-
-func (l *rueidisLink) config(ctx context.Context, globs ...string) (map[string]string, error) {
-	all := make(map[string]string)
-	for _, glob := range globs {
-		if err := program.Settings(ctx, l.send, glob, all); err != nil {
-			return nil, err
-		}
-	}
-	return all, nil
 }
 
 func (l *rueidisLink) close() {

@@ -325,21 +325,21 @@ func (n *node) compose(ctx context.Context, batch *batch, greet bool) ([]string,
 // safe reports whether the server's answers are on disk, and warns of a server that may delete votes. A server
 // that does not report its settings counts as one that loses data.
 func (n *node) safe(ctx context.Context) (bool, error) {
-	settings, err := n.link.config(ctx, "*append*", "maxmemory*")
+	settings, err := program.Settings(ctx, n.link.send, "*append*", "maxmemory*")
 	if err != nil {
 		if _, ok := errors.AsType[*serverError](err); ok {
 			return false, nil
 		}
 		return false, &unsentError{err}
 	}
-	if policy := settings["maxmemory-policy"]; policy != "" && policy != "noeviction" {
+	if program.Evicts(settings) {
 		n.evicts.Do(func() {
 			n.b.cfg.Logger.LogAttrs(ctx, slog.LevelWarn,
 				"redlock: a node may evict keys when its memory is full, and locks be granted twice; set maxmemory-policy to noeviction",
-				slog.Int("node", slices.Index(n.b.nodes, n)+1), slog.String("maxmemory_policy", policy), slog.String("maxmemory", settings["maxmemory"]))
+				slog.Int("node", slices.Index(n.b.nodes, n)+1), slog.String("maxmemory_policy", settings["maxmemory-policy"]), slog.String("maxmemory", settings["maxmemory"]))
 		})
 	}
-	return settings["appendonly"] == "yes" && settings["appendfsync"] == "always" && settings["no-appendfsync-on-rewrite"] != "yes", nil
+	return program.Synced(settings), nil
 }
 
 // close accepts nothing more. The channel that it returns is closed when the queue is sent.

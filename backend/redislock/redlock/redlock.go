@@ -221,7 +221,9 @@ func (b *Backend) survey(ctx context.Context) error {
 			ctx, cancel := backend.WithTimeout(b.wire, b.cfg.RequestTimeout)
 			defer cancel()
 			s := seen{node: i}
-			if s.marked, s.err = n.link.exists(ctx, b.key("m")); s.err == nil {
+			var marker program.Reply
+			if marker, s.err = n.link.send(ctx, "EXISTS", b.key("m")); s.err == nil {
+				s.marked = marker.N > 0
 				s.safe, s.err = n.safe(ctx)
 			}
 			results <- s

@@ -53,19 +53,33 @@ type Send func(ctx context.Context, cmd ...string) (Reply, error)
 // bounded by timeout.
 type Dial func(ctx context.Context, key string, timeout time.Duration) (Conn, error)
 
-// Settings adds to all the settings of the server whose names match the glob.
-func Settings(ctx context.Context, send Send, glob string, all map[string]string) error {
-	r, err := send(ctx, "CONFIG", "GET", glob)
-	if err != nil {
-		return err
+// Settings returns the settings of the server whose names match one of the globs.
+func Settings(ctx context.Context, send Send, globs ...string) (map[string]string, error) {
+	all := make(map[string]string)
+	for _, glob := range globs {
+		r, err := send(ctx, "CONFIG", "GET", glob)
+		if err != nil {
+			return nil, err
+		}
+		d := Decoder{List: r.List}
+		for len(d.List) > 0 && d.Err == nil {
+			name := d.Text()
+			all[name] = d.Text()
+		}
+		if d.Err != nil {
+			return nil, fmt.Errorf("the settings: %w", d.Err)
+		}
 	}
-	d := Decoder{List: r.List}
-	for len(d.List) > 0 && d.Err == nil {
-		name := d.Text()
-		all[name] = d.Text()
-	}
-	if d.Err != nil {
-		return fmt.Errorf("the settings: %w", d.Err)
-	}
-	return nil
+	return all, nil
+}
+
+// Synced reports whether a server with these settings answers only when the write is on its disk.
+func Synced(settings map[string]string) bool {
+	return settings["appendonly"] == "yes" && settings["appendfsync"] == "always" && settings["no-appendfsync-on-rewrite"] != "yes"
+}
+
+// Evicts reports whether a server with these settings may delete keys when its memory is full.
+func Evicts(settings map[string]string) bool {
+	policy := settings["maxmemory-policy"]
+	return policy != "" && policy != "noeviction"
 }
