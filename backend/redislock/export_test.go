@@ -293,7 +293,7 @@ func (b *Backend) Queued() int {
 func (b *Backend) KnownInQueue(lease backend.LeaseID) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	for w := b.waiting[lease]; w != nil; w = w.next {
+	for _, w := range b.waiting[lease] {
 		if w.inQueue {
 			return true
 		}

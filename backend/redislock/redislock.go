@@ -83,7 +83,7 @@ type Backend struct {
 	sessions     map[backend.SessionID]*session
 	final        lockstate.Losses // has a mutex of its own
 	locks        map[string]*watched
-	waiting      map[backend.LeaseID]*waiter
+	waiting      map[backend.LeaseID][]*waiter // more than one where the same acquire was called again
 	doubts       map[backend.LeaseID]doubt
 	longest      int64  // ms: the longest TTL that this Backend has used, or seen in use
 	synced       string // see syncedRun; as it was when the Backend was created
@@ -163,7 +163,7 @@ func backendOver(ctx context.Context, link transport, cfg Config) (*Backend, err
 		cfg: cfg, link: link,
 		sessions: make(map[backend.SessionID]*session),
 		locks:    make(map[string]*watched),
-		waiting:  make(map[backend.LeaseID]*waiter),
+		waiting:  make(map[backend.LeaseID][]*waiter),
 		doubts:   make(map[backend.LeaseID]doubt),
 	}
 	b.base, b.cancel = context.WithCancel(context.Background()) //nolint:contextcheck // the value outlives the call

@@ -22,7 +22,6 @@ type waiter struct {
 	req     backend.AcquireRequest
 	result  chan verdict // capacity 1; the first verdict counts
 	inQueue bool         // confirmed by the server; guarded by Backend.mu
-	next    *waiter      // another one for the same lease; guarded by Backend.mu
 }
 
 // verdict is the end of a waiter: a grant or an error.
@@ -36,7 +35,6 @@ type verdict struct {
 type watched struct {
 	name    string
 	waiters []*waiter   // in order of arrival here
-	first   [1]*waiter  // room for waiters: there is seldom more than one
 	timer   *time.Timer // nil until there is something to wait for
 	at      time.Time   // when the timer fires; zero: it is not set
 }
@@ -124,12 +122,10 @@ func (b *Backend) enter(req backend.AcquireRequest) *waiter {
 	l := b.locks[req.Name]
 	if l == nil {
 		l = &watched{name: req.Name}
-		l.waiters = l.first[:0]
 		b.locks[req.Name] = l
 	}
 	l.waiters = append(l.waiters, w)
-	w.next = b.waiting[req.Lease]
-	b.waiting[req.Lease] = w
+	b.waiting[req.Lease] = append(b.waiting[req.Lease], w)
 	return w
 }
 
@@ -145,18 +141,8 @@ func (b *Backend) leave(w *waiter) {
 		}
 		delete(b.locks, w.req.Name)
 	}
-	first := b.waiting[w.req.Lease]
-	if first == w {
-		first = w.next
-	}
-	for o := first; o != nil; o = o.next {
-		if o.next == w {
-			o.next = w.next
-		}
-	}
-	if first != nil {
-		b.waiting[w.req.Lease] = first
-	} else {
+	twins := slices.DeleteFunc(b.waiting[w.req.Lease], same)
+	if b.waiting[w.req.Lease] = twins; len(twins) == 0 {
 		delete(b.waiting, w.req.Lease)
 	}
 }
@@ -408,7 +394,7 @@ func (b *Backend) receive(payload string) {
 		}
 		b.tell(p.lease, verdict{err: err})
 	case pushAdopted:
-		for w := b.waiting[p.lease]; w != nil; w = w.next {
+		for _, w := range b.waiting[p.lease] {
 			if w.req.Session != p.session {
 				w.tell(verdict{err: backend.ErrLost})
 			}
@@ -426,7 +412,7 @@ func (b *Backend) receive(payload string) {
 
 // tell delivers the verdict to all waiters of the lease. mu is held.
 func (b *Backend) tell(lease backend.LeaseID, v verdict) {
-	for w := b.waiting[lease]; w != nil; w = w.next {
+	for _, w := range b.waiting[lease] {
 		w.tell(v)
 	}
 }

@@ -284,16 +284,8 @@ func collectBreak(ctx context.Context, p *poll, token fence.Token, taken map[bac
 }
 
 // OpenSession returns ErrUnsupported: every lease has an end of its own.
-func (b *Backend) OpenSession(ctx context.Context, req backend.SessionRequest) error {
-	if err := req.Validate(b.caps); err != nil {
-		return err
-	}
-	_, cancel, err := b.begin(ctx)
-	if err != nil {
-		return err
-	}
-	cancel()
-	return backend.ErrUnsupported
+func (b *Backend) OpenSession(_ context.Context, req backend.SessionRequest) error {
+	return req.Validate(b.caps)
 }
 
 // EndSession returns ErrUnsupported: every lease has an end of its own.
