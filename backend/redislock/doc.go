@@ -30,7 +30,6 @@
 //	t           zset of the thin locks, each with its lease and the record of its holder
 //	n           zset of the names of the other locks that are held or waited for
 //	l:NAME      hash of the leases that are held, and a summary
-//	o:NAME      instead of l:NAME, for one exclusive timed lease without waiters: a string
 //	q:NAME      zset of the waiting leases in order of arrival; w:NAME has their records
 //	f           the greatest token so far, of all locks
 //	s:SESSION   hash of the leases that the session holds and waits for, except thin ones
@@ -39,9 +38,9 @@
 //	v           the name of the event stream, while there is a watcher
 //	e:..., c:... channels: events, and one for each Backend
 //
-// A lock is thin while one exclusive lease of a session holds it and no client waits. Then it
-// is one member of t, which has the name, the lease and the token, and nothing else on the
-// server knows of it. The client keeps that member and removes it to release the lock, if the
+// A lock is thin while one exclusive lease holds it and no client waits. Then it is one member
+// of t, which has the name, the lease and the token, and nothing else on the server knows of it,
+// except that a timed lease is in x. The client of a lease that lives with its session keeps that member and removes it to release the lock, if the
 // session cannot have expired by the clock of the client: else the member may be garbage. An
 // operation that needs more, such as a waiter, a break, or the same acquire again, inflates the
 // lock: it moves the holder to l:NAME and s:SESSION, and continues from there. Then ZREM

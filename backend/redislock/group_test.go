@@ -257,7 +257,7 @@ func slotMoves(t *testing.T, c *testserver.RedisCluster, b *redislock.Backend, w
 		c.Owner("{hf0}:m").Do("SET", "{hf0}:v", "1")
 	}
 	rounds := 0
-	for _, first := range []string{"{hf0}:m", "{hf0}:t", "{hf0}:o:t", "{hf0}:f", "{hf0}:x", "{hf0}:s:" + string(id)} {
+	for _, first := range []string{"{hf0}:m", "{hf0}:t", "{hf0}:f", "{hf0}:x", "{hf0}:s:" + string(id)} {
 		from := c.Owner("{hf0}:m")
 		i := slices.Index(c.Masters(), from)
 		to := c.Masters()[(i+1)%3]

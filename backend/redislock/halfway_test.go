@@ -171,7 +171,7 @@ func TestForeignKeyOfTheDead(t *testing.T) {
 		}
 	}
 	s.Do("HSET", "{hf0}:l:bad", "@", "what")
-	s.Do("SET", "{hf0}:o:worse", "what")
+	s.Do("ZADD", "{hf0}:t", "0", "worse\n!") // before the record that is there
 	for _, name := range []string{"one", "two"} {
 		acquire(t, b, backend.AcquireRequest{Name: name, Session: id, Wait: true})
 	}

@@ -24,7 +24,7 @@ end
 local function outline(name)
   local member = thin(name)
   if not member then return nil end
-  local lease, rec = parts(member)
+  local _, lease, rec = parts(member)
   local h = holder(rec)
   local e = expiry(name, lease, h)
   if e <= now then return nil end
@@ -46,8 +46,7 @@ local function precedes(a, b)
   return #a < #b
 end
 
--- The names of up to so many locks, in order: those on record as a hash or a string, and the
--- thin ones.
+-- The names of up to so many locks, in order: those on record as a hash, and the thin ones.
 local function names(prefix, after, most)
   local max = '+'
   if prefix ~= '' then max = '(' .. prefix .. '\255' end -- no UTF-8 text has this byte

@@ -111,12 +111,12 @@ local function apart(from, to, done)
   return those
 end
 
--- A thin lock is one member of a zset, and nothing else: its name, the ID of its lease and
--- the record of that holder (see state.lua). It has one holder, an exclusive lease that lives
--- with its session, and no waiter. To remove the member is to release the lock, so a client
--- that knows it sends ZREM instead of a call of this program. Whatever needs more than that
--- inflates the lock first: see inflate. All scores are 0, so the members are in the order of
--- the names.
+-- A thin lock is one member of a zset: its name, the ID of its lease and the record of that
+-- holder (see state.lua). It has one holder, an exclusive lease, and no waiter. A lease that
+-- lives with its session is on record nowhere else, so that a client that knows the member
+-- sends ZREM to release it, instead of a call of this program. A timed lease is a member of X
+-- too. Whatever needs more than that inflates the lock first: see inflate. All scores are 0, so
+-- the members are in the order of the names.
 local function thin(name)
   return call('ZRANGEBYLEX', THIN, '[' .. name .. '\n', '(' .. name .. '\11', 'LIMIT', 0, 1)[1]
 end
@@ -127,13 +127,13 @@ local function unheld(those)
   local keys = {}
   for k, i in ipairs(those) do
     local name = ARGV[i]
-    keys[3 * k - 2], keys[3 * k - 1], keys[3 * k] = T .. 'o:' .. name, T .. 'l:' .. name, T .. 'd:' .. ARGV[i + 1]
+    keys[2 * k - 1], keys[2 * k] = T .. 'l:' .. name, T .. 'd:' .. ARGV[i + 1]
   end
   local some = call('EXISTS', unpack(keys)) > 0
   local free = {}
   if some and #those == 1 then return free end
   for k, i in ipairs(those) do
-    if not (some and call('EXISTS', keys[3 * k - 2], keys[3 * k - 1], keys[3 * k]) > 0) and not thin(ARGV[i]) then
+    if not (some and call('EXISTS', keys[2 * k - 1], keys[2 * k]) > 0) and not thin(ARGV[i]) then
       free[#free + 1] = i
     end
   end
@@ -162,10 +162,6 @@ local function living(sid)
   return lives_until and lives_until > now and lives_until
 end
 
--- An exclusive timed lease without waiters is stored as one string, not as a hash: 't', its
--- ID, and its record (see state.lua). The long way converts it to a hash when it reads the
--- lock.
-
 -- The arguments are those of acquire: see acquire.lua. Returns the leases that were
 -- granted, the token of the first, and the time they have left.
 local function take(i, n)
@@ -178,26 +174,16 @@ local function take(i, n)
   -- When the memory is full, this first write is refused. The writes after it never are.
   local first = tokens(#those)
   if not first then return nil end
-  local held, lives, out, timed = {}, {}, {}, ttl > 0
+  local members, lives, ends = {}, {}, num(now + ttl * 1000)
   local head = '\n' .. sid .. '\nx\n' .. ARGV[i + 5] .. '\n'
   local tail = '\n' .. instant .. '\n' .. num(ttl) .. '\n-\n' .. ARGV[i + 6] .. '\n' .. ARGV[i + 7] .. '\n' .. ARGV[i + 8]
-  if not timed then
-    for k, at in ipairs(those) do
-      out[2 * k - 1], out[2 * k] = 0, ARGV[at] .. '\n' .. ARGV[at + 1] .. head .. num(first + k - 1) .. tail
-    end
-    call('ZADD', THIN, unpack(out))
-    return those, first, 0
-  end
-  local ends = num(now + ttl * 1000)
   for k, at in ipairs(those) do
-    local name, lease, b = ARGV[at], ARGV[at + 1], 2 * k
-    held[b - 1], held[b] = 0, name
-    lives[b - 1], lives[b] = ends, 't:' .. lease .. ':' .. name
-    out[b - 1], out[b] = T .. 'o:' .. name, 't' .. lease .. head .. num(first + k - 1) .. tail
+    local name, lease = ARGV[at], ARGV[at + 1]
+    members[2 * k - 1], members[2 * k] = 0, name .. '\n' .. lease .. head .. num(first + k - 1) .. tail
+    lives[2 * k - 1], lives[2 * k] = ends, 't:' .. lease .. ':' .. name
   end
-  call('ZADD', X, unpack(lives))
-  call('ZADD', N, unpack(held))
-  call('MSET', unpack(out))
+  if ttl > 0 then call('ZADD', X, unpack(lives)) end
+  call('ZADD', THIN, unpack(members))
   return those, first, ttl * 1000
 end
 
@@ -221,28 +207,23 @@ local function untake(i, n)
   return done, count
 end
 
--- The arguments are those of release, and what untake returned. Releases timed leases that
--- are stored as strings, and returns them by their position in ARGV.
+-- The arguments are those of release, and what untake returned. Releases the timed leases of
+-- thin locks, and returns them by their position in ARGV.
 local function give(i, n, done)
   if ARGV[i] ~= '0' then return {} end -- it has to be remembered
-  local prefix = '\n' .. ARGV[i + 1] .. '\n'
-  local all = apart(i + 2, i + n - 1, done)
-  local keys = {}
-  for k, at in ipairs(all) do keys[k] = T .. 'o:' .. ARGV[at] end
-  local recs = call('MGET', unpack(keys))
-  local those, gone, names, lives = {}, {}, {}, {}
-  for k, at in ipairs(all) do
+  local those, members, lives = {}, {}, {}
+  for _, at in ipairs(apart(i + 2, i + n - 1, done)) do
     local name, lease = ARGV[at], ARGV[at + 1]
-    local mine = 't' .. lease .. prefix
-    if recs[k] and string.sub(recs[k], 1, #mine) == mine then
+    local member = thin(name)
+    local mine = name .. '\n' .. lease .. '\n' .. ARGV[i + 1] .. '\n'
+    if member and string.sub(member, 1, #mine) == mine and string.find(member, '^x\n%d+\n%d+\n%d+\n[1-9]', #mine + 1) then
       local m = #those + 1
-      those[m], gone[m], names[m], lives[m] = at, keys[k], name, 't:' .. lease .. ':' .. name
+      those[m], members[m], lives[m] = at, member, 't:' .. lease .. ':' .. name
     end
   end
   if #those == 0 then return those end
   call('ZREM', X, unpack(lives))
-  call('ZREM', N, unpack(names))
-  call('DEL', unpack(gone))
+  call('ZREM', THIN, unpack(members))
   return those
 end
 

@@ -144,7 +144,7 @@ end
 
 -- What the short way needs of the marker. It seldom changes.
 local function reading(text)
-  local till, long, seen, born, since, identity = string.match(text, '^hf3 1 (%d+) (%d+) (%d+) (%d+) (%d+) (%S+ %S+) [01]$')
+  local till, long, seen, born, since, identity = string.match(text, '^hf4 1 (%d+) (%d+) (%d+) (%d+) (%d+) (%S+ %S+) [01]$')
   return {text = text, till = tonumber(till), longest = tonumber(long), seen = tonumber(seen), born = tonumber(born),
     from = tonumber(since), identity = identity}
 end
@@ -168,7 +168,7 @@ local LEAST = 1000000000000000 -- us, in 2001: a number below it is no time, but
 local function takeone(remembers)
   local sid, name, lease = ARGV[5], ARGV[14], ARGV[15]
   if ARGV[6] ~= '0' or ARGV[9] ~= 'x' then return nil end
-  met = call('EXISTS', STREAM, T .. 'o:' .. name, T .. 'l:' .. name, T .. 'd:' .. lease, T .. 'd:' .. sid)
+  met = call('EXISTS', STREAM, T .. 'l:' .. name, T .. 'd:' .. lease, T .. 'd:' .. sid)
   if met > 0 or call('ZCARD', X) == 0 then return nil end
   local known = call('MGET', KEY, T .. 'u:' .. sid)
   local text, lives = known[1], known[2]

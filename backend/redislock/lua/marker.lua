@@ -12,7 +12,7 @@
 -- run      the server's run ID, and its replication ID if it was promoted to master
 -- durable  whether in that run it wrote everything to disk before it answered
 
-local FORMAT = 'hf3 1'
+local FORMAT = 'hf4 1'
 
 local function parse(text)
   local format, till, longest, seen, born, from, generation, run, durable =

@@ -75,34 +75,30 @@ local function expiry(name, lease, h)
   return lasts(life(name, lease, h)) or now
 end
 
--- The two parts of a thin lock: the ID of its lease, and the record of that holder.
+-- The parts of a thin lock: its name, the ID of its lease, and the record of that holder.
 local function parts(member)
-  local lease, rec = string.match(member, '^[^\n]*\n([^\n]*)\n(.*)$')
+  local name, lease, rec = string.match(member, '^([^\n]*)\n([^\n]*)\n(.*)$')
   if not lease then foreign(THIN) end
-  return lease, rec
+  return name, lease, rec
 end
 
--- Convert a lock to a hash if it is stored in another form: as a string, or thin. Returns
--- whether it was. A session does not know of its thin leases until then. When all else of it
+-- Whether a thin lock is held. A session does not know of its thin leases. When all else of it
 -- is gone, it has ended and been removed, and so have they.
+local function genuine(name, lease, h)
+  if h.timed then return ends(life(name, lease, h)) end
+  return call('EXISTS', T .. 's:' .. h.sid) == 1
+end
+
+-- Convert a lock to a hash if it is thin. Returns whether there is one now.
 local function inflate(name, key)
-  local alone = T .. 'o:' .. name
-  local one = call('GET', alone)
-  if one then
-    local id, rec = string.match(one, '^t([^\n]*)\n(.*)$')
-    if not id then foreign(alone) end
-    call('DEL', alone) -- first: it is allowed when the memory is full
-    call('HSET', key, '@', '1 1 0 0 0 0 0', id, rec)
-    return true
-  end
   local member = thin(name)
   if not member then return false end
-  local lease, rec = parts(member)
-  local s = T .. 's:' .. holder(rec).sid
-  call('ZREM', THIN, member) -- first, as above
-  if call('EXISTS', s) == 0 then return false end
+  local _, lease, rec = parts(member)
+  local h = holder(rec)
+  call('ZREM', THIN, member) -- first: it is allowed when the memory is full
+  if not genuine(name, lease, h) then return false end
   call('HSET', key, '@', '1 1 0 0 0 0 0', lease, rec)
-  call('HSET', s, lease, name)
+  if not h.timed then call('HSET', T .. 's:' .. h.sid, lease, name) end
   call('ZADD', N, 0, name)
   return true
 end

@@ -96,15 +96,15 @@ local function sweep(budget)
   end
 end
 
--- Remove thin locks whose sessions are gone. Nobody waits for them, and whoever wants one
+-- Remove thin locks that are held no more. Nobody waits for them, and whoever wants one
 -- takes it, so this only frees memory. It goes on while many of those that it picks are gone.
 local function collect()
   local most, picked, rounds = 4, 16, 64
   for _ = 1, rounds do
     local gone = {}
     for _, member in ipairs(call('ZRANDMEMBER', THIN, picked)) do
-      local _, rec = parts(member)
-      if call('EXISTS', T .. 's:' .. holder(rec).sid) == 0 then gone[#gone + 1] = member end
+      local name, lease, rec = parts(member)
+      if not genuine(name, lease, holder(rec)) then gone[#gone + 1] = member end
     end
     if #gone > 0 then call('ZREM', THIN, unpack(gone)) end
     if #gone <= most then return end

@@ -70,8 +70,6 @@ func sample(word, prefix string) string {
 		return command + " 1 1"
 	case "fcall", "eval", "evalsha":
 		return command + " x 1 " + prefix + "-"
-	case "mset":
-		return command + " " + prefix + "- 1"
 	case "mget", "exists", "del", "unlink", "get", "subscribe", "unsubscribe":
 		return command + " " + prefix + "-"
 	default:
