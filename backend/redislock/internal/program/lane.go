@@ -114,10 +114,10 @@ func (s *Lanes) Addr() string {
 	l := s.free[len(s.free)-1]
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.conn == nil || l.line.ended() {
+	if l.conn == nil || l.ended {
 		return ""
 	}
-	return l.line.LocalAddr().String()
+	return l.socket.LocalAddr().String()
 }
 
 // Lane is one of them. Only the goroutine that has taken it uses conn.
@@ -125,7 +125,8 @@ type Lane struct {
 	conn Conn // nil: it is not open
 
 	mu       sync.Mutex
-	line     *line     // the socket; nil: there is none
+	socket   socket    // nil: there is none
+	ended    bool      // the socket was closed
 	turn     uint64    // counts the requests
 	answered time.Time // the last one
 }
@@ -133,7 +134,7 @@ type Lane struct {
 // Dial makes the socket of a lane. Only the first call makes one: the request of a caller waits for no other.
 func (l *Lane) Dial(dial func() (net.Conn, error)) (net.Conn, error) {
 	l.mu.Lock()
-	made := l.line != nil
+	made := l.socket != nil
 	l.mu.Unlock()
 	if made {
 		return nil, ErrNoConnection
@@ -142,14 +143,14 @@ func (l *Lane) Dial(dial func() (net.Conn, error)) (net.Conn, error) {
 	if err != nil {
 		return nil, err
 	}
-	raw, err := rawOf(conn)
+	inner, err := socketOf(conn)
 	if err != nil {
 		return nil, errors.Join(err, conn.Close())
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.line = &line{Conn: conn, raw: raw}
-	return l.line, nil
+	l.socket, l.ended = inner, false
+	return conn, nil
 }
 
 // begin begins the turn of a request. It reports whether the lane is open. The request before may have
@@ -160,7 +161,7 @@ func (l *Lane) begin() bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.turn++
-	return l.conn != nil && !l.line.ended() && (time.Since(l.answered) < busy || !readable(l.line.raw))
+	return l.conn != nil && !l.ended && (time.Since(l.answered) < busy || !isReadable(l.socket))
 }
 
 func (l *Lane) close() {
@@ -170,7 +171,7 @@ func (l *Lane) close() {
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.line = nil
+	l.socket = nil
 }
 
 // send sends a command and reads its answer, until ctx ends. It ends the connection then, which may
@@ -192,33 +193,36 @@ func (l *Lane) send(ctx context.Context, cmd []string) (Reply, error) {
 func (l *Lane) interrupt(turn uint64) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.turn == turn && l.line != nil {
-		l.line.hangUp()
+	if l.turn == turn {
+		l.end()
 	}
 }
 
 func (l *Lane) hangUp() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.line != nil {
-		l.line.hangUp()
+	l.end()
+}
+
+// end closes the socket. It does not wait for the last words of TLS. mu is held.
+func (l *Lane) end() {
+	if l.socket != nil && !l.ended {
+		l.ended = true
+		_ = l.socket.Close() // its user gets the error
 	}
 }
 
-// line is a connection whose reads and writes can be ended for good.
-type line struct {
+// socket is a connection of the operating system.
+type socket interface {
 	net.Conn
-
-	raw  syscall.RawConn
-	mu   sync.Mutex
-	over bool
+	syscall.Conn
 }
 
-// rawOf returns the socket of a connection, which may be inside another one, as with TLS.
-func rawOf(conn net.Conn) (syscall.RawConn, error) {
+// socketOf returns the socket of a connection, which may be inside another one, as with TLS.
+func socketOf(conn net.Conn) (socket, error) {
 	for {
-		if socket, ok := conn.(syscall.Conn); ok {
-			return socket.SyscallConn() //nolint:wrapcheck // the lane stays closed
+		if inner, ok := conn.(socket); ok {
+			return inner, nil
 		}
 		outer, ok := conn.(interface{ NetConn() net.Conn })
 		if !ok {
@@ -228,35 +232,7 @@ func rawOf(conn net.Conn) (syscall.RawConn, error) {
 	}
 }
 
-func (l *line) ended() bool {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.over
+func isReadable(s socket) bool {
+	raw, err := s.SyscallConn()
+	return err != nil || readable(raw)
 }
-
-// SetDeadline sets the deadline of a request. It does not revive a connection that was ended.
-func (l *line) SetDeadline(t time.Time) error { return l.set(t, l.Conn.SetDeadline) }
-
-// SetReadDeadline does the same for the answer, and SetWriteDeadline for the request.
-func (l *line) SetReadDeadline(t time.Time) error { return l.set(t, l.Conn.SetReadDeadline) }
-
-// SetWriteDeadline sets the deadline of a request: see SetReadDeadline.
-func (l *line) SetWriteDeadline(t time.Time) error { return l.set(t, l.Conn.SetWriteDeadline) }
-
-func (l *line) set(t time.Time, set func(time.Time) error) error {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if l.over {
-		t = longAgo()
-	}
-	return set(t)
-}
-
-func (l *line) hangUp() {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.over = true
-	_ = l.Conn.SetDeadline(longAgo()) // it may be closed
-}
-
-func longAgo() time.Time { return time.Unix(1, 0) }
