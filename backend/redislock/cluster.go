@@ -15,10 +15,6 @@ import (
 // overCluster creates a Backend on the Cluster client of a program. Its requests go to the node
 // that has the slot, and not through the client, which follows ASK: see router.
 func overCluster(ctx context.Context, client rueidis.Client, cfg Config) (*Backend, error) {
-	cfg, err := cfg.withDefaults()
-	if err != nil {
-		return nil, err
-	}
 	r := newRouter(func(ctx context.Context) (transport, error) {
 		node, err := nodeOf(ctx, client, markerKey(cfg))
 		if err != nil {

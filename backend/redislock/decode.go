@@ -114,6 +114,6 @@ func (d *decoder) lock() backend.LockInfo {
 	info := backend.LockInfo{
 		Name: d.Text(), Limit: int(d.Int()), Token: d.Token(), Holders: d.holders(), Waiters: d.waiters(),
 	}
-	sortHolders(info.Holders)
+	program.SortHolders(info.Holders)
 	return info
 }

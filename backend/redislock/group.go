@@ -43,7 +43,7 @@ func parseGroup(kind, rest string, cfg Config) (*target, error) {
 	if i := strings.LastIndexByte(authority, '@'); i >= 0 {
 		user, list = authority[:i+1], authority[i+1:]
 	}
-	port, master := defaultPort, ""
+	port, master := program.DefaultPort, ""
 	if kind == kindSentinel {
 		port = sentinelPort
 		path, query, asked := strings.Cut(tail, "?")

@@ -67,7 +67,7 @@ func (b *Backend) Break(ctx context.Context, req backend.BreakRequest) (backend.
 			return backend.BreakResult{}, ofPart(first, opBreak, err)
 		}
 	}
-	sortHolders(res.Broken)
+	program.SortHolders(res.Broken)
 	return res, nil
 }
 

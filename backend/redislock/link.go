@@ -69,7 +69,7 @@ func laneOf(option rueidis.ClientOption) program.OpenLane {
 		dial, option := option.DialCtxFn, option
 		option.DialCtxFn = func(ctx context.Context, addr string, d *net.Dialer, secure *tls.Config) (net.Conn, error) {
 			dialer := *d
-			dialer.KeepAlive = tcpKeepAlive
+			dialer.KeepAlive = program.KeepAlive
 			return l.Dial(func() (net.Conn, error) { return dial(ctx, addr, &dialer, secure) })
 		}
 		client, err := newClient(ctx, option)

@@ -6,7 +6,6 @@ import (
 	"crypto/rand"
 	"errors"
 	"log/slog"
-	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -16,7 +15,6 @@ import (
 
 	"github.com/holdfast-io/holdfast/backend"
 	"github.com/holdfast-io/holdfast/backend/redislock/internal/program"
-	"github.com/holdfast-io/holdfast/internal/connect"
 	"github.com/holdfast-io/holdfast/internal/lockstate"
 )
 
@@ -32,9 +30,8 @@ const (
 	// DefaultRequestTimeout is the default of Config.RequestTimeout.
 	DefaultRequestTimeout = 3 * time.Second
 
-	backendName  = "redis"
-	expiryLag    = time.Second
-	maxPrefixLen = 32
+	backendName = "redis"
+	expiryLag   = time.Second
 )
 
 // NoQuarantine turns the quarantine off. It is for the tests of a program, whose server was
@@ -105,6 +102,10 @@ func New(client rueidis.Client, cfg Config) (*Backend, error) {
 	if client == nil {
 		return nil, &backend.InvalidError{Field: "client", Value: "nil", Bound: "a client of rueidis"}
 	}
+	cfg, err := cfg.withDefaults()
+	if err != nil {
+		return nil, err
+	}
 	if client.Mode() == rueidis.ClientModeCluster {
 		return overCluster(ctx, client, cfg)
 	}
@@ -141,7 +142,7 @@ func open(ctx context.Context, client rueidis.Client, cfg Config, option *rueidi
 	return newBackend(ctx, l, cfg)
 }
 
-// newBackend creates a Backend over any transport, which it closes after an error.
+// newBackend creates a Backend over any transport, which it closes after an error. The Config is complete.
 func newBackend(ctx context.Context, link transport, cfg Config) (*Backend, error) {
 	b, err := backendOver(ctx, link, cfg)
 	if err != nil {
@@ -151,10 +152,6 @@ func newBackend(ctx context.Context, link transport, cfg Config) (*Backend, erro
 }
 
 func backendOver(ctx context.Context, link transport, cfg Config) (*Backend, error) {
-	cfg, err := cfg.withDefaults()
-	if err != nil {
-		return nil, err
-	}
 	p, err := newProgram()
 	if err != nil {
 		return nil, err
@@ -195,12 +192,9 @@ func (c Config) withDefaults() (Config, error) {
 	if c.Logger == nil {
 		c.Logger = slog.Default()
 	}
-	bad := func(r rune) bool {
-		return ('A' > r || r > 'Z') && ('a' > r || r > 'z') && ('0' > r || r > '9') && r != '_' && r != '-'
-	}
-	switch {
-	case len(c.Prefix) > maxPrefixLen || strings.ContainsFunc(c.Prefix, bad):
-		return c, &backend.InvalidError{Field: "prefix", Value: connect.Quote(c.Prefix), Bound: "1 to 32 characters of a-z A-Z 0-9 _ -"}
+	switch err := program.CheckPrefix(c.Prefix); {
+	case err != nil:
+		return c, err
 	case c.RequestTimeout < time.Millisecond:
 		return c, &backend.InvalidError{Field: "timeout", Value: c.RequestTimeout.String(), Bound: "1ms or more"}
 	case c.Replicas < 0 || c.Replicas > maxReplicas:
@@ -339,11 +333,4 @@ func (b *Backend) stop() {
 	b.engine.close()
 	b.work.Wait()
 	b.link.close()
-}
-
-// sortHolders sorts holders in the order of their grants.
-func sortHolders(hs []backend.Holder) {
-	slices.SortFunc(hs, func(x, y backend.Holder) int {
-		return cmp.Or(cmp.Compare(x.Token, y.Token), x.Since.Compare(y.Since), cmp.Compare(x.Lease, y.Lease))
-	})
 }

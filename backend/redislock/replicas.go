@@ -27,12 +27,8 @@ func replicationOf(cfg Config) *replication {
 	if cfg.Replicas == 0 {
 		return nil
 	}
-	full, err := cfg.withDefaults()
-	if err != nil {
-		return nil // the caller reports it
-	}
 	const share = 2 // of the time of a request
-	return &replication{n: cfg.Replicas, timeout: full.RequestTimeout / share, key: "{" + full.Prefix + "0}:k"}
+	return &replication{n: cfg.Replicas, timeout: cfg.RequestTimeout / share, key: "{" + cfg.Prefix + "0}:k"}
 }
 
 // A link sends three commands over one connection: its own, extend, and wait. WAIT covers what

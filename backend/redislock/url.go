@@ -14,7 +14,6 @@ import (
 
 	"github.com/redis/rueidis"
 
-	"github.com/holdfast-io/holdfast/backend"
 	"github.com/holdfast-io/holdfast/backend/redislock/internal/program"
 	"github.com/holdfast-io/holdfast/internal/connect"
 )
@@ -27,20 +26,8 @@ type target struct {
 	master string   // name that the sentinels have for the servers
 }
 
-const (
-	defaultPort = "6379"
-	maxDatabase = 1 << 16
-)
-
-// Sizes of what rueidis allocates for each connection. Requests and answers are small.
-const (
-	bufferSize  = 64 << 10
-	ringScale   = 8
-	connections = 1 // a power of two: 2 connections carry the requests
-)
-
-// tcpKeepAlive is how often a connection that is silent is probed.
-const tcpKeepAlive = time.Second
+// connections is a power of two: 2 connections carry the requests.
+const connections = 1
 
 // parseURL parses a URL. Its errors are *backend.InvalidError and contain neither the
 // password nor any other part of the URL except names of parameters and their values.
@@ -71,7 +58,11 @@ func parseURL(raw string, cfg Config) (*target, error) {
 	if t.cfg, err = t.cfg.withDefaults(); err != nil {
 		return nil, err
 	}
-	t.tune()
+	program.Tune(&t.option, t.cfg.RequestTimeout)
+	t.option.PipelineMultiplex = connections
+	if t.option.DialCtxFn == nil {
+		t.option.DialCtxFn = dialTCP
+	}
 	return t, nil
 }
 
@@ -84,11 +75,12 @@ func (t *target) address(u *url.URL) (string, error) {
 			host = "127.0.0.1"
 		}
 		if port == "" {
-			port = defaultPort
+			port = program.DefaultPort
 		}
 		t.option.InitAddress = []string{net.JoinHostPort(host, port)}
 		if db := strings.TrimPrefix(u.Path, "/"); db != "" {
-			if err := t.database("path", db); err != nil {
+			var err error
+			if t.option.SelectDB, err = program.Database("path", db); err != nil {
 				return "", err
 			}
 		}
@@ -110,16 +102,6 @@ func (t *target) address(u *url.URL) (string, error) {
 	}
 }
 
-func (t *target) database(field, text string) error {
-	db, err := strconv.Atoi(text)
-	if err != nil || db < 0 || db >= maxDatabase {
-		// A mistyped URL can have its password in the path.
-		return &backend.InvalidError{Field: field, Value: "(not shown)", Bound: "the number of a database"}
-	}
-	t.option.SelectDB = db
-	return nil
-}
-
 // parameters reads the query.
 func (t *target) parameters(text, host string) error {
 	query, err := connect.Params(text, append([]string{"client_name", "db", "prefix", "quarantine", "replicas", "timeout"}, connect.TLSParams()...)...)
@@ -127,7 +109,7 @@ func (t *target) parameters(text, host string) error {
 		return err
 	}
 	if v := query.Get("db"); v != "" {
-		if err := t.database("db", v); err != nil {
+		if t.option.SelectDB, err = program.Database("db", v); err != nil {
 			return err
 		}
 	}
@@ -155,9 +137,8 @@ func (t *target) parameters(text, host string) error {
 	if v := query.Get("prefix"); v != "" {
 		t.cfg.Prefix = v
 	}
-	t.option.ClientName = query.Get("client_name")
-	if strings.ContainsFunc(t.option.ClientName, func(r rune) bool { return r <= ' ' || r > '~' }) {
-		return connect.ParamError("client_name", t.option.ClientName, "printable ASCII without spaces")
+	if t.option.ClientName, err = program.ClientName(query); err != nil {
+		return err
 	}
 	return t.secure(query, host)
 }
@@ -171,22 +152,6 @@ func (t *target) secure(params url.Values, host string) error {
 	conf.ServerName = cmp.Or(conf.ServerName, host)
 	t.option.TLSConfig = conf
 	return nil
-}
-
-// tune configures the client for the needs of redislock.
-func (t *target) tune() {
-	o := &t.option
-	o.ForceSingleClient = true
-	o.DisableCache = true
-	o.DisableRetry = true     // the caller decides whether to retry
-	o.AlwaysPipelining = true // a request is never read in the goroutine that sent it
-	o.PipelineMultiplex = connections
-	o.ReadBufferEachConn, o.WriteBufferEachConn, o.RingScaleEachConn = bufferSize, bufferSize, ringScale
-	o.Dialer = net.Dialer{Timeout: t.cfg.RequestTimeout, KeepAlive: tcpKeepAlive}
-	o.ConnWriteTimeout = t.cfg.RequestTimeout
-	if o.DialCtxFn == nil {
-		o.DialCtxFn = dialTCP
-	}
 }
 
 func dialTCP(ctx context.Context, addr string, dialer *net.Dialer, secure *tls.Config) (net.Conn, error) {

@@ -1,7 +1,6 @@
 package redlock
 
 import (
-	"cmp"
 	"context"
 	"slices"
 	"strconv"
@@ -424,7 +423,7 @@ func (a *acquisition) refusal(cs []*contender, count int) error {
 	for _, c := range cs {
 		holders = append(holders, c.holder())
 	}
-	sortHolders(holders)
+	program.SortHolders(holders)
 	return backend.NewHeldError(a.req.Name, holders, count, 0)
 }
 
@@ -433,13 +432,6 @@ func (v *vote) holder() backend.Holder {
 		Lease: v.lease, Owner: v.owner, Note: v.note, Mode: v.claim.Mode, Permits: v.claim.Permits,
 		Token: v.token, Since: v.since, Left: v.left,
 	}
-}
-
-// sortHolders sorts holders in the order of their grants.
-func sortHolders(hs []backend.Holder) {
-	slices.SortFunc(hs, func(x, y backend.Holder) int {
-		return cmp.Or(cmp.Compare(x.Token, y.Token), x.Since.Compare(y.Since), cmp.Compare(x.Lease, y.Lease))
-	})
 }
 
 // untilEnd returns the time until the first of them can end.

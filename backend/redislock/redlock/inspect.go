@@ -7,6 +7,7 @@ import (
 	"strconv"
 
 	"github.com/holdfast-io/holdfast/backend"
+	"github.com/holdfast-io/holdfast/backend/redislock/internal/program"
 	"github.com/holdfast-io/holdfast/fence"
 	"github.com/holdfast-io/holdfast/internal/lockstate"
 )
@@ -23,22 +24,17 @@ func (b *Backend) Inspect(ctx context.Context, name string) (backend.LockInfo, e
 		return backend.LockInfo{}, err
 	}
 	defer cancel()
-	info, err := b.look(ctx, name)
-	return info, toKind(ctx, opInspect, err, false)
+	s, silent, err := b.readState(ctx, name)
+	if err != nil {
+		return backend.LockInfo{}, toKind(ctx, opInspect, err, false)
+	}
+	return b.describe(name, s, silent), nil
 }
 
 // state is what the nodes answered about one lock.
 type state struct {
 	counter fence.Token
 	votes   [][]vote // by node
-}
-
-func (b *Backend) look(ctx context.Context, name string) (backend.LockInfo, error) {
-	s, silent, err := b.readState(ctx, name)
-	if err != nil {
-		return backend.LockInfo{}, err
-	}
-	return b.describe(name, s, silent), nil
 }
 
 // readState queries the nodes about a lock. The second result is how many did not answer.
@@ -92,7 +88,7 @@ func (b *Backend) describe(name string, s *state, silent int) backend.LockInfo {
 	if len(info.Holders) == 0 {
 		info.Token = s.counter
 	}
-	sortHolders(info.Holders)
+	program.SortHolders(info.Holders)
 	return info
 }
 

@@ -6,7 +6,6 @@ import (
 	"errors"
 	"log/slog"
 	"strconv"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -31,11 +30,10 @@ const (
 	// MinNodes and MaxNodes bound the number of nodes.
 	MinNodes, MaxNodes = 3, 15
 
-	backendName  = "redlock"
-	expiryLag    = time.Second
-	leastMaxTTL  = 10 * time.Second
-	mostMaxTTL   = 24 * time.Hour
-	maxPrefixLen = 32
+	backendName = "redlock"
+	expiryLag   = time.Second
+	leastMaxTTL = 10 * time.Second
+	mostMaxTTL  = 24 * time.Hour
 )
 
 // Config configures a Backend. Processes that share locks must agree on Prefix, MaxTTL and
@@ -189,12 +187,9 @@ func (c Config) withDefaults() (Config, error) {
 	if c.Logger == nil {
 		c.Logger = slog.Default()
 	}
-	bad := func(r rune) bool {
-		return ('A' > r || r > 'Z') && ('a' > r || r > 'z') && ('0' > r || r > '9') && r != '_' && r != '-'
-	}
-	switch {
-	case len(c.Prefix) > maxPrefixLen || strings.ContainsFunc(c.Prefix, bad):
-		return c, &backend.InvalidError{Field: "prefix", Value: connect.Quote(c.Prefix), Bound: "1 to 32 characters of a-z A-Z 0-9 _ -"}
+	switch err := program.CheckPrefix(c.Prefix); {
+	case err != nil:
+		return c, err
 	case c.MaxTTL < leastMaxTTL || c.MaxTTL > mostMaxTTL:
 		return c, &backend.InvalidError{Field: "max_ttl", Value: c.MaxTTL.String(), Bound: "10s to 24h"}
 	case c.RequestTimeout < time.Millisecond || c.RequestTimeout > time.Minute:

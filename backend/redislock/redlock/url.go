@@ -6,26 +6,18 @@ import (
 	"net"
 	"strconv"
 	"strings"
-	"time"
 	"unicode"
 
 	"github.com/redis/rueidis"
 
 	"github.com/holdfast-io/holdfast/backend"
+	"github.com/holdfast-io/holdfast/backend/redislock/internal/program"
 	"github.com/holdfast-io/holdfast/internal/connect"
 )
 
 const (
 	schemePlain = "redlock"
 	schemeTLS   = "redlocks"
-	defaultPort = "6379"
-	maxDatabase = 1 << 16
-)
-
-// Sizes of what rueidis allocates for each connection. Requests and answers are small.
-const (
-	bufferSize = 64 << 10
-	ringScale  = 8
 )
 
 // target is what a URL names.
@@ -65,9 +57,8 @@ func parseURL(raw string, cfg Config) (*target, error) {
 	}
 	hosts, db, _ := strings.Cut(rest, "/")
 	if db != "" {
-		if t.db, err = strconv.Atoi(db); err != nil || t.db < 0 || t.db >= maxDatabase {
-			// A mistyped URL can have its password in the path.
-			return nil, &backend.InvalidError{Field: "path", Value: "(not shown)", Bound: "the number of a database"}
+		if t.db, err = program.Database("path", db); err != nil {
+			return nil, err
 		}
 	}
 	if t.cfg, err = t.cfg.withDefaults(); err != nil {
@@ -80,7 +71,7 @@ func parseURL(raw string, cfg Config) (*target, error) {
 func (t *target) hosts(hosts []string) error {
 	seen := make(map[string]bool)
 	for _, host := range hosts {
-		addr, ok := backend.Endpoint(host, defaultPort)
+		addr, ok := backend.Endpoint(host, program.DefaultPort)
 		if !ok {
 			return connect.URLError(connect.Hidden, "host or host:port, separated by commas")
 		}
@@ -100,15 +91,9 @@ func (t *target) hosts(hosts []string) error {
 func (t *target) option(addr string) rueidis.ClientOption {
 	o := rueidis.ClientOption{
 		InitAddress: []string{addr}, Username: t.user, Password: t.pass, SelectDB: t.db, ClientName: t.client,
-		ForceSingleClient:  true, // each node is on its own
-		DisableCache:       true, // nothing is cached
-		DisableRetry:       true, // the caller decides whether to retry
-		AlwaysPipelining:   true, // a request is never read in the goroutine that sent it
-		PipelineMultiplex:  -1,   // one connection keeps the order
-		ReadBufferEachConn: bufferSize, WriteBufferEachConn: bufferSize, RingScaleEachConn: ringScale,
-		Dialer:           net.Dialer{Timeout: t.cfg.RequestTimeout, KeepAlive: time.Second},
-		ConnWriteTimeout: t.cfg.RequestTimeout,
+		PipelineMultiplex: -1, // one connection keeps the order
 	}
+	program.Tune(&o, t.cfg.RequestTimeout)
 	if t.tls != nil {
 		o.TLSConfig = t.tls.Clone()
 		if host, _, err := net.SplitHostPort(addr); err == nil && o.TLSConfig.ServerName == "" {
@@ -138,9 +123,8 @@ func (t *target) parameters(text string, secure bool) error {
 	if v := query.Get("prefix"); v != "" {
 		t.cfg.Prefix = v
 	}
-	t.client = query.Get("client_name")
-	if strings.ContainsFunc(t.client, func(r rune) bool { return r <= ' ' || r > '~' }) {
-		return connect.ParamError("client_name", t.client, "printable ASCII without spaces")
+	if t.client, err = program.ClientName(query); err != nil {
+		return err
 	}
 	t.tls, err = connect.TLS(query, secure, schemeTLS)
 	return err
