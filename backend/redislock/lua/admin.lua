@@ -36,16 +36,6 @@ local function inspect(i)
   return {'OK', outline(ARGV[i]) or describe((open(ARGV[i])))}
 end
 
--- Whether a stands before b in the order of Redis, by bytes. The operator compares by the
--- locale of the server.
-local function precedes(a, b)
-  for i = 1, math.min(#a, #b) do
-    local x, y = string.byte(a, i), string.byte(b, i)
-    if x ~= y then return x < y end
-  end
-  return #a < #b
-end
-
 -- The names of up to so many locks, in order: those on record as a hash, and the thin ones.
 local function names(prefix, after, most)
   local max = '+'

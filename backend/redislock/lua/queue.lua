@@ -214,3 +214,12 @@ local function advance(l, changed)
     nudge(l)
   end
 end
+
+-- A waiter leaves the queue without a grant: see drop. Those behind it move up.
+local function quit(l, lease, w, why)
+  local next = behind(l, lease)
+  drop(l, lease, w, why)
+  advance(l)
+  if next then nudge(l, next) end
+  save(l)
+end

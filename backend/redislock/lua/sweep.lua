@@ -18,11 +18,7 @@ local function orphan(name, lease, sid, ended)
   rec = l.queued > 0 and call('HGET', l.w, lease)
   local w = rec and waiter(rec)
   if w and w.sid == sid then
-    local next = behind(l, lease)
-    drop(l, lease, w, 'S')
-    advance(l)
-    if next then nudge(l, next) end
-    save(l)
+    quit(l, lease, w, 'S')
     return
   end
   call('HDEL', T .. 's:' .. sid, lease)
@@ -147,10 +143,6 @@ local function inline(l, lease)
   if not rec then return nil end
   local w = waiter(rec)
   if clean or alive('s:' .. w.sid) then return w end
-  local next = behind(l, lease)
-  drop(l, lease, w, 'S')
-  advance(l)
-  if next then nudge(l, next) end
-  save(l)
+  quit(l, lease, w, 'S')
   return nil
 end

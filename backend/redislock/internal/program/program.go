@@ -36,7 +36,7 @@ type Program struct {
 // Holdfast with different texts do not collide.
 func New(sources fs.FS, parts ...string) (Program, error) {
 	var b strings.Builder
-	shared, err := ends.ReadFile("lua/rights.lua")
+	shared, err := ends.ReadFile("lua/common.lua")
 	if err != nil {
 		return Program{}, fmt.Errorf("program: %w", err)
 	}

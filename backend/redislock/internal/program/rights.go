@@ -24,7 +24,7 @@ func (p *Program) Rights(besides ...string) []string {
 }
 
 // Missing returns which of the rights the user lacks whose keys and channels begin with the prefix, as words of ACL
-// SETUSER. run calls the program, and sends its text along if load is set: see lua/rights.lua. A program runs either as a
+// SETUSER. run calls the program, and sends its text along if load is set: see lua/common.lua. A program runs either as a
 // function or as a script.
 func Missing(rights []string, prefix string, run func(load bool, args []string) ([]Reply, error)) ([]string, error) {
 	words := append([]string{"eval", "evalsha"}, rights...)

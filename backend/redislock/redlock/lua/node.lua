@@ -393,15 +393,6 @@ op.inspect = function(i)
   return {'I', num(now), num(n), all}
 end
 
--- By bytes: Lua compares as the locale does.
-local function before(a, b)
-  for k = 1, math.min(#a, #b) do
-    local x, y = string.byte(a, k), string.byte(b, k)
-    if x ~= y then return x < y end
-  end
-  return #a < #b
-end
-
 -- list prefix after most -> T now more (name counter votes)... The server sorts the names:
 -- in Lua that would take so long that the node would be unavailable meanwhile.
 op.list = function(i)
@@ -412,7 +403,7 @@ op.list = function(i)
   while from < to do
     local middle = math.floor((from + to) / 2)
     local name = call('LINDEX', sorted, middle)
-    if before(after, name) and not before(name, prefix) then to = middle else from = middle + 1 end
+    if precedes(after, name) and not precedes(name, prefix) then to = middle else from = middle + 1 end
   end
   local names = call('LRANGE', sorted, from, from + most)
   call('UNLINK', sorted)

@@ -21,3 +21,13 @@ local function told(ok, answer)
   return nil
 end
 
+-- Whether a stands before b in the order of Redis, by bytes. The operator compares by the
+-- locale of the server.
+local function precedes(a, b)
+  for i = 1, math.min(#a, #b) do
+    local x, y = string.byte(a, i), string.byte(b, i)
+    if x ~= y then return x < y end
+  end
+  return #a < #b
+end
+
