@@ -14,53 +14,15 @@ import (
 	"github.com/holdfast-io/holdfast/internal/seqlock"
 )
 
-// Acquire takes the lock, or waits for it in the queue if req.Wait is set. If ctx ends while it
-// waits, the place in the queue stays. Errors: *InvalidError, *LimitError, *HeldError, ErrLost,
-// ErrSessionLost, ErrUnsupported, *UnavailableError, ErrClosed, ctx's cause.
-func (b *Backend) Acquire(ctx context.Context, req backend.AcquireRequest) (backend.Grant, error) {
-	if err := req.Validate(b.caps); err != nil {
-		return backend.Grant{}, err
-	}
-	ctx, done, err := b.sessions.Begin(ctx)
-	if err != nil {
-		return backend.Grant{}, err
-	}
-	defer done()
-	s, err := b.sessions.Get(req.Session)
-	if err != nil {
-		return backend.Grant{}, err
-	}
-	a := &acquisition{b: b, s: s, req: &req, key: seqlock.Key{Name: req.Name, ID: req.Lease}, asked: time.Now()}
-	if a.mine, err = s.leases.Join(a.key); err != nil {
-		return backend.Grant{}, err
-	}
-	defer s.leases.Part(a.key, a.mine)
-	g, err := a.run(ctx)
-	err = s.leases.Outcome(ctx, b.sessions.Base(), req.Lease, err)
-	switch {
-	case errors.Is(err, backend.ErrLost) && (a.late || s.IsLost(req.Lease)):
-		s.clear(a.key)
-	case err == nil && s.grant(a.mine):
-		return g, nil
-	case err == nil: // it was released or abandoned
-		err = backend.ErrLost
-	}
-	return backend.Grant{}, s.leases.MayHold(a.mine, b.fail(ctx, opAcquire, err, true))
-}
-
-// grant records that the lease is held, unless it was released, abandoned or reported as lost in the
-// meantime.
-func (s *session) grant(l *lease) bool {
-	s.leases.Lock()
-	defer s.leases.Unlock()
-	return l.Grant()
+// Acquire makes the key of the lease, and waits until it is held.
+func (st store) Acquire(ctx context.Context, s *session, l *lease, req *backend.AcquireRequest) (backend.Grant, error) {
+	a := &acquisition{b: st.Backend, s: s, mine: l, req: req}
+	return a.run(ctx)
 }
 
 // clear deletes what exists of a lease that must not be granted, also if its request arrives later.
 func (s *session) clear(k seqlock.Key) {
-	s.leases.Lock()
 	s.leases.Leave(k, true)
-	s.leases.Unlock()
 	s.b.sessions.Go(func() {
 		for failures := 0; s.b.abandon(s.Life, s, k) != nil && pause(s.Life, failures); {
 			failures++
@@ -70,13 +32,10 @@ func (s *session) clear(k seqlock.Key) {
 
 // acquisition is one Acquire in progress.
 type acquisition struct {
-	b     *Backend
-	s     *session
-	req   *backend.AcquireRequest
-	key   seqlock.Key
-	mine  *lease
-	asked time.Time
-	late  bool // the lease was released before the key was made: the release may not have seen it
+	b    *Backend
+	s    *session
+	mine *lease
+	req  *backend.AcquireRequest
 }
 
 func (a *acquisition) run(ctx context.Context) (backend.Grant, error) {
@@ -141,7 +100,7 @@ func (a *acquisition) waitBlind(ctx context.Context) (backend.Grant, error) {
 	if err != nil {
 		return backend.Grant{}, err
 	}
-	place := createdOf(pairs, a.b.leaseKey(a.key))
+	place := createdOf(pairs, a.b.leaseKey(a.mine.Key))
 	if place == 0 {
 		return backend.Grant{}, errors.New("the key is not in the answer")
 	}
@@ -160,7 +119,7 @@ func (a *acquisition) stepBack(ctx context.Context, q queue, i int) (bool, error
 	for _, e := range q.All[q.Decisive(i, mostChecks):i] {
 		ops = append(ops, &api.KVTxnOp{Verb: api.KVGet, Key: e.key})
 	}
-	_, err := a.b.txn(ctx, append(ops, &api.KVTxnOp{Verb: api.KVDelete, Key: a.b.leaseKey(a.key)}))
+	_, err := a.b.txn(ctx, append(ops, &api.KVTxnOp{Verb: api.KVDelete, Key: a.b.leaseKey(a.mine.Key)}))
 	if isRefused(err, becauseAbsent) {
 		return false, nil
 	}
@@ -176,7 +135,7 @@ func (a *acquisition) made(err error) {
 	defer a.s.leases.Unlock()
 	switch {
 	case err == nil:
-		a.mine.Entry, a.mine.Unsure = string(a.key.ID), false // its name below that of the lock
+		a.mine.Entry, a.mine.Unsure = string(a.mine.ID), false // its name below that of the lock
 	case !refused(err):
 		a.mine.Unsure = true
 	}
@@ -194,8 +153,8 @@ func (a *acquisition) enter(ctx context.Context, more ...*api.KVTxnOp) ([]*api.K
 		return nil, fmt.Errorf("encode the lease: %w", err)
 	}
 	ops := append(api.KVTxnOps{
-		{Verb: api.KVCheckNotExists, Key: a.b.abandonedKey(a.key)},
-		{Verb: api.KVLock, Key: a.b.leaseKey(a.key), Value: value, Session: a.s.uuid},
+		{Verb: api.KVCheckNotExists, Key: a.b.abandonedKey(a.mine.Key)},
+		{Verb: api.KVLock, Key: a.b.leaseKey(a.mine.Key), Value: value, Session: a.s.uuid},
 	}, more...)
 	for failures := 0; ; failures++ {
 		if a.mine.IsGone() {
@@ -203,7 +162,8 @@ func (a *acquisition) enter(ctx context.Context, more ...*api.KVTxnOp) ([]*api.K
 		}
 		pairs, err := a.b.txn(ctx, ops)
 		a.made(err)
-		if a.late = a.mine.IsGone() && !refused(err); a.late {
+		if a.mine.IsGone() && !refused(err) { // its release may not have seen the key
+			a.s.clear(a.mine.Key)
 			return nil, backend.ErrLost
 		}
 		switch {
@@ -240,7 +200,7 @@ func (a *acquisition) checkLimit(ctx context.Context, q queue, i int) error {
 	if other == nil {
 		return nil
 	}
-	if err := a.b.remove(ctx, a.key); err != nil {
+	if err := a.b.remove(ctx, a.mine.Key); err != nil {
 		return err
 	}
 	a.s.leases.Forget(a.mine)
@@ -254,5 +214,5 @@ func (a *acquisition) refusal(q queue, ahead int) error {
 }
 
 func (a *acquisition) grant(e entry, waited, byTimer bool) backend.Grant {
-	return backend.Grant{Token: fence.Token(e.created), Asked: a.asked, Since: time.Now(), Waited: waited, ByTimer: byTimer}
+	return backend.Grant{Token: fence.Token(e.created), Since: time.Now(), Waited: waited, ByTimer: byTimer}
 }

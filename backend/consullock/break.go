@@ -14,22 +14,9 @@ import (
 	"github.com/holdfast-io/holdfast/internal/seqlock"
 )
 
-// Break takes the lock from its holders. The first read fixes the victims: a lease granted
-// later is not among them. If they do not fit into one transaction, they lose the lock in several,
-// the oldest first, each of which keeps out the waiters that cannot share the lock with the rest.
-// If Break fails between them, the remaining holders still hold the lock. Errors: *InvalidError,
-// *UnavailableError, ErrClosed, ctx's cause.
-func (b *Backend) Break(ctx context.Context, req backend.BreakRequest) (backend.BreakResult, error) {
-	if err := req.Validate(); err != nil {
-		return backend.BreakResult{}, err
-	}
-	ctx, done, err := b.sessions.Begin(ctx)
-	if err != nil {
-		return backend.BreakResult{}, err
-	}
-	defer done()
-	br := &breaking{b: b, req: &req}
-	return seqlock.Break(ctx, name, br, &req, b.fail)
+// Evictor begins a break.
+func (st store) Evictor(_ context.Context, req *backend.BreakRequest) (seqlock.Evictor[entry], error) {
+	return &breaking{b: st.Backend, req: req}, nil
 }
 
 type victim = seqlock.Victim[entry]

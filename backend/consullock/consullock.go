@@ -14,6 +14,7 @@ import (
 
 	"github.com/holdfast-io/holdfast/backend"
 	"github.com/holdfast-io/holdfast/internal/connect"
+	"github.com/holdfast-io/holdfast/internal/lockstate"
 	"github.com/holdfast-io/holdfast/internal/seqlock"
 	"github.com/holdfast-io/holdfast/internal/sessions"
 )
@@ -41,6 +42,8 @@ const (
 // Backend keeps leases in Consul. It implements backend.Backend. Its methods are safe for
 // concurrent use. Make it with New or Open.
 type Backend struct {
+	verbs // of an engine of seqlock
+
 	cfg    Config
 	caps   backend.Capabilities
 	client *api.Client
@@ -60,6 +63,12 @@ type Backend struct {
 	questions int                  // followers that have a query of their own
 	shared    shared               // the other followers
 }
+
+// verbs are the calls of backend.Backend.
+type verbs = lockstate.Verbs
+
+// store implements seqlock.Store.
+type store struct{ *Backend }
 
 var _ backend.Backend = (*Backend)(nil)
 
@@ -94,7 +103,8 @@ func New(client *api.Client, cfg Config) (*Backend, error) {
 			Durable: true, TokenKind: "revision", MinTTL: cfg.MinTTL, MaxTTL: maxTTL, ExpiryLag: lag, Doubles: true,
 		},
 	}
-	b.sessions = sessions.New(sessions.Config[*session]{Caps: b.caps, New: b.newSession, Fail: b.fail})
+	engine := seqlock.NewEngine(sessions.Config[*session]{Caps: b.caps, New: b.newSession, Fail: b.fail}, store{b})
+	b.verbs, b.sessions = engine, engine.Sessions
 	return b, nil
 }
 

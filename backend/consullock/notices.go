@@ -76,13 +76,11 @@ func (s *session) take(ctx context.Context, notices []seqlock.Notice) error {
 	s.mu.Lock()
 	missed := s.inbox.Read(notices)
 	s.mu.Unlock()
-	var broken []seqlock.Key
+	var broken []backend.Loss
 	for _, n := range notices {
-		broken = append(broken, s.tell(backend.Loss{Lease: n.Lease, Cause: backend.CauseBroken, Reason: n.Reason})...)
+		broken = append(broken, backend.Loss{Lease: n.Lease, Cause: backend.CauseBroken, Reason: n.Reason})
 	}
-	if len(broken) > 0 {
-		s.b.sessions.Go(func() { s.clearAfter(broken) })
-	}
+	s.tell(broken...)
 	if !missed {
 		return nil
 	}
@@ -103,9 +101,7 @@ func (s *session) take(ctx context.Context, notices []seqlock.Notice) error {
 // tellMissing reports those of the leases whose keys no longer exist, or are not the session's.
 func (s *session) tellMissing(ctx context.Context, keys []seqlock.Key) error {
 	gone, err := s.absent(ctx, keys)
-	for _, k := range gone {
-		s.tellGone(k)
-	}
+	s.tellGone(gone)
 	return err
 }
 
@@ -190,33 +186,39 @@ func (s *session) missGone(ctx context.Context) {
 	if _, err := s.read(ctx, 0); err != nil {
 		return // otherwise a break would be reported as CauseGone
 	}
+	s.tellGone(gone)
+}
+
+// tellGone reports that leases are gone, except those that were released in the meantime.
+func (s *session) tellGone(gone []seqlock.Key) {
+	var losses []backend.Loss
 	for _, k := range gone {
-		s.tellGone(k)
-	}
-}
-
-// tellGone reports that a lease is gone, unless it was released in the meantime.
-func (s *session) tellGone(k seqlock.Key) {
-	if s.leases.EntryOf(k) != "" {
-		s.tell(backend.Loss{Lease: k.ID, Cause: backend.CauseGone})
-	}
-}
-
-// tell reports a lost lease, once, and returns the locks that it held.
-func (s *session) tell(loss backend.Loss) []seqlock.Key {
-	var held []seqlock.Key
-	s.leases.Report(loss, func(k seqlock.Key, l *lease) {
-		if l.IsHeld() {
-			held = append(held, k)
+		if s.leases.EntryOf(k) != "" {
+			losses = append(losses, backend.Loss{Lease: k.ID, Cause: backend.CauseGone})
 		}
-	})
-	return held
+	}
+	s.tell(losses...)
 }
 
-// clearAfter clears those of the broken leases that have a key. A break names the lease and not the
+// tell reports lost leases, each once, and clears what exists of them. A break names the lease and not the
 // key: there may be one that was made after it.
-func (s *session) clearAfter(broken []seqlock.Key) {
-	for keys := range slices.Chunk(broken, maxTxnOps) {
+func (s *session) tell(losses ...backend.Loss) {
+	var made []seqlock.Key
+	for _, loss := range losses {
+		s.leases.Report(loss, func(l *lease) {
+			if l.Entry != "" || l.Unsure {
+				made = append(made, l.Key)
+			}
+		})
+	}
+	if len(made) > 0 {
+		s.b.sessions.Go(func() { s.clearAfter(made) })
+	}
+}
+
+// clearAfter clears those of the lost leases that have a key.
+func (s *session) clearAfter(lost []seqlock.Key) {
+	for keys := range slices.Chunk(lost, maxTxnOps) {
 		var gone []seqlock.Key
 		var err error
 		for failures := 0; ; failures++ {

@@ -5,47 +5,25 @@ import (
 
 	"github.com/hashicorp/consul/api"
 
-	"github.com/holdfast-io/holdfast/backend"
 	"github.com/holdfast-io/holdfast/internal/seqlock"
 )
 
-// Release releases a lease, or its place in the queue. With req.Abandon it can never be granted
-// afterwards. Errors: ErrLost if there is no such lease, unless req.Abandon is set; *InvalidError;
-// *UnavailableError; ErrClosed; ctx's cause.
-func (b *Backend) Release(ctx context.Context, req backend.ReleaseRequest) error {
-	if err := req.Validate(); err != nil {
-		return err
+// Release deletes the key of a lease, and hands the lock to the next waiter here. An abandoned lease of
+// a session that lives can never be granted afterwards.
+func (st store) Release(ctx context.Context, s *session, _ *lease, k seqlock.Key, abandon bool) (bool, error) {
+	if abandon && s != nil {
+		return true, st.abandon(ctx, s, k)
 	}
-	ctx, done, err := b.sessions.Begin(ctx)
-	if err != nil {
-		return err
-	}
-	defer done()
-	k := seqlock.Key{Name: req.Name, ID: req.Lease}
-	s, ok := b.sessions.Find(req.Session, func(s *session) bool { return s.leases.Knows(k) })
-	if ok {
-		s.leave(k, req.Abandon)
-	}
-	switch {
-	case ok && req.Abandon:
-		return b.fail(ctx, opRelease, b.abandon(ctx, s, k), true)
-	case req.Abandon:
-		return b.fail(ctx, opRelease, b.remove(ctx, k), true)
-	}
-	key := b.leaseKey(k)
-	next := b.beginHandOver(req.Name, key)
-	err = b.giveBack(ctx, req.Name, key, next)
+	key := st.leaseKey(k)
+	next := st.beginHandOver(k.Name, key)
+	err := st.giveBack(ctx, k.Name, key, next)
 	if next != "" && refusedOnly(err, opOfNext) {
-		err = b.giveBack(ctx, req.Name, key, "")
+		err = st.giveBack(ctx, k.Name, key, "")
 	}
-	absent := isRefused(err, becauseAbsent)
-	if ok && (err == nil || absent) {
-		s.leases.Settle(k)
+	if isRefused(err, becauseAbsent) {
+		return false, nil
 	}
-	if absent {
-		return backend.ErrLost
-	}
-	return b.fail(ctx, opRelease, err, true)
+	return err == nil, err
 }
 
 // opOfNext is the index of the operation of giveBack's transaction that is about the next waiter.
@@ -63,13 +41,6 @@ func (b *Backend) giveBack(ctx context.Context, lock, key, next string) error {
 		b.endHandOver(lock, createdOf(pairs, key), pairs)
 	}
 	return err
-}
-
-// leave stops the callers that wait for the lease.
-func (s *session) leave(k seqlock.Key, abandon bool) {
-	s.leases.Lock()
-	defer s.leases.Unlock()
-	s.leases.Leave(k, abandon)
 }
 
 // abandon deletes the key of the lease, and replaces it with one that an acquire still on its way

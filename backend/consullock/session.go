@@ -15,11 +15,6 @@ import (
 )
 
 const (
-	opAcquire = "acquire"
-	opRelease = "release"
-	opInspect = "inspect"
-	opList    = "list"
-
 	// closePatience bounds how long the end of a session waits for Consul.
 	closePatience = time.Second
 	// leastDelay is the least lock-delay that the client library can request: tokens serve its
@@ -52,24 +47,8 @@ func (b *Backend) newSession(s *sessions.Session) *session {
 	return &session{Session: s, b: b, leases: seqlock.NewLeases[struct{}](s, nil)}
 }
 
-// OpenSession makes a session or confirms it. Errors: *InvalidError, also for a TTL other than the
-// one it was opened with; ErrSessionLost; *UnavailableError; ErrClosed; ctx's cause.
-func (b *Backend) OpenSession(ctx context.Context, req backend.SessionRequest) error {
-	return b.sessions.Open(ctx, req)
-}
-
-// Renew extends a session. The result reports what became of it. Errors: ErrUnsupported for timed
-// leases; *InvalidError; *UnavailableError; ErrClosed; ctx's cause.
-func (b *Backend) Renew(ctx context.Context, req backend.RenewRequest) (backend.RenewResult, error) {
-	return b.sessions.Renew(ctx, req)
-}
-
-// EndSession releases everything that lives with the session, in one request. If the session is
-// gone already, EndSession succeeds. Errors: *InvalidError, *UnavailableError, ErrClosed, ctx's
-// cause.
-func (b *Backend) EndSession(ctx context.Context, id backend.SessionID) error {
-	return b.sessions.End(ctx, id)
-}
+// Leases are those of the session.
+func (s *session) Leases() *seqlock.Leases[struct{}] { return s.leases }
 
 // Open makes the session of Consul and its key for notices. What a failed attempt leaves has no leases
 // and ends by itself.

@@ -14,45 +14,20 @@ import (
 	"github.com/holdfast-io/holdfast/internal/seqlock"
 )
 
-// Acquire takes the lock, or waits for it in the queue if req.Wait is set. If ctx ends while it
-// waits, the place in the queue stays. Errors: *InvalidError, *LimitError, *HeldError, ErrLost,
-// ErrSessionLost, ErrUnsupported, *UnavailableError, ErrClosed, ctx's cause.
-func (b *Backend) Acquire(ctx context.Context, req backend.AcquireRequest) (backend.Grant, error) {
-	if err := req.Validate(b.caps); err != nil {
-		return backend.Grant{}, err
-	}
-	ctx, done, err := b.sessions.Begin(ctx)
-	if err != nil {
-		return backend.Grant{}, err
-	}
-	defer done()
-	s, err := b.sessions.Get(req.Session)
-	if err != nil {
-		return backend.Grant{}, err
-	}
-	key := seqlock.Key{Name: req.Name, ID: req.Lease}
-	a := &acquisition{b: b, s: s, req: &req, key: key, lock: b.lockPath(req.Name), asked: time.Now()}
-	if a.mine, err = s.leases.Join(key); err != nil {
-		return backend.Grant{}, err
-	}
-	defer s.leases.Part(key, a.mine)
-	g, err := a.run(ctx)
-	err = s.leases.Outcome(ctx, b.sessions.Base(), req.Lease, err) // tell and created delete the entry of a lease that is lost
-	if err != nil {
-		return backend.Grant{}, s.leases.MayHold(a.mine, b.fail(ctx, opAcquire, err, true))
-	}
-	return g, nil
+// Acquire makes the entry of the lease, and waits until it is held. Where the loss of the lease is reported in the
+// meantime, tell and created delete the entry.
+func (st store) Acquire(ctx context.Context, s *session, l *lease, req *backend.AcquireRequest) (backend.Grant, error) {
+	a := &acquisition{b: st.Backend, s: s, mine: l, req: req, lock: st.lockPath(req.Name)}
+	return a.run(ctx)
 }
 
 // acquisition is one Acquire in progress.
 type acquisition struct {
-	b     *Backend
-	s     *session
-	req   *backend.AcquireRequest
-	key   seqlock.Key
-	mine  *lease
-	lock  string // path
-	asked time.Time
+	b    *Backend
+	s    *session
+	mine *lease
+	req  *backend.AcquireRequest
+	lock string // path
 }
 
 func (a *acquisition) run(ctx context.Context) (backend.Grant, error) {
@@ -164,12 +139,12 @@ func (a *acquisition) create(ctx context.Context, done func()) (standing, error)
 		defer done()
 		e, err := a.join()
 		if _, full := errors.AsType[*fullError](err); full {
-			a.s.clear(a.key, "")
+			a.s.clear(a.mine.Key, "")
 		}
 		if final := a.created(e.path, err); final {
-			a.s.clear(a.key, "")
+			a.s.clear(a.mine.Key, "")
 			a.s.leases.Forget(a.mine)
-			a.s.leases.Part(a.key, a.mine)
+			a.s.leases.Part(a.mine)
 		}
 		return e, err
 	})
@@ -253,7 +228,7 @@ func (a *acquisition) created(path string, err error) bool {
 	case refused(err):
 		a.mine.Unsure = false
 	}
-	a.s.leases.Drop(a.key, a.mine)
+	a.s.leases.Drop(a.mine)
 	return false
 }
 
@@ -301,7 +276,7 @@ func (b *Backend) look(ctx context.Context, l *link, lock string, catchUp bool) 
 // stand waits until the entry is granted.
 func (a *acquisition) stand(ctx context.Context, e standing) (backend.Grant, error) {
 	if e.sole {
-		return a.grant(e.path, e.token, false)
+		return a.grant(e.path, e.token, false), nil
 	}
 	waited := false
 	// Nodes that existed when this one was made stood before it.
@@ -312,7 +287,7 @@ func (a *acquisition) stand(ctx context.Context, e standing) (backend.Grant, err
 			return backend.Grant{}, err
 		}
 		if out {
-			return a.grant(e.path, e.token, true)
+			return a.grant(e.path, e.token, true), nil
 		}
 	}
 	node := nodeOf(e.path)
@@ -332,7 +307,7 @@ func (a *acquisition) stand(ctx context.Context, e standing) (backend.Grant, err
 			return backend.Grant{}, err
 		}
 		if i < q.Out {
-			return a.grant(e.path, token, waited || stood)
+			return a.grant(e.path, token, waited || stood), nil
 		}
 		if !a.req.Wait && e.token == 0 { // an earlier request made it, and it keeps its place
 			return backend.Grant{}, a.refusal(ctx, q, i)
@@ -349,7 +324,7 @@ func (a *acquisition) stand(ctx context.Context, e standing) (backend.Grant, err
 			return backend.Grant{}, err
 		}
 		if out {
-			return a.grant(e.path, token, true)
+			return a.grant(e.path, token, true), nil
 		}
 	}
 }
@@ -438,23 +413,16 @@ func (a *acquisition) checkLimit(ctx context.Context, q queue, i int, path strin
 	return other
 }
 
-// grant grants the lease, unless it was released, abandoned or reported as lost in the meantime.
-func (a *acquisition) grant(path string, token fence.Token, waited bool) (backend.Grant, error) {
+// grant returns the grant of the lease, which holds the lock.
+func (a *acquisition) grant(path string, token fence.Token, waited bool) backend.Grant {
 	since := time.Now()
-	if !a.s.grant(a.mine, a.req.Mode) {
-		return backend.Grant{}, backend.ErrLost
+	if a.req.Mode == backend.Exclusive {
+		a.s.setAlone(a.mine)
 	}
 	if waited {
 		a.b.sessions.Go(func() { a.tellSince(path, since) })
 	}
-	return backend.Grant{Token: token, Asked: a.asked, Since: since, Waited: waited}, nil
-}
-
-func (s *session) grant(l *lease, mode backend.Mode) bool {
-	s.leases.Lock()
-	defer s.leases.Unlock()
-	l.Store.alone = l.Store.alone || mode == backend.Exclusive
-	return l.Grant()
+	return backend.Grant{Token: token, Since: since, Waited: waited}
 }
 
 // sinceDelay is how long a lease that waited is held before the time of its grant is written into

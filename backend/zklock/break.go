@@ -21,29 +21,13 @@ const (
 	refusalsToLook = 8
 )
 
-// Break takes the lock from its holders. The first read fixes the victims; entries are never
-// reused, so a lease granted later is not among them. If they do not fit into one transaction, they
-// lose the lock in several, the oldest first, each of which keeps out the waiters that cannot share
-// the lock with the rest. If Break fails between them, the remaining holders still hold the lock.
-// Errors: *InvalidError, *UnavailableError, ErrClosed, ctx's cause.
-func (b *Backend) Break(ctx context.Context, req backend.BreakRequest) (backend.BreakResult, error) {
-	if err := req.Validate(); err != nil {
-		return backend.BreakResult{}, err
-	}
-	ctx, done, err := b.sessions.Begin(ctx)
-	if err != nil {
-		return backend.BreakResult{}, err
-	}
-	defer done()
-	l, err := b.controlLink(ctx)
+// Evictor begins a break.
+func (st store) Evictor(ctx context.Context, req *backend.BreakRequest) (seqlock.Evictor[entry], error) {
+	l, err := st.controlLink(ctx)
 	if err == nil {
-		err = b.makeNodes(ctx, l)
+		err = st.makeNodes(ctx, l)
 	}
-	if err != nil {
-		return backend.BreakResult{}, b.fail(ctx, opBreak, err, false)
-	}
-	br := &breaking{b: b, l: l, req: &req, lock: b.lockPath(req.Name)}
-	return seqlock.Break(ctx, name, br, &req, b.fail)
+	return &breaking{b: st.Backend, l: l, req: req, lock: st.lockPath(req.Name)}, err
 }
 
 type victim = seqlock.Victim[entry]

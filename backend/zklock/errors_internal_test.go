@@ -20,7 +20,7 @@ func TestEndOfTheLink(t *testing.T) {
 	t.Cleanup(func() { _ = b.Close() })
 	for op, want := range map[string]error{
 		opAcquire: backend.ErrSessionLost, opRenew: backend.ErrSessionLost, opOpen: backend.ErrSessionLost,
-		opRelease: backend.ErrUnavailable, opInspect: backend.ErrUnavailable, opList: backend.ErrUnavailable, opBreak: backend.ErrUnavailable,
+		"release": backend.ErrUnavailable, "inspect": backend.ErrUnavailable, "list": backend.ErrUnavailable, "break": backend.ErrUnavailable,
 	} {
 		for _, cause := range []error{zk.ErrSessionExpired, zk.ErrSessionMoved} {
 			err := b.fail(t.Context(), op, cause, true)

@@ -112,6 +112,13 @@ func (s *session) isAlone(l *lease) bool {
 	return l.Store.alone
 }
 
+// setAlone records that the lease holds the lock alone.
+func (s *session) setAlone(l *lease) {
+	s.leases.Lock()
+	defer s.leases.Unlock()
+	l.Store.alone = true
+}
+
 const (
 	// safety is when a waiter reads although nothing woke it.
 	safety = 30 * time.Second

@@ -14,23 +14,13 @@ import (
 	"github.com/holdfast-io/holdfast/internal/seqlock"
 )
 
-// Inspect returns the holders of the lock and its waiters. Errors: *InvalidError,
-// *UnavailableError, ErrClosed, ctx's cause.
-func (b *Backend) Inspect(ctx context.Context, lock string) (backend.LockInfo, error) {
-	if err := backend.ValidateName(lock); err != nil {
-		return backend.LockInfo{}, err
-	}
-	ctx, done, err := b.sessions.Begin(ctx)
+// Inspect reads the queue and its entries.
+func (st store) Inspect(ctx context.Context, lock string) (backend.LockInfo, error) {
+	l, err := st.controlLink(ctx)
 	if err != nil {
 		return backend.LockInfo{}, err
 	}
-	defer done()
-	l, err := b.controlLink(ctx)
-	if err != nil {
-		return backend.LockInfo{}, b.fail(ctx, opInspect, err, false)
-	}
-	info, err := b.inspect(ctx, l, lock, true)
-	return info, b.fail(ctx, opInspect, err, false)
+	return st.inspect(ctx, l, lock, true)
 }
 
 func (b *Backend) inspect(ctx context.Context, l *link, lock string, catchUp bool) (backend.LockInfo, error) {
@@ -186,34 +176,17 @@ func (b *Backend) renewals(ctx context.Context, l *link, all []entry) (map[backe
 	return renewed, failed
 }
 
-// List returns the locks that are held or waited for, by name. It reads the names of all locks.
-// Errors: *InvalidError, *UnavailableError, ErrClosed, ctx's cause.
-func (b *Backend) List(ctx context.Context, req backend.ListRequest) (backend.ListPage, error) {
-	if err := req.Validate(); err != nil {
-		return backend.ListPage{}, err
-	}
-	ctx, done, err := b.sessions.Begin(ctx)
-	if err != nil {
-		return backend.ListPage{}, err
-	}
-	defer done()
-	page, err := b.list(ctx, &req)
-	if err != nil {
-		return backend.ListPage{}, b.fail(ctx, opList, err, false)
-	}
-	return page, nil
-}
-
-func (b *Backend) list(ctx context.Context, req *backend.ListRequest) (backend.ListPage, error) {
-	l, err := b.controlLink(ctx)
+// List reads the names of all locks.
+func (st store) List(ctx context.Context, req *backend.ListRequest) (backend.ListPage, error) {
+	l, err := st.controlLink(ctx)
 	if err != nil {
 		return backend.ListPage{}, err
 	}
 	nodes, err := call(ctx, l, func() ([]string, error) {
-		if _, err := l.conn.Sync(b.cfg.Path); err != nil {
+		if _, err := l.conn.Sync(st.cfg.Path); err != nil {
 			return nil, err
 		}
-		nodes, _, err := l.conn.Children(b.locksPath())
+		nodes, _, err := l.conn.Children(st.locksPath())
 		return nodes, err
 	})
 	if errors.Is(err, zk.ErrNoNode) {
@@ -223,17 +196,6 @@ func (b *Backend) list(ctx context.Context, req *backend.ListRequest) (backend.L
 		return backend.ListPage{}, err
 	}
 	return seqlock.Page(ctx, req, nodes, func(ctx context.Context, name string) (backend.LockInfo, error) {
-		return b.inspect(ctx, l, name, false)
+		return st.inspect(ctx, l, name, false)
 	})
-}
-
-// Watch returns ErrUnsupported: the client library cannot watch a whole tree.
-func (b *Backend) Watch(ctx context.Context, req backend.WatchRequest, _ func(backend.Event)) error {
-	if err := backend.ValidatePrefix(req.Prefix); err != nil {
-		return err
-	}
-	if ctx.Err() != nil {
-		return context.Cause(ctx)
-	}
-	return backend.ErrUnsupported
 }

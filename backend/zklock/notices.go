@@ -139,9 +139,9 @@ func (s *session) tellMissing() error {
 // tell reports a lost lease, once. If a create of it is under way, that deletes its entry. A break
 // names the lease and not the entry, so there may be another one, which is deleted, too.
 func (s *session) tell(loss backend.Loss) {
-	s.leases.Report(loss, func(k seqlock.Key, l *lease) {
+	s.leases.Report(loss, func(l *lease) {
 		if path := l.Entry; loss.Cause == backend.CauseBroken && (path != "" || l.Unsure) {
-			s.b.sessions.Go(func() { s.clear(k, path) })
+			s.b.sessions.Go(func() { s.clear(l.Key, path) })
 		}
 	})
 }

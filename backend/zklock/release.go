@@ -6,7 +6,6 @@ import (
 
 	"github.com/go-zookeeper/zk"
 
-	"github.com/holdfast-io/holdfast/backend"
 	"github.com/holdfast-io/holdfast/internal/seqlock"
 )
 
@@ -19,54 +18,28 @@ func (b *Backend) remove(ctx context.Context, l *link, path string) error {
 	return err
 }
 
-// Release releases a lease, or its place in the queue. With req.Abandon it can never be granted
-// afterwards. Errors: ErrLost if there is no such lease, unless req.Abandon is set; *InvalidError;
-// *UnavailableError; ErrClosed; ctx's cause.
-func (b *Backend) Release(ctx context.Context, req backend.ReleaseRequest) error {
-	if err := req.Validate(); err != nil {
-		return err
-	}
-	ctx, done, err := b.sessions.Begin(ctx)
-	if err != nil {
-		return err
-	}
-	defer done()
-	key := seqlock.Key{Name: req.Name, ID: req.Lease}
-	s, ok := b.sessions.Find(req.Session, func(s *session) bool { return s.leases.Knows(key) })
-	var found bool
-	if ok {
-		found, err = s.release(ctx, key, req.Abandon)
-	} else {
-		var l *link
-		if l, err = b.controlLink(ctx); err != nil {
-			return b.fail(ctx, opRelease, err, false)
+// Release deletes the entry of a lease, and hands the lock to the next waiter of the session.
+func (st store) Release(ctx context.Context, s *session, l *lease, k seqlock.Key, abandon bool) (bool, error) {
+	if s == nil {
+		control, err := st.controlLink(ctx)
+		if err != nil {
+			return false, err
 		}
-		found, err = b.removeLease(ctx, l, key)
+		return st.removeLease(ctx, control, k)
 	}
-	if ok && (err == nil || errors.Is(err, zk.ErrSessionExpired)) {
-		s.leases.Settle(key)
-		s.leases.ForgetAbandoned()
+	found, err := s.release(ctx, l, k, abandon)
+	s.leases.ForgetAbandoned()
+	if (errors.Is(err, zk.ErrSessionExpired) || s.Life.Err() != nil) && ctx.Err() == nil {
+		return false, nil // it went with its session
 	}
-	switch {
-	case ok && (errors.Is(err, zk.ErrSessionExpired) || s.Life.Err() != nil) && ctx.Err() == nil:
-		// It went with its session.
-		if req.Abandon {
-			return nil
-		}
-		return backend.ErrLost
-	case err != nil:
-		return b.fail(ctx, opRelease, err, true)
-	case !found && !req.Abandon:
-		return backend.ErrLost
-	}
-	return nil
+	return found, err
 }
 
 // release deletes the entry of a lease of the session: the one that is known, or, if that is not
 // certain, every entry of the lease. It reports whether there was one.
-func (s *session) release(ctx context.Context, k seqlock.Key, abandon bool) (bool, error) {
-	l, path, to, toPath := s.leave(k, abandon)
-	if path == "" {
+func (s *session) release(ctx context.Context, l *lease, k seqlock.Key, abandon bool) (bool, error) {
+	path, to, toPath := s.known(l)
+	if path == "" || abandon {
 		return s.b.removeLease(ctx, s.link, k)
 	}
 	s.b.made.note(s.b.lockPath(k.Name))
@@ -104,19 +77,18 @@ func (s *session) released(l, to *lease, err error) {
 	wakeNext(l)
 }
 
-// leave stops the callers that wait for the lease. It returns the lease, the path of its entry if
-// that is certain, and, if known, the follower that gets the lock with the path of its entry.
-func (s *session) leave(k seqlock.Key, abandon bool) (*lease, string, *lease, string) {
+// known returns the path of the entry of a lease if that is certain, and, if known, the follower that gets
+// the lock with the path of its entry.
+func (s *session) known(l *lease) (string, *lease, string) {
 	s.leases.Lock()
 	defer s.leases.Unlock()
-	l := s.leases.Leave(k, abandon)
-	if l == nil || l.Unsure || abandon || l.Entry == "" {
-		return l, "", nil, ""
+	if l == nil || l.Unsure || l.Entry == "" {
+		return "", nil, ""
 	}
 	if to := followerOf(l); to != nil {
-		return l, l.Entry, to, to.Entry
+		return l.Entry, to, to.Entry
 	}
-	return l, l.Entry, nil, ""
+	return l.Entry, nil, ""
 }
 
 // removeLease deletes every entry of the lease. It reports whether there was one.

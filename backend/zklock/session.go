@@ -38,10 +38,6 @@ const (
 	opOpen    = "open session"
 	opRenew   = "renew"
 	opAcquire = "acquire"
-	opRelease = "release"
-	opInspect = "inspect"
-	opList    = "list"
-	opBreak   = "break"
 )
 
 func (b *Backend) newSession(base *sessions.Session) *session {
@@ -50,26 +46,8 @@ func (b *Backend) newSession(base *sessions.Session) *session {
 	return s
 }
 
-// OpenSession makes a session or confirms it. Errors: *InvalidError, also for a TTL that the
-// ensemble does not give, or that differs from the one it was opened with; ErrSessionLost;
-// *UnavailableError; ErrClosed; ctx's cause.
-func (b *Backend) OpenSession(ctx context.Context, req backend.SessionRequest) error {
-	return b.sessions.Open(ctx, req)
-}
-
-// Renew extends a session. The result reports what became of it. Errors: ErrUnsupported for timed
-// leases; *InvalidError; *UnavailableError; ErrClosed; ctx's cause.
-func (b *Backend) Renew(ctx context.Context, req backend.RenewRequest) (backend.RenewResult, error) {
-	return b.sessions.Renew(ctx, req)
-}
-
-// EndSession releases everything that lives with the session: it ends the ZooKeeper session. If the
-// session is gone already, EndSession succeeds. If the ensemble does not confirm the end, the leases
-// may be held until the session expires there; another EndSession checks whether it has. Errors:
-// *InvalidError, *UnavailableError, ErrClosed, ctx's cause.
-func (b *Backend) EndSession(ctx context.Context, id backend.SessionID) error {
-	return b.sessions.End(ctx, id)
-}
+// Leases are those of the session.
+func (s *session) Leases() *seqlock.Leases[handOver] { return s.leases }
 
 func isClosed(c <-chan struct{}) bool {
 	select {

@@ -13,6 +13,8 @@ import (
 	"github.com/go-zookeeper/zk"
 
 	"github.com/holdfast-io/holdfast/backend"
+	"github.com/holdfast-io/holdfast/internal/lockstate"
+	"github.com/holdfast-io/holdfast/internal/seqlock"
 	"github.com/holdfast-io/holdfast/internal/sessions"
 )
 
@@ -160,6 +162,8 @@ func validatePath(p string) error {
 // Backend keeps leases in ZooKeeper. It implements backend.Backend. Its methods are safe for
 // concurrent use. Make it with New or Open.
 type Backend struct {
+	verbs // of an engine of seqlock
+
 	cfg  Config
 	caps backend.Capabilities
 
@@ -174,6 +178,12 @@ type Backend struct {
 		at    time.Time     // when it was seen
 	}
 }
+
+// verbs are the calls of backend.Backend.
+type verbs = lockstate.Verbs
+
+// store implements seqlock.Store.
+type store struct{ *Backend }
 
 var _ backend.Backend = (*Backend)(nil)
 
@@ -194,7 +204,8 @@ func New(cfg Config) (*Backend, error) {
 			ExpiryLag: cfg.margin() + 2*cfg.Tick,
 		},
 	}
-	b.sessions = sessions.New(sessions.Config[*session]{Caps: b.caps, New: b.newSession, Fail: b.fail})
+	engine := seqlock.NewEngine(sessions.Config[*session]{Caps: b.caps, New: b.newSession, Fail: b.fail}, store{b})
+	b.verbs, b.sessions = engine, engine.Sessions
 	return b, nil
 }
 

@@ -86,10 +86,9 @@ func Break[E any](
 	if err == nil {
 		return res, nil
 	}
-	const op = "break"
-	err = fail(ctx, op, err, begun)
+	err = fail(ctx, opBreak, err, begun)
 	if begun {
-		err = backend.PartDone(name, op, err)
+		err = backend.PartDone(name, opBreak, err)
 	}
 	return backend.BreakResult{}, err
 }

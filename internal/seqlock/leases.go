@@ -31,6 +31,8 @@ type Leases[S any] struct {
 
 // Lease is what is known of one lease.
 type Lease[S any] struct {
+	Key
+
 	Store S
 	// Entry names its entry in the store. Empty: there is none, or it is not known.
 	Entry string
@@ -83,10 +85,15 @@ func (x *Leases[S]) Turn(l *Lease[S]) chan struct{} {
 // IsHeld reports whether the lease was granted, has its entry, and is not gone. The mutex is held.
 func (l *Lease[S]) IsHeld() bool { return l.held && l.Entry != "" && !l.IsGone() }
 
-// Grant records that the lease is held. It returns false if the lease is gone. The mutex is held.
-func (l *Lease[S]) Grant() bool {
+// Grant records that the lease is held. ErrLost: it is gone.
+func (x *Leases[S]) Grant(l *Lease[S]) error {
+	x.Lock()
+	defer x.Unlock()
 	l.held = true
-	return !l.IsGone()
+	if l.IsGone() {
+		return backend.ErrLost
+	}
+	return nil
 }
 
 // stop tells those that wait for the lease that it is gone. The mutex is held.
@@ -100,7 +107,7 @@ func (l *Lease[S]) stop() {
 func (x *Leases[S]) lease(k Key) *Lease[S] {
 	l, ok := x.all[k]
 	if !ok {
-		l = new(Lease[S])
+		l = &Lease[S]{Key: k}
 		x.all[k] = l
 	}
 	return l
@@ -127,18 +134,18 @@ func (x *Leases[S]) Join(k Key) (*Lease[S], error) {
 }
 
 // Part ends what Join began.
-func (x *Leases[S]) Part(k Key, l *Lease[S]) {
+func (x *Leases[S]) Part(l *Lease[S]) {
 	x.Lock()
 	defer x.Unlock()
 	l.Callers--
-	x.Drop(k, l)
+	x.Drop(l)
 }
 
 // Drop forgets a lease of which there is nothing to know: it has no entry and no caller, and was not
 // abandoned. The mutex is held.
-func (x *Leases[S]) Drop(k Key, l *Lease[S]) {
-	if x.all[k] == l && l.Callers <= 0 && l.Entry == "" && !l.Unsure && l.abandoned.IsZero() {
-		delete(x.all, k)
+func (x *Leases[S]) Drop(l *Lease[S]) {
+	if x.all[l.Key] == l && l.Callers <= 0 && l.Entry == "" && !l.Unsure && l.abandoned.IsZero() {
+		delete(x.all, l.Key)
 	}
 }
 
@@ -177,8 +184,10 @@ func (x *Leases[S]) Knows(k Key) bool {
 }
 
 // Leave stops the callers that wait for the lease, and lets no other join. It returns nil if nothing
-// is known of the lease and it is not abandoned. The mutex is held.
+// is known of the lease and it is not abandoned.
 func (x *Leases[S]) Leave(k Key, abandon bool) *Lease[S] {
+	x.Lock()
+	defer x.Unlock()
 	l := x.all[k]
 	if abandon {
 		l = x.lease(k)
@@ -220,7 +229,7 @@ func (x *Leases[S]) Settle(k Key) {
 	defer x.Unlock()
 	if l, ok := x.all[k]; ok {
 		x.noEntry(l, l.Unsure && len(l.turn) > 0)
-		x.Drop(k, l)
+		x.Drop(l)
 	}
 }
 
@@ -270,13 +279,13 @@ func (x *Leases[S]) Count() int {
 
 // Report reports a loss, once, and forgets the leases of that ID, for each of which lose is called
 // before that, with the mutex held. Lost is final: no lease of that ID is granted again.
-func (x *Leases[S]) Report(loss backend.Loss, lose func(Key, *Lease[S])) {
+func (x *Leases[S]) Report(loss backend.Loss, lose func(*Lease[S])) {
 	x.session.Report(loss, func() {
 		x.Lock()
 		defer x.Unlock()
 		for k, l := range x.all {
 			if k.ID == loss.Lease {
-				lose(k, l)
+				lose(l)
 				x.noEntry(l, l.Unsure)
 				l.stop()
 				delete(x.all, k)

@@ -188,7 +188,7 @@ func TestOutcome(t *testing.T) {
 				})
 				defer all.Close()
 				id := backend.NewSessionID()
-				if err := all.Open(t.Context(), backend.SessionRequest{ID: id, TTL: time.Minute}); err != nil {
+				if err := all.OpenSession(t.Context(), backend.SessionRequest{ID: id, TTL: time.Minute}); err != nil {
 					t.Fatal(err)
 				}
 				s, err := all.Get(id)

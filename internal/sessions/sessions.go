@@ -132,9 +132,9 @@ func (r *Sessions[P]) Close() {
 	})
 }
 
-// Open opens a session, or confirms it. Errors: *InvalidError, also for a TTL that differs from the
+// OpenSession opens a session, or confirms it. Errors: *InvalidError, also for a TTL that differs from the
 // one it was opened with; ErrSessionLost; *UnavailableError; ErrClosed; ctx's cause.
-func (r *Sessions[P]) Open(ctx context.Context, req backend.SessionRequest) error {
+func (r *Sessions[P]) OpenSession(ctx context.Context, req backend.SessionRequest) error {
 	if err := req.Validate(r.cfg.Caps); err != nil {
 		return err
 	}
@@ -287,10 +287,10 @@ func (r *Sessions[P]) renew(ctx context.Context, m *member[P]) error {
 	return r.cfg.Fail(ctx, opRenew, m.peer.Renew(ctx), true)
 }
 
-// End ends a session, and everything that lives with it. If the session has ended already, End
+// EndSession ends a session, and everything that lives with it. If the session has ended already, it
 // succeeds. Errors: *InvalidError; *UnavailableError if the store has not confirmed the end: another
 // call tries again; ErrClosed; ctx's cause.
-func (r *Sessions[P]) End(ctx context.Context, id backend.SessionID) error {
+func (r *Sessions[P]) EndSession(ctx context.Context, id backend.SessionID) error {
 	if err := backend.ValidateSessionID(id); err != nil {
 		return err
 	}

@@ -85,7 +85,7 @@ func open(t *testing.T, ttl time.Duration, lost func(backend.Loss)) (*sessions.S
 	})
 	t.Cleanup(all.Close)
 	req := backend.SessionRequest{ID: backend.NewSessionID(), TTL: ttl, Lost: lost}
-	if err := all.Open(t.Context(), req); err != nil {
+	if err := all.OpenSession(t.Context(), req); err != nil {
 		t.Fatal(err)
 	}
 	return all, st, req
@@ -128,18 +128,18 @@ func TestEndIsRetried(t *testing.T) {
 	t.Parallel()
 	all, st, req := open(t, time.Hour, func(l backend.Loss) { t.Errorf("reported %+v", l) })
 	st.down.Store(true)
-	if err := all.End(t.Context(), req.ID); !errors.Is(err, backend.ErrUnavailable) {
+	if err := all.EndSession(t.Context(), req.ID); !errors.Is(err, backend.ErrUnavailable) {
 		t.Errorf("the end of a session while the store is down: %v", err)
 	}
 	if _, err := all.Get(req.ID); !errors.Is(err, backend.ErrSessionLost) {
 		t.Errorf("a session that was ended: %v", err)
 	}
-	if err := all.Open(t.Context(), req); !errors.Is(err, backend.ErrSessionLost) {
+	if err := all.OpenSession(t.Context(), req); !errors.Is(err, backend.ErrSessionLost) {
 		t.Errorf("a session that was ended is opened: %v", err)
 	}
 	st.down.Store(false)
 	for range 2 {
-		if err := all.End(t.Context(), req.ID); err != nil {
+		if err := all.EndSession(t.Context(), req.ID); err != nil {
 			t.Error(err)
 		}
 	}
@@ -165,18 +165,18 @@ func TestFailedOpen(t *testing.T) {
 	all, st, first := open(t, time.Hour, nil)
 	st.down.Store(true)
 	req := backend.SessionRequest{ID: backend.NewSessionID(), TTL: time.Hour}
-	if err := all.Open(t.Context(), req); !errors.Is(err, backend.ErrUnavailable) {
+	if err := all.OpenSession(t.Context(), req); !errors.Is(err, backend.ErrUnavailable) {
 		t.Errorf("an open while the store is down: %v", err)
 	}
 	st.down.Store(false)
-	if err := all.Open(t.Context(), req); err != nil {
+	if err := all.OpenSession(t.Context(), req); err != nil {
 		t.Error(err)
 	}
 	all.Close()
 	if n := st.buried.Load(); n != 3 {
 		t.Errorf("%d sessions were ended in the store; want 3", n)
 	}
-	if err := all.Open(t.Context(), first); !errors.Is(err, backend.ErrClosed) {
+	if err := all.OpenSession(t.Context(), first); !errors.Is(err, backend.ErrClosed) {
 		t.Errorf("an open after Close: %v", err)
 	}
 }
@@ -212,7 +212,7 @@ func TestLateRenewal(t *testing.T) {
 		all, st, _ := open(t, time.Hour, nil)
 		st.asleep.Store(true)
 		req := backend.SessionRequest{ID: backend.NewSessionID(), TTL: time.Minute}
-		if err := all.Open(t.Context(), req); err != nil {
+		if err := all.OpenSession(t.Context(), req); err != nil {
 			t.Fatal(err)
 		}
 		for _, delay := range []time.Duration{2 * req.TTL, 0} {
