@@ -17,7 +17,10 @@ import (
 // Acquire makes the key of the lease, and waits until it is held.
 func (st store) Acquire(ctx context.Context, s *session, l *lease, req *backend.AcquireRequest) (backend.Grant, error) {
 	a := &acquisition{b: st.Backend, s: s, mine: l, req: req}
-	return a.run(ctx)
+	if err := a.run(ctx); err != nil {
+		return backend.Grant{}, err
+	}
+	return backend.Grant{Token: fence.Token(a.place), Since: time.Now(), Waited: a.waited, ByTimer: a.byTimer}, nil
 }
 
 // clear deletes what exists of a lease that must not be granted, also if its request arrives later.
@@ -30,93 +33,66 @@ func (s *session) clear(k seqlock.Key) {
 	})
 }
 
-// acquisition is one Acquire in progress.
+// acquisition is one Acquire in progress. It implements seqlock.Place.
 type acquisition struct {
-	b    *Backend
-	s    *session
-	mine *lease
-	req  *backend.AcquireRequest
+	b     *Backend
+	s     *session
+	mine  *lease
+	req   *backend.AcquireRequest
+	place uint64 // the index of the transaction that made the key
+
+	waited, byTimer bool
 }
 
-func (a *acquisition) run(ctx context.Context) (backend.Grant, error) {
+// run returns when the lease is held.
+func (a *acquisition) run(ctx context.Context) error {
 	inQueue := false
 	if !a.req.Wait {
-		// A request that does not wait must leave no trace in a queue that has no room.
-		q, err := a.b.look(ctx, a.req.Name)
+		q, err := a.Read(ctx)
 		if err != nil {
-			return backend.Grant{}, err
+			return err
 		}
-		inQueue = q.Find(a.req.Lease) >= 0
-		if !inQueue && !q.Admits(a.req.Claim()) {
-			return backend.Grant{}, a.refusal(q, len(q.All))
+		if inQueue = q.Find(a.req.Lease) >= 0; !inQueue {
+			if err := seqlock.CheckRoom(ctx, a, a.req, q); err != nil {
+				return err
+			}
 		}
 	}
-	prefix := a.b.lockKey(a.req.Name)
 	blind, joined := false, func() {}
 	if a.req.Wait && a.req.Mode == backend.Exclusive {
 		blind, joined = a.b.joinsBlind(a.req.Name)
 	}
-	if blind {
-		return a.waitBlind(ctx)
+	if blind { // it joins the queue without reading it
+		if _, err := a.enter(ctx); err != nil {
+			return err
+		}
+		return a.wait(ctx, nil)
 	}
+	prefix := a.b.lockKey(a.req.Name)
 	pairs, err := a.enter(ctx, &api.KVTxnOp{Verb: api.KVGetTree, Key: prefix})
 	joined()
 	if err != nil {
-		return backend.Grant{}, err
+		return err
 	}
-	q := newQueue(prefix, pairs)
-	for {
-		i := q.Find(a.req.Lease)
-		if i < 0 {
-			a.s.leases.Forget(a.mine)
-			return backend.Grant{}, backend.ErrLost // it was deleted immediately
-		}
-		if err := a.checkLimit(ctx, q, i); err != nil {
-			return backend.Grant{}, err
-		}
-		switch {
-		case i < q.Out:
-			return a.grant(q.All[i], false, false), nil
-		case a.req.Wait:
-			return a.wait(ctx, q.All[i].created, &sight{queue: q, index: q.All[i].modified}) // the index of this transaction
-		case inQueue: // it keeps the place that it had
-			return backend.Grant{}, a.refusal(q, i)
-		}
-		left, err := a.stepBack(ctx, q, i)
-		if err == nil && left {
-			err = a.refusal(q, i)
-		} else if err == nil {
-			q, err = a.b.look(ctx, a.req.Name)
-		}
-		if err != nil {
-			return backend.Grant{}, err
-		}
-	}
+	return seqlock.Stand(ctx, a, a.req, newQueue(prefix, pairs), !inQueue)
 }
 
-// waitBlind joins the queue without reading it.
-func (a *acquisition) waitBlind(ctx context.Context) (backend.Grant, error) {
-	pairs, err := a.enter(ctx)
-	if err != nil {
-		return backend.Grant{}, err
+// Read reads the queue.
+func (a *acquisition) Read(ctx context.Context) (queue, error) { return a.b.look(ctx, a.req.Name) }
+
+// Check returns ErrLost if the key was deleted immediately.
+func (a *acquisition) Check(_ context.Context, _ queue, i int) error {
+	if i < 0 {
+		a.s.leases.Forget(a.mine)
+		return backend.ErrLost
 	}
-	place := createdOf(pairs, a.b.leaseKey(a.mine.Key))
-	if place == 0 {
-		return backend.Grant{}, errors.New("the key is not in the answer")
-	}
-	return a.wait(ctx, place, nil)
+	return nil
 }
 
-// mostChecks is how many of the entries before it a request that steps back checks: a transaction
-// has at most 64 operations.
-const mostChecks = 60
-
-// stepBack leaves the queue that filled up after it was read, and reports whether it did. It does
-// not if an entry before its own has gone in the meantime, because then its own may hold the lock,
-// and other requests have been refused because of it.
-func (a *acquisition) stepBack(ctx context.Context, q queue, i int) (bool, error) {
+// Leave deletes the key if the others exist.
+func (a *acquisition) Leave(ctx context.Context, others []entry) (bool, error) {
 	var ops api.KVTxnOps
-	for _, e := range q.All[q.Decisive(i, mostChecks):i] {
+	for _, e := range others {
 		ops = append(ops, &api.KVTxnOp{Verb: api.KVGet, Key: e.key})
 	}
 	_, err := a.b.txn(ctx, append(ops, &api.KVTxnOp{Verb: api.KVDelete, Key: a.b.leaseKey(a.mine.Key)}))
@@ -127,6 +103,17 @@ func (a *acquisition) stepBack(ctx context.Context, q queue, i int) (bool, error
 		a.s.leases.Forget(a.mine)
 	}
 	return err == nil, err
+}
+
+// Wait waits until the lease is held. The index of the queue is that of the transaction which read it.
+func (a *acquisition) Wait(ctx context.Context, q queue, i int) (queue, bool, error) {
+	err := a.wait(ctx, &sight{queue: q, index: q.All[i].modified})
+	return queue{}, err == nil, err
+}
+
+// Describe describes holders.
+func (a *acquisition) Describe(_ context.Context, holders queue) ([]backend.Holder, error) {
+	return describe(a.req.Name, holders).Holders, nil
 }
 
 // made records how the request that makes the key ended.
@@ -166,9 +153,13 @@ func (a *acquisition) enter(ctx context.Context, more ...*api.KVTxnOp) ([]*api.K
 			a.s.clear(a.mine.Key)
 			return nil, backend.ErrLost
 		}
-		switch {
-		case err == nil:
+		if err == nil {
+			if a.place = createdOf(pairs, a.b.leaseKey(a.mine.Key)); a.place == 0 {
+				return nil, errors.New("the key is not in the answer")
+			}
 			return pairs, nil
+		}
+		switch {
 		case isRefused(err, becauseExists, becauseHeld):
 			return nil, backend.ErrLost
 		case isRefused(err, becauseSession):
@@ -192,27 +183,4 @@ func (b *Backend) look(ctx context.Context, lock string) (queue, error) {
 // remove deletes the key of a lease, which may be gone.
 func (b *Backend) remove(ctx context.Context, k seqlock.Key) error {
 	return b.delete(ctx, b.leaseKey(k))
-}
-
-// checkLimit gives up the place in the queue if another limit is in force.
-func (a *acquisition) checkLimit(ctx context.Context, q queue, i int) error {
-	other := q.CheckLimit(a.req, i)
-	if other == nil {
-		return nil
-	}
-	if err := a.b.remove(ctx, a.mine.Key); err != nil {
-		return err
-	}
-	a.s.leases.Forget(a.mine)
-	return other
-}
-
-func (a *acquisition) refusal(q queue, ahead int) error {
-	return q.Refusal(a.req, ahead, func(named queue) ([]backend.Holder, error) {
-		return describe(a.req.Name, named).Holders, nil
-	})
-}
-
-func (a *acquisition) grant(e entry, waited, byTimer bool) backend.Grant {
-	return backend.Grant{Token: fence.Token(e.created), Since: time.Now(), Waited: waited, ByTimer: byTimer}
 }

@@ -48,30 +48,29 @@ type waiter struct {
 }
 
 type verdict struct {
-	entry   entry
 	byTimer bool
 	err     error
 }
 
 // wait waits until the lease is held. seen is the queue behind which the lease queued; nil: not
 // known.
-func (a *acquisition) wait(ctx context.Context, created uint64, seen *sight) (backend.Grant, error) {
-	w := &waiter{lease: a.req.Lease, created: created, uuid: a.s.uuid, verdict: make(chan verdict, 1)}
+func (a *acquisition) wait(ctx context.Context, seen *sight) error {
+	w := &waiter{lease: a.req.Lease, created: a.place, uuid: a.s.uuid, verdict: make(chan verdict, 1)}
 	f := a.b.follow(a.req.Name, w, seen)
 	defer a.b.unfollow(f, w)
 	select {
 	case v := <-w.verdict:
 		if v.err != nil {
 			a.s.leases.Forget(a.mine)
-			return backend.Grant{}, v.err
 		}
-		return a.grant(v.entry, true, v.byTimer), nil
+		a.waited, a.byTimer = true, v.byTimer
+		return v.err
 	case <-a.s.leases.Gone(a.mine):
-		return backend.Grant{}, backend.ErrLost
+		return backend.ErrLost
 	case <-a.s.Life.Done():
-		return backend.Grant{}, backend.ErrSessionLost
+		return backend.ErrSessionLost
 	case <-ctx.Done():
-		return backend.Grant{}, context.Cause(ctx)
+		return context.Cause(ctx)
 	}
 }
 
@@ -195,7 +194,7 @@ func (f *follower) tell(seen *sight, byTimer bool, again context.CancelFunc) que
 		case !ok:
 			w.tell(verdict{err: backend.ErrLost})
 		case i < q.Out:
-			w.tell(verdict{entry: q.All[i], byTimer: byTimer})
+			w.tell(verdict{byTimer: byTimer})
 		case first < 0 || i < first:
 			first = i
 		}

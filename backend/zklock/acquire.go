@@ -3,7 +3,6 @@ package zklock
 import (
 	"context"
 	"errors"
-	"sync"
 	"time"
 
 	"github.com/go-zookeeper/zk"
@@ -21,20 +20,24 @@ func (st store) Acquire(ctx context.Context, s *session, l *lease, req *backend.
 	return a.run(ctx)
 }
 
-// acquisition is one Acquire in progress.
+// acquisition is one Acquire in progress. It implements seqlock.Place.
 type acquisition struct {
 	b    *Backend
 	s    *session
 	mine *lease
 	req  *backend.AcquireRequest
-	lock string // path
+	lock string   // path
+	own  standing // its entry
+
+	waited bool
 }
 
 func (a *acquisition) run(ctx context.Context) (backend.Grant, error) {
 	for {
 		e, err := a.enter(ctx)
 		if err == nil {
-			return a.stand(ctx, e)
+			a.own = e
+			return a.stand(ctx)
 		}
 		full, ok := errors.AsType[*fullError](err)
 		if !ok {
@@ -72,8 +75,8 @@ func (a *acquisition) enter(ctx context.Context) (standing, error) {
 		if err == nil {
 			path, err = a.found(q)
 		}
-		if err == nil && path == "" && !a.req.Wait && !q.Admits(a.req.Claim()) {
-			err = a.refusal(ctx, q, len(q.All))
+		if err == nil && path == "" {
+			err = seqlock.CheckRoom(ctx, a, a.req, q)
 		}
 		if err != nil {
 			done()
@@ -274,101 +277,65 @@ func (b *Backend) look(ctx context.Context, l *link, lock string, catchUp bool) 
 }
 
 // stand waits until the entry is granted.
-func (a *acquisition) stand(ctx context.Context, e standing) (backend.Grant, error) {
-	if e.sole {
-		return a.grant(e.path, e.token, false), nil
+func (a *acquisition) stand(ctx context.Context) (backend.Grant, error) {
+	own := &a.own
+	if own.sole {
+		return a.grant(), nil
 	}
-	waited := false
-	// Nodes that existed when this one was made stood before it.
-	stood := e.token != 0 && a.req.Wait && a.req.Mode == backend.Exclusive
-	if stood {
-		out, err := a.behindOwn(ctx, e.path)
+	fresh := own.token != 0
+	if fresh && a.req.Wait && a.req.Mode == backend.Exclusive { // nodes that existed when it was made stood before it
+		a.waited = true
+		out, err := a.behindOwn(ctx)
 		if err != nil {
 			return backend.Grant{}, err
 		}
 		if out {
-			return a.grant(e.path, e.token, true), nil
+			return a.grant(), nil
 		}
 	}
-	node := nodeOf(e.path)
-	token, q, err := a.first(ctx, e)
+	q, err := a.Read(ctx)
+	if err == nil && !fresh {
+		own.token, err = a.tokenOf(ctx)
+	}
+	if err == nil {
+		err = seqlock.Stand(ctx, a, a.req, q, fresh)
+	}
 	if err != nil {
 		return backend.Grant{}, err
 	}
-	for {
-		i := q.Find(a.req.Lease)
-		if i < 0 || a.mine.IsGone() {
-			return backend.Grant{}, a.vanished(ctx)
-		}
-		if q.All[i].node != node {
-			return backend.Grant{}, a.displaced(ctx, q.All[i], e.path)
-		}
-		if err := a.checkLimit(ctx, q, i, e.path); err != nil {
-			return backend.Grant{}, err
-		}
-		if i < q.Out {
-			return a.grant(e.path, token, waited || stood), nil
-		}
-		if !a.req.Wait && e.token == 0 { // an earlier request made it, and it keeps its place
-			return backend.Grant{}, a.refusal(ctx, q, i)
-		}
-		if !a.req.Wait {
-			if q, err = a.leaveQueue(ctx, q, i, e.path); err != nil {
-				return backend.Grant{}, err
-			}
-			continue
-		}
-		waited = true
-		var out bool
-		if q, out, err = a.next(ctx, q, i, e.path); err != nil {
-			return backend.Grant{}, err
-		}
-		if out {
-			return a.grant(e.path, token, true), nil
-		}
-	}
+	return a.grant(), nil
 }
 
-// leaveQueue removes the entry of a request that does not wait, and returns the refusal. If the entry can be granted
-// after all, it returns the queue that was read then.
-func (a *acquisition) leaveQueue(ctx context.Context, q queue, i int, path string) (queue, error) {
-	left, err := a.stepBack(ctx, q, i, path)
-	switch {
-	case err != nil:
-		return queue{}, err
-	case left:
-		return queue{}, a.refusal(ctx, q, i)
-	default:
-		return a.look(ctx, false)
-	}
-}
-
-// first returns the queue, and the token if it is not known yet: it is the ID of the transaction
-// that made the entry.
-func (a *acquisition) first(ctx context.Context, e standing) (fence.Token, queue, error) {
-	if e.token != 0 {
-		q, err := a.look(ctx, false)
-		return e.token, q, err
-	}
-	var wg sync.WaitGroup
-	var q queue
-	var failed error
-	wg.Go(func() { q, failed = a.look(ctx, false) })
+// tokenOf reads the token of an entry that an earlier request made: the ID of the transaction.
+func (a *acquisition) tokenOf(ctx context.Context) (fence.Token, error) {
 	stat, err := call(ctx, a.s.link, func() (*zk.Stat, error) {
-		there, stat, err := a.s.link.conn.Exists(e.path)
+		there, stat, err := a.s.link.conn.Exists(a.own.path)
 		if err == nil && !there {
-			return nil, zk.ErrNoNode
+			err = zk.ErrNoNode
 		}
 		return stat, err
 	})
-	wg.Wait()
 	if errors.Is(err, zk.ErrNoNode) {
-		return 0, queue{}, a.vanished(ctx)
+		return 0, a.vanished(ctx)
 	}
-	if err = errors.Join(err, failed); err != nil {
-		return 0, queue{}, err
+	if err != nil {
+		return 0, err
 	}
-	return fence.Token(stat.Czxid), q, nil //nolint:gosec // it counts up from 0
+	return fence.Token(stat.Czxid), nil //nolint:gosec // it counts up from 0
+}
+
+// Read reads the queue.
+func (a *acquisition) Read(ctx context.Context) (queue, error) { return a.look(ctx, false) }
+
+// Check returns an error if the entry is gone, or stands behind another one of the lease.
+func (a *acquisition) Check(ctx context.Context, q queue, i int) error {
+	switch {
+	case i < 0 || a.mine.IsGone():
+		return a.vanished(ctx)
+	case q.All[i].node != nodeOf(a.own.path):
+		return a.displaced(ctx, q.All[i])
+	}
+	return nil
 }
 
 // vanished returns the error for an entry that no longer exists: it was broken, released or
@@ -387,55 +354,42 @@ func (a *acquisition) vanished(ctx context.Context) error {
 // displaced returns the error for an entry behind another one of the same lease. It deletes it,
 // because it would get the lock after that one. The other one belongs to another session, which
 // has the lease, or was made by a request whose outcome was unknown.
-func (a *acquisition) displaced(ctx context.Context, first entry, path string) error {
+func (a *acquisition) displaced(ctx context.Context, first entry) error {
 	if first.session == a.s.ID {
 		if err := a.b.remove(ctx, a.s.link, a.lock+"/"+first.node); err != nil {
 			return err
 		}
 	}
-	if err := a.b.remove(ctx, a.s.link, path); err != nil {
+	if err := a.b.remove(ctx, a.s.link, a.own.path); err != nil {
 		return err
 	}
 	a.s.leases.Forget(a.mine)
 	return backend.ErrLost
 }
 
-// checkLimit removes the entry if another limit is in force.
-func (a *acquisition) checkLimit(ctx context.Context, q queue, i int, path string) error {
-	other := q.CheckLimit(a.req, i)
-	if other == nil {
-		return nil
-	}
-	if err := a.b.remove(ctx, a.s.link, path); err != nil {
-		return err // it may stand in the queue still
-	}
-	a.s.leases.Forget(a.mine)
-	return other
-}
-
 // grant returns the grant of the lease, which holds the lock.
-func (a *acquisition) grant(path string, token fence.Token, waited bool) backend.Grant {
+func (a *acquisition) grant() backend.Grant {
 	since := time.Now()
 	if a.req.Mode == backend.Exclusive {
 		a.s.setAlone(a.mine)
 	}
-	if waited {
-		a.b.sessions.Go(func() { a.tellSince(path, since) })
+	if a.waited {
+		a.b.sessions.Go(func() { a.tellSince(since) })
 	}
-	return backend.Grant{Token: token, Since: since, Waited: waited}
+	return backend.Grant{Token: a.own.token, Since: since, Waited: a.waited}
 }
 
 // sinceDelay is how long a lease that waited is held before the time of its grant is written into
 // its entry, which costs a write.
 const sinceDelay = 250 * time.Millisecond
 
-func (a *acquisition) tellSince(path string, since time.Time) {
+func (a *acquisition) tellSince(since time.Time) {
 	timer := time.NewTimer(sinceDelay)
 	defer timer.Stop()
 	select {
 	case <-timer.C:
 		data := content{Owner: a.req.Owner, Note: a.req.Note, TTL: int64(a.s.TTL), Since: since.UnixNano()}.encode()
-		_, _ = a.s.link.conn.Set(path, data, -1) // it may be gone
+		_, _ = a.s.link.conn.Set(a.own.path, data, -1) // it may be gone
 	case <-a.s.leases.Gone(a.mine):
 	case <-a.s.Life.Done():
 	case <-a.s.link.over:

@@ -129,9 +129,9 @@ const (
 
 // behindOwn waits behind the entry that was made right before this one, if it belongs to the same
 // session. It reports whether that entry handed the lock over. If not, the queue must be read.
-func (a *acquisition) behindOwn(ctx context.Context, path string) (bool, error) {
-	at, ok := spotOf(path)
-	if !ok || a.req.Mode != backend.Exclusive {
+func (a *acquisition) behindOwn(ctx context.Context) (bool, error) {
+	at, ok := spotOf(a.own.path)
+	if !ok {
 		return false, nil
 	}
 	at.place--
@@ -144,7 +144,7 @@ func (a *acquisition) behindOwn(ctx context.Context, path string) (bool, error) 
 		return out, err
 	}
 	w := waking{moved: moved}
-	w.queue, w.mine, err = a.watchBoth(ctx, before, path)
+	w.queue, w.mine, err = a.watchBoth(ctx, before)
 	if errors.Is(err, zk.ErrNoNode) {
 		return false, nil
 	}
@@ -154,12 +154,12 @@ func (a *acquisition) behindOwn(ctx context.Context, path string) (bool, error) 
 	return a.rest(ctx, w, safety)
 }
 
-// watchBoth watches two nodes. zk.ErrNoNode: one of them does not exist.
-func (a *acquisition) watchBoth(ctx context.Context, one, two string) (*watch, *watch, error) {
+// watchBoth watches the node of another entry, and its own. zk.ErrNoNode: one of them does not exist.
+func (a *acquisition) watchBoth(ctx context.Context, other string) (*watch, *watch, error) {
 	var watches [2]*watch
 	var errs [2]error
 	var both sync.WaitGroup
-	for i, path := range []string{one, two} {
+	for i, path := range []string{other, a.own.path} {
 		both.Go(func() { watches[i], errs[i] = a.s.link.watchNode(ctx, path) })
 	}
 	both.Wait()
@@ -214,46 +214,49 @@ func (a *acquisition) still(w waking) bool {
 	}
 }
 
-// next waits until the queue has moved, and lists it, or reports that the lease is held by now.
-func (a *acquisition) next(ctx context.Context, q queue, i int, path string) (queue, bool, error) {
+// Wait waits until the queue has moved, and lists it, or reports that the lease is held by now.
+func (a *acquisition) Wait(ctx context.Context, q queue, i int) (queue, bool, error) {
+	a.waited = true
 	var w waking
-	if a.req.Mode == backend.Exclusive && !q.doubled && i > 0 && q.All[i-1].session == a.s.ID {
+	behind := a.req.Mode == backend.Exclusive && i > 0 && !q.All[i].apart
+	if behind && q.All[i-1].session == a.s.ID {
 		w.moved, _ = a.s.follow(a.mine, spot{a.lock, q.All[i-1].place})
 	}
 	j, one := q.Blocker(i)
 	if !one {
-		q, err := a.inQueue(ctx, nodeOf(path))
+		q, err := a.inQueue(ctx)
 		return q, false, err
 	}
 	w.connected = a.s.link.connected.Load()
 	var err error
-	w.queue, w.mine, err = a.watchBoth(ctx, a.lock+"/"+q.All[j].node, path)
+	w.queue, w.mine, err = a.watchBoth(ctx, a.lock+"/"+q.All[j].node)
 	if errors.Is(err, zk.ErrNoNode) {
-		q, err = a.look(ctx, false)
+		q, err = a.Read(ctx)
 		return q, false, err
 	}
 	if err != nil {
 		return queue{}, false, err
 	}
-	w.sole = i == 1 && a.req.Mode == backend.Exclusive && q.All[0].claim.Mode == backend.Exclusive && !q.doubled
+	w.sole = i == 1 && behind && q.All[0].claim.Mode == backend.Exclusive
 	// An occasional read costs little, and finds what no watch reported.
 	out, err := a.rest(ctx, w, safety)
 	if err != nil || out {
 		return queue{}, out, err
 	}
-	q, err = a.look(ctx, false)
+	q, err = a.Read(ctx)
 	return q, false, err
 }
 
 // inQueue waits for as long as the entry stands in the queue and any change may let it in. It returns the queue
 // in which it stands no more, or may be let in.
-func (a *acquisition) inQueue(ctx context.Context, node string) (queue, error) {
+func (a *acquisition) inQueue(ctx context.Context) (queue, error) {
+	node := nodeOf(a.own.path)
 	for {
 		now, err := a.s.link.watchQueue(ctx, a.lock)
 		q := now.queue
 		i := q.Find(a.req.Lease)
 		if now.joined && (err != nil || i < 0 || q.All[i].node != node) { // its request may be from before the entry was made
-			return a.look(ctx, false)
+			return a.Read(ctx)
 		}
 		if errors.Is(err, zk.ErrNoNode) {
 			return queue{}, nil

@@ -28,7 +28,7 @@ func (b *Backend) inspect(ctx context.Context, l *link, lock string, catchUp boo
 	if err != nil {
 		return backend.LockInfo{}, err
 	}
-	return b.describe(ctx, l, lock, now.Queue)
+	return b.describe(ctx, l, lock, now)
 }
 
 // sawClock records the leader's wall clock, from a node that was written just now.
@@ -60,7 +60,7 @@ func (b *Backend) leaderNow(ctx context.Context, l *link) (time.Time, error) {
 const gets = 32
 
 // describe reads the contents of the entries.
-func (b *Backend) describe(ctx context.Context, l *link, lock string, now seqlock.Queue[entry]) (backend.LockInfo, error) {
+func (b *Backend) describe(ctx context.Context, l *link, lock string, now queue) (backend.LockInfo, error) {
 	if len(now.All) == 0 {
 		return backend.LockInfo{Name: lock}, nil
 	}

@@ -22,6 +22,7 @@ type entry struct {
 	lease   backend.LeaseID
 	session backend.SessionID
 	place   int32 // ZooKeeper's sequence number: see isPlace
+	apart   bool  // nodes that do not count are between the entry before and this one: see newQueue
 }
 
 // LeaseID implements seqlock.Entry.
@@ -76,30 +77,29 @@ func parseEntry(node string) (entry, bool) {
 }
 
 // queue is the queue of a lock.
-type queue struct {
-	seqlock.Queue[entry]
-
-	doubled bool // there are several entries of one lease
-}
+type queue = seqlock.Queue[entry]
 
 // newQueue sorts the nodes below a lock. Of several entries of one lease, which a create that was
 // sent twice leaves, only the first counts. Entries without a place do not count.
 func newQueue(nodes []string) queue {
-	var all []entry
+	var sorted, all []entry
 	for _, n := range nodes {
 		if e, ok := parseEntry(n); ok && isPlace(e.place) {
-			all = append(all, e)
+			sorted = append(sorted, e)
 		}
 	}
-	slices.SortFunc(all, func(a, b entry) int { return cmp.Compare(a.place, b.place) })
-	seen, doubled := make(map[backend.LeaseID]bool, len(all)), false
-	all = slices.DeleteFunc(all, func(e entry) bool {
-		again := seen[e.lease]
+	slices.SortFunc(sorted, func(a, b entry) int { return cmp.Compare(a.place, b.place) })
+	seen, between := make(map[backend.LeaseID]bool, len(sorted)), false
+	for _, e := range sorted {
+		if seen[e.lease] {
+			between = true
+			continue
+		}
 		seen[e.lease] = true
-		doubled = doubled || again
-		return again
-	})
-	return queue{seqlock.QueueOf(all), doubled}
+		e.apart, between = between, false
+		all = append(all, e)
+	}
+	return seqlock.QueueOf(all)
 }
 
 // content is the data of an entry's node, for people.

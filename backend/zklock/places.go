@@ -5,6 +5,8 @@ import (
 	"errors"
 
 	"github.com/go-zookeeper/zk"
+
+	"github.com/holdfast-io/holdfast/internal/seqlock"
 )
 
 // fullError is returned for an entry that got no place: its container has given all of them.
@@ -34,7 +36,7 @@ func (a *acquisition) startOver(ctx context.Context, container int64) error {
 			}
 			continue
 		case len(now.queue.All) > 0 && !a.req.Wait:
-			return a.refusal(ctx, now.queue, len(now.queue.All))
+			return seqlock.Refuse(ctx, a, a.req, now.queue, len(now.queue.All))
 		}
 		if _, err := a.rest(ctx, waking{queue: now.watch}, safety); err != nil {
 			return err

@@ -51,19 +51,6 @@ func (q Queue[E]) CheckLimit(req *backend.AcquireRequest, n int) error {
 	return req.Claim().CheckLimit(req.Name, q.Claims[:n])
 }
 
-// Refusal returns the error for a request that does not wait and has so many entries before it. named
-// describes holders of the lock.
-func (q Queue[E]) Refusal(req *backend.AcquireRequest, ahead int, named func(Queue[E]) ([]backend.Holder, error)) error {
-	if err := q.CheckLimit(req, len(q.All)); err != nil {
-		return err
-	}
-	holders, err := named(q.First(min(q.Out, backend.MaxHeldHolders)))
-	if err != nil {
-		return err
-	}
-	return backend.NewHeldError(req.Name, holders, q.Out, max(0, ahead-q.Out))
-}
-
 // Describe describes a lock with that queue. detail returns what the store knows of the entry at an
 // index, in addition to its lease and its claim; false: the entry is gone.
 func (q Queue[E]) Describe(name string, detail func(i int) (backend.Holder, bool)) backend.LockInfo {
