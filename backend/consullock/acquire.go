@@ -26,11 +26,7 @@ func (st store) Acquire(ctx context.Context, s *session, l *lease, req *backend.
 // clear deletes what exists of a lease that must not be granted, also if its request arrives later.
 func (s *session) clear(k seqlock.Key) {
 	s.leases.Leave(k, true)
-	s.b.sessions.Go(func() {
-		for failures := 0; s.b.abandon(s.Life, s, k) != nil && pause(s.Life, failures); {
-			failures++
-		}
-	})
+	s.b.sessions.Go(func() { _ = try(s.Life, func() error { return s.b.abandon(s.Life, s, k) }) })
 }
 
 // acquisition is one Acquire in progress. It implements seqlock.Place.

@@ -52,14 +52,14 @@ type Backend struct {
 	polls *api.Client
 	owned []*connect.HTTP // of Open, closed by Close
 
-	onAgent atomic.Bool // a session is tied to the node of the agent
+	onAgent atomic.Bool   // a session is tied to the node of the agent
+	hearing chan struct{} // a value for each session that has a query of its own
 
 	sessions *sessions.Sessions[*session]
 
 	mu        sync.Mutex           // guards the fields below
 	followers map[string]*follower // of locks that a caller here waits for
 	coming    map[string]int       // by lock: acquires that are joining its queue at this moment and read it
-	hearing   int                  // sessions that have a query of their own
 	questions int                  // followers that have a query of their own
 	shared    shared               // the other followers
 }
@@ -96,7 +96,7 @@ func New(client *api.Client, cfg Config) (*Backend, error) {
 		cfg.Logger = slog.Default()
 	}
 	b := &Backend{
-		cfg: cfg, client: client, polls: client,
+		cfg: cfg, client: client, polls: client, hearing: make(chan struct{}, maxHearing),
 		followers: make(map[string]*follower), coming: make(map[string]int), shared: shared{members: make(map[*follower]struct{}), again: func() {}},
 		caps: backend.Capabilities{
 			Name: name, Sessions: true, Bound: true, Shared: true, Permits: true, FIFO: true, Push: true, LossPush: true,

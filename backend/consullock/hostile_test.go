@@ -62,7 +62,12 @@ func TestRefusedInQueue(t *testing.T) {
 	first.Mode, first.Limit = backend.Shared, 1
 	leasetest.Take(t, other, first)
 	on := func(r *http.Request) *http.Response {
-		if r.Method != http.MethodDelete {
+		if r.Body == nil {
+			return nil
+		}
+		body, err := io.ReadAll(r.Body)
+		r.Body = io.NopCloser(bytes.NewReader(body))
+		if err != nil || !bytes.Contains(body, []byte(api.KVDelete)) {
 			return nil
 		}
 		return &http.Response{StatusCode: http.StatusTooManyRequests, Header: make(http.Header), Request: r, Body: io.NopCloser(strings.NewReader("too many"))}

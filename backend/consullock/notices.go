@@ -14,40 +14,18 @@ import (
 	"github.com/holdfast-io/holdfast/internal/seqlock"
 )
 
-// listens reports whether there is a connection for one more session that hears of its losses
-// immediately: then the caller must call deaf when the session has ended. A client has one session;
-// only if many clients share a backend, the last of them learn of losses by their next renewal.
-func (b *Backend) listens() bool {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	if b.hearing >= maxHearing {
-		return false
-	}
-	b.hearing++
-	return true
-}
-
-func (b *Backend) deaf() {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	b.hearing--
-}
-
 // hear reports the losses that are written to the session's notices, and the end of the session,
 // with which the key is deleted.
 func (s *session) hear() {
 	var index uint64
-	for failures := 0; s.Life.Err() == nil; {
-		now, err := s.read(s.Life, index)
-		if err != nil {
-			if !pause(s.Life, failures) {
-				return
+	for s.Life.Err() == nil {
+		_ = try(s.Life, func() error {
+			now, err := s.read(s.Life, index)
+			if err == nil {
+				index = nextIndex(index, now)
 			}
-			failures++
-			continue
-		}
-		failures = 0
-		index = nextIndex(index, now)
+			return err
+		})
 	}
 }
 
@@ -165,6 +143,15 @@ func nextIndex(old, now uint64) uint64 {
 	return max(1, now)
 }
 
+// try calls f until it succeeds or ctx has ended, and returns its error.
+func try(ctx context.Context, f func() error) error {
+	for failures := 0; ; failures++ {
+		if err := f(); err == nil || !pause(ctx, failures) {
+			return err
+		}
+	}
+}
+
 // pause waits before the next try, longer each time. It returns false if ctx has ended.
 func pause(ctx context.Context, failures int) bool {
 	const first, most = 20 * time.Millisecond, 2 * time.Second
@@ -220,12 +207,11 @@ func (s *session) tell(losses ...backend.Loss) {
 func (s *session) clearAfter(lost []seqlock.Key) {
 	for keys := range slices.Chunk(lost, maxTxnOps) {
 		var gone []seqlock.Key
-		var err error
-		for failures := 0; ; failures++ {
-			if gone, err = s.absent(s.Life, keys); err == nil || !pause(s.Life, failures) {
-				break
-			}
-		}
+		err := try(s.Life, func() error {
+			var err error
+			gone, err = s.absent(s.Life, keys)
+			return err
+		})
 		for _, k := range keys {
 			if err == nil && !slices.Contains(gone, k) {
 				s.clear(k)

@@ -68,9 +68,11 @@ func (s *session) Open(ctx context.Context) error {
 // Run reports losses until the session has ended. Consul itself would end it after twice its TTL.
 func (s *session) Run() {
 	var hearing sync.WaitGroup
-	if s.b.listens() {
+	select {
+	case s.b.hearing <- struct{}{}:
 		hearing.Go(s.hear)
-		defer s.b.deaf()
+		defer func() { <-s.b.hearing }()
+	default: // a client has one session; only if many share a backend, the last learn of losses by their next renewal
 	}
 	s.Keep(nil)
 	hearing.Wait()

@@ -57,16 +57,12 @@ func (b *Backend) leaveShared(f *follower) {
 // runShared does for the followers that share a query what run does for one follower.
 func (b *Backend) runShared(ctx context.Context) {
 	byTimer := false
-	for failures := 0; ctx.Err() == nil; {
-		var err error
-		if byTimer, err = b.watchShared(ctx, byTimer); err == nil {
-			failures = 0
-			continue
-		}
-		if !pause(ctx, failures) {
-			return
-		}
-		failures++
+	for ctx.Err() == nil {
+		_ = try(ctx, func() error {
+			var err error
+			byTimer, err = b.watchShared(ctx, byTimer)
+			return err
+		})
 	}
 }
 

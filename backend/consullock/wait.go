@@ -117,22 +117,18 @@ func (b *Backend) unfollow(f *follower, w *waiter) {
 // others waits for.
 func (b *Backend) run(ctx context.Context, f *follower) {
 	byTimer := false
-	for failures := 0; ctx.Err() == nil; {
-		var seen *sight
-		var err error
-		if !f.recalls(ctx) {
-			seen, err = b.see(ctx, f)
-		}
-		if err == nil {
-			failures = 0
-			byTimer, err = b.watch(ctx, f, seen, byTimer)
-		}
-		if err != nil {
-			if !pause(ctx, failures) {
-				return
+	for ctx.Err() == nil {
+		_ = try(ctx, func() error {
+			var seen *sight
+			var err error
+			if !f.recalls(ctx) {
+				seen, err = b.see(ctx, f)
 			}
-			failures++
-		}
+			if err == nil {
+				byTimer, err = b.watch(ctx, f, seen, byTimer)
+			}
+			return err
+		})
 	}
 }
 
