@@ -175,8 +175,3 @@ func (b *Backend) look(ctx context.Context, lock string) (queue, error) {
 	pairs, _, err := b.below(ctx, prefix)
 	return newQueue(prefix, pairs), err
 }
-
-// remove deletes the key of a lease, which may be gone.
-func (b *Backend) remove(ctx context.Context, k seqlock.Key) error {
-	return b.delete(ctx, b.leaseKey(k))
-}

@@ -4,8 +4,6 @@ import (
 	"context"
 	"crypto/rand"
 	"errors"
-	"slices"
-	"strings"
 
 	"github.com/hashicorp/consul/api"
 
@@ -79,7 +77,7 @@ func (br *breaking) Evict(ctx context.Context, victims []victim, n int) ([]victi
 	}
 	_, err := br.b.txn(ctx, ops)
 	if e, ok := errors.AsType[*txnError](err); ok {
-		victims, err = br.refused(ctx, e, victims, n)
+		victims, err = br.refused(ctx, e, victims)
 		return victims, seqlock.Nothing, err
 	}
 	switch {
@@ -117,30 +115,28 @@ func (b *Backend) notify(ctx context.Context, uuid string, fresh []seqlock.Notic
 	return &api.KVTxnOp{Verb: api.KVCAS, Key: pair.Key, Index: pair.ModifyIndex, Value: value}, nil
 }
 
-// refused drops the victims that have left: the first of them made Consul refuse the transaction,
-// of which nothing was done. For any other reason it returns Consul's error.
-func (br *breaking) refused(ctx context.Context, err *txnError, victims []victim, n int) ([]victim, error) {
-	left := make(map[string]bool)
-	for _, x := range err.errs {
-		i := x.OpIndex / 2
-		if i >= n {
-			if !strings.Contains(x.What, becauseStale) { // another break has notified a session
-				return victims, err
-			}
+// refused drops the victims that have left: one of them made Consul refuse the transaction, of which
+// nothing was done. If nothing has happened to them, it returns Consul's error.
+func (br *breaking) refused(ctx context.Context, err *txnError, victims []victim) ([]victim, error) {
+	q, failed := br.b.look(ctx, br.req.Name)
+	if failed != nil {
+		return victims, failed
+	}
+	places := places(q)
+	moved := isRefused(err, becauseStale) // another break has notified a session
+	var left []victim
+	for _, v := range victims {
+		i, ok := places[v.Entry.lease]
+		if !ok || q.All[i].created != v.Entry.created {
+			moved = true
 			continue
 		}
-		e := &victims[i].Entry
-		pair, failed := br.b.get(ctx, e.key)
-		switch {
-		case failed != nil:
-			return victims, failed
-		case pair == nil || pair.Session == "" || pair.CreateIndex != e.created:
-			left[e.key] = true
-		case pair.ModifyIndex == e.modified: // nothing has happened to it: there is another reason
-			return victims, err
-		default:
-			e.modified = pair.ModifyIndex
-		}
+		moved = moved || q.All[i].modified != v.Entry.modified
+		v.Entry.modified = q.All[i].modified
+		left = append(left, v)
 	}
-	return slices.DeleteFunc(victims, func(v victim) bool { return left[v.Entry.key] }), nil
+	if !moved {
+		return victims, err
+	}
+	return left, nil
 }

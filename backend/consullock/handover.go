@@ -139,7 +139,7 @@ func (b *Backend) endHandOver(lock string, place uint64, pairs []*api.KVPair) {
 		return
 	}
 	if w := f.waiting(next.All[0]); w != nil {
-		w.tell(verdict{})
+		w.tell(nil)
 	}
 	f.passed = max(f.passed, place)
 	f.heard, f.moved = f.heard.behind(f.passed), true

@@ -51,29 +51,19 @@ func (s *session) read(ctx context.Context, index uint64) (uint64, error) {
 // take reports what is in the notices, and checks for breaks whose notices were dropped before they
 // were read.
 func (s *session) take(ctx context.Context, notices []seqlock.Notice) error {
-	s.mu.Lock()
-	missed := s.inbox.Read(notices)
-	s.mu.Unlock()
 	var broken []backend.Loss
 	for _, n := range notices {
 		broken = append(broken, backend.Loss{Lease: n.Lease, Cause: backend.CauseBroken, Reason: n.Reason})
 	}
 	s.tell(broken...)
-	if !missed {
-		return nil
-	}
-	s.mu.Lock()
-	s.inbox.Found()
-	s.mu.Unlock()
-	for keys := range slices.Chunk(s.leases.Held(), maxTxnOps) {
-		if err := s.tellMissing(ctx, keys); err != nil {
-			s.mu.Lock()
-			s.inbox.Again()
-			s.mu.Unlock()
-			return err
+	return s.inbox.Read(notices, func() error {
+		for keys := range slices.Chunk(s.leases.Held(), maxTxnOps) {
+			if err := s.tellMissing(ctx, keys); err != nil {
+				return err
+			}
 		}
-	}
-	return nil
+		return nil
+	})
 }
 
 // tellMissing reports those of the leases whose keys no longer exist, or are not the session's.

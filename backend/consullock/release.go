@@ -53,7 +53,7 @@ func (b *Backend) abandon(ctx context.Context, s *session, k seqlock.Key) error 
 	if isRefused(err, becauseHeld, becauseSession) {
 		// The session has ended, or another one has the lease: no request of this one can still
 		// come.
-		return b.remove(ctx, k)
+		return b.delete(ctx, b.leaseKey(k))
 	}
 	if err == nil {
 		s.forgetAbandoned()

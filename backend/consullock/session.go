@@ -35,9 +35,7 @@ type session struct {
 	b      *Backend
 	uuid   string // Consul's name for it; empty: there is none yet
 	leases *seqlock.Leases[struct{}]
-
-	mu    sync.Mutex // guards inbox
-	inbox seqlock.Inbox
+	inbox  seqlock.Inbox
 }
 
 // lease is what is known of a lease of a session. Its Entry is its ID: see leaseKey.

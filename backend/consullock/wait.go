@@ -40,31 +40,27 @@ type sight struct {
 // waiter is an Acquire that waits.
 type waiter struct {
 	lease   backend.LeaseID
-	created uint64       // of its key: its place
-	came    uint64       // its number among the follower's waiters
-	uuid    string       // of its session
-	verdict chan verdict // capacity 1: held, or gone
-	told    bool         // guarded by follower.mu
-}
-
-type verdict struct {
-	byTimer bool
-	err     error
+	created uint64     // of its key: its place
+	came    uint64     // its number among the follower's waiters
+	uuid    string     // of its session
+	verdict chan error // capacity 1: nil if the lease is held
+	told    bool       // a verdict was sent; guarded by follower.mu
+	byTimer bool       // a query timed out before it was sent; set before that
 }
 
 // wait waits until the lease is held. seen is the queue behind which the lease queued; nil: not
 // known.
 func (a *acquisition) wait(ctx context.Context, seen *sight) error {
-	w := &waiter{lease: a.req.Lease, created: a.place, uuid: a.s.uuid, verdict: make(chan verdict, 1)}
+	w := &waiter{lease: a.req.Lease, created: a.place, uuid: a.s.uuid, verdict: make(chan error, 1)}
 	f := a.b.follow(a.req.Name, w, seen)
 	defer a.b.unfollow(f, w)
 	select {
-	case v := <-w.verdict:
-		if v.err != nil {
+	case err := <-w.verdict:
+		if err != nil {
 			a.s.leases.Forget(a.mine)
 		}
-		a.waited, a.byTimer = true, v.byTimer
-		return v.err
+		a.waited, a.byTimer = true, w.byTimer
+		return err
 	case <-a.s.leases.Gone(a.mine):
 		return backend.ErrLost
 	case <-a.s.Life.Done():
@@ -188,9 +184,10 @@ func (f *follower) tell(seen *sight, byTimer bool, again context.CancelFunc) que
 		case !ok && w.created > q.index && (seen == nil || w.came > seen.came): // it came after the read
 			unseen = true
 		case !ok:
-			w.tell(verdict{err: backend.ErrLost})
+			w.tell(backend.ErrLost)
 		case i < q.Out:
-			w.tell(verdict{byTimer: byTimer})
+			w.byTimer = byTimer
+			w.tell(nil)
 		case first < 0 || i < first:
 			first = i
 		}
@@ -215,13 +212,10 @@ func (f *follower) unwatch() {
 	f.again = func() {}
 }
 
-// tell reports the verdict to the waiter. follower.mu is held.
-func (w *waiter) tell(v verdict) {
+// tell reports the verdict to a waiter that was not told yet. follower.mu is held.
+func (w *waiter) tell(verdict error) {
 	w.told = true
-	select {
-	case w.verdict <- v:
-	default: // it was told
-	}
+	w.verdict <- verdict
 }
 
 // safety is when the queue is read although nothing was reported.

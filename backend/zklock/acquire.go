@@ -67,50 +67,36 @@ func (a *acquisition) enter(ctx context.Context) (standing, error) {
 		return standing{}, &unsent{context.Cause(ctx)}
 	}
 	done := func() { <-turn }
-	path, unsure := a.where()
-	if path == "" && (unsure || !a.req.Wait) {
-		// A reply may have been lost; and a request that does not wait must leave no trace in a
-		// queue that has no room.
-		q, err := a.look(ctx, unsure)
-		if err == nil {
-			path, err = a.found(q)
-		}
-		if err == nil && path == "" {
-			err = seqlock.CheckRoom(ctx, a, a.req, q)
-		}
-		if err != nil {
-			done()
-			return standing{}, err
-		}
-	}
-	if path != "" {
+	path, err := a.find(ctx)
+	if path != "" || err != nil {
 		done()
-		return standing{path: path}, nil
+		return standing{path: path}, err
 	}
 	return a.create(ctx, done)
 }
 
-// where returns the path of the entry, as far as it is known, and whether there may be one that is
-// not known.
-func (a *acquisition) where() (string, bool) {
-	a.s.leases.Lock()
-	defer a.s.leases.Unlock()
-	return a.mine.Entry, a.mine.Unsure
-}
-
-// found looks for an entry of the lease that an earlier request made. An entry of another session
-// belongs to that session, even while it waits: it may be granted by the time it is taken over, and
+// find returns the path of the entry that an earlier request for the lease made; empty: there is none. An entry of
+// another session belongs to that session, even while it waits: it may be granted by the time it is taken over, and
 // then its holder would not know.
-func (a *acquisition) found(q queue) (string, error) {
+func (a *acquisition) find(ctx context.Context) (string, error) {
+	a.s.leases.Lock()
+	path, unsure := a.mine.Entry, a.mine.Unsure
+	a.s.leases.Unlock()
+	if path != "" || !unsure && a.req.Wait {
+		return path, nil
+	}
+	q, err := a.b.look(ctx, a.s.link, a.lock, unsure)
+	if err != nil {
+		return "", err
+	}
 	i := q.Find(a.req.Lease)
 	if i < 0 {
-		return "", nil
+		return "", seqlock.CheckRoom(ctx, a, a.req, q)
 	}
-	e := q.All[i]
-	if e.session != a.req.Session {
+	if q.All[i].session != a.req.Session {
 		return "", backend.ErrLost
 	}
-	path := a.lock + "/" + e.node
+	path = a.lock + "/" + q.All[i].node
 	a.settle(path)
 	return path, nil
 }
@@ -177,7 +163,7 @@ func (a *acquisition) join() (standing, error) {
 				return e, err
 			}
 		}
-		if res, err = a.s.batcher.write(ops, a.lock); !errors.Is(err, zk.ErrNoNode) {
+		if res, err = a.s.batcher.write(&change{ops: ops, lock: a.lock}); !errors.Is(err, zk.ErrNoNode) {
 			break
 		}
 		a.b.made.forget(a.lock)
@@ -199,7 +185,7 @@ func (a *acquisition) joinNew(ops []any) (standing, error) {
 	container := &zk.CreateRequest{Path: a.lock, Acl: a.b.cfg.acl(), Flags: zk.FlagContainer}
 	// The library decodes each refusal, but not the answer to the creation of a container: then it
 	// returns ErrAPIError. So the change shares no transaction, and the token is read.
-	_, err := a.s.batcher.add(&change{ops: append([]any{container}, ops...), lock: a.lock, alone: true})
+	_, err := a.s.batcher.write(&change{ops: append([]any{container}, ops...), lock: a.lock, alone: true})
 	if err != nil && !errors.Is(err, zk.ErrAPIError) {
 		return standing{}, err
 	}
@@ -253,27 +239,13 @@ func (s *session) clear(k seqlock.Key, path string) {
 }
 
 // look lists the queue. catchUp lets the server catch up with its leader first.
-func (a *acquisition) look(ctx context.Context, catchUp bool) (queue, error) {
-	return a.b.look(ctx, a.s.link, a.lock, catchUp)
-}
-
 func (b *Backend) look(ctx context.Context, l *link, lock string, catchUp bool) (queue, error) {
-	nodes, err := call(ctx, l, func() ([]string, error) {
-		if catchUp {
-			if _, err := l.conn.Sync(b.cfg.Path); err != nil {
-				return nil, err
-			}
-		}
-		nodes, _, err := l.conn.Children(lock)
-		return nodes, err
-	})
-	if errors.Is(err, zk.ErrNoNode) {
-		return queue{}, nil
+	var before func() error
+	if catchUp {
+		before = l.catchUp(b.cfg.Path)
 	}
-	if err != nil {
-		return queue{}, err
-	}
-	return newQueue(nodes), nil
+	nodes, err := l.children(ctx, lock, before)
+	return newQueue(nodes), err
 }
 
 // stand waits until the entry is granted.
@@ -325,7 +297,9 @@ func (a *acquisition) tokenOf(ctx context.Context) (fence.Token, error) {
 }
 
 // Read reads the queue.
-func (a *acquisition) Read(ctx context.Context) (queue, error) { return a.look(ctx, false) }
+func (a *acquisition) Read(ctx context.Context) (queue, error) {
+	return a.b.look(ctx, a.s.link, a.lock, false)
+}
 
 // Check returns an error if the entry is gone, or stands behind another one of the lease.
 func (a *acquisition) Check(ctx context.Context, q queue, i int) error {

@@ -48,12 +48,7 @@ const (
 
 // write has the change written, in one transaction with others if there are any, and waits for the
 // result. An error for which denied returns true means that nothing was changed.
-func (b *batcher) write(ops []any, lock string) ([]zk.MultiResponse, error) {
-	return b.add(&change{ops: ops, lock: lock})
-}
-
-// add is write for a change.
-func (b *batcher) add(c *change) ([]zk.MultiResponse, error) {
+func (b *batcher) write(c *change) ([]zk.MultiResponse, error) {
 	c.done = make(chan struct{})
 	for _, op := range c.ops {
 		c.size += opSize
@@ -86,41 +81,33 @@ func (b *batcher) run() {
 		for range gathering { // let changes that are about to be written travel along
 			runtime.Gosched()
 		}
-		batch := b.next()
-		if batch == nil {
-			return
-		}
-		var others sync.WaitGroup
-		for range maxTogether - 1 {
-			more := b.more()
-			if more == nil {
+		var sent sync.WaitGroup
+		for range maxTogether {
+			batch := b.take()
+			if batch == nil {
 				break
 			}
-			others.Go(func() { b.send(more) })
+			sent.Go(func() { b.send(batch) })
 		}
-		b.send(batch)
-		others.Wait()
+		sent.Wait()
+		if b.idle() {
+			return
+		}
 	}
 }
 
-// next takes the pending changes that may travel together, or returns nil if none are pending.
-func (b *batcher) next() []*change {
+// idle ends the run if no change is pending, and reports whether it did.
+func (b *batcher) idle() bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	batch := b.take()
-	b.running = batch != nil
-	return batch
+	b.running = len(b.waiting) > 0
+	return !b.running
 }
 
-// more is like next, while a transaction is under way.
-func (b *batcher) more() []*change {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.take()
-}
-
-// take takes the pending changes that may travel together. The mu is held.
+// take takes the pending changes that may travel together, or returns nil if none are pending.
 func (b *batcher) take() []*change {
+	b.mu.Lock()
+	defer b.mu.Unlock()
 	var batch, rest []*change
 	var ops, size int
 	joined := make(map[string]bool)

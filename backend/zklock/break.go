@@ -12,14 +12,9 @@ import (
 	"github.com/holdfast-io/holdfast/internal/seqlock"
 )
 
-const (
-	// maxBreak bounds the bytes of a transaction of a break. The ensemble accepts 1 MiB
-	// (jute.maxbuffer), and the library as much as sendBuffer.
-	maxBreak = 96 << 10
-	// refusalsToLook is after how many refusals, each of which names one victim that has left, the
-	// queue is read again to check the others: a whole session may have ended.
-	refusalsToLook = 8
-)
+// maxBreak bounds the bytes of a transaction of a break. The ensemble accepts 1 MiB
+// (jute.maxbuffer), and the library as much as sendBuffer.
+const maxBreak = 96 << 10
 
 // Evictor begins a break.
 func (st store) Evictor(ctx context.Context, req *backend.BreakRequest) (seqlock.Evictor[entry], error) {
@@ -34,11 +29,10 @@ type victim = seqlock.Victim[entry]
 
 // breaking is a Break in progress. It implements seqlock.Evictor.
 type breaking struct {
-	b        *Backend
-	l        *link
-	req      *backend.BreakRequest
-	lock     string // path
-	refusals int
+	b    *Backend
+	l    *link
+	req  *backend.BreakRequest
+	lock string // path
 }
 
 // Stamp returns the ID of a write: the ensemble counts its transactions.
@@ -92,14 +86,14 @@ func (br *breaking) Evict(ctx context.Context, victims []victim, n int) ([]victi
 			ops = append(ops, op)
 		}
 	}
-	res, err := call(ctx, br.l, func() ([]zk.MultiResponse, error) { return br.l.conn.Multi(ops...) })
+	_, err := call(ctx, br.l, func() ([]zk.MultiResponse, error) { return br.l.conn.Multi(ops...) })
 	switch {
 	case err == nil:
 		return nil, seqlock.Done, nil
 	case errors.Is(err, zk.ErrBadVersion): // another break has notified a session
 		return victims, seqlock.Nothing, nil
 	case errors.Is(err, zk.ErrNoNode): // one of them has left, or a session has ended
-		victims, err = br.refused(ctx, victims, res, n)
+		victims, err = br.present(ctx, victims)
 		return victims, seqlock.Nothing, err
 	case refused(err):
 		return victims, seqlock.Nothing, err
@@ -125,15 +119,8 @@ func (br *breaking) Fits(victims []victim) int {
 	return len(victims)
 }
 
-// refused drops the victim that has left, whose delete the ensemble refused.
-func (br *breaking) refused(ctx context.Context, victims []victim, res []zk.MultiResponse, deletes int) ([]victim, error) {
-	i := slices.IndexFunc(res, func(r zk.MultiResponse) bool { return errors.Is(r.Error, zk.ErrNoNode) })
-	if i >= 0 && i < deletes {
-		victims = slices.Delete(victims, i, i+1)
-	}
-	if br.refusals++; br.refusals%refusalsToLook != 0 {
-		return victims, nil
-	}
+// present returns those of the victims that have not left.
+func (br *breaking) present(ctx context.Context, victims []victim) ([]victim, error) {
 	now, err := br.b.look(ctx, br.l, br.lock, true)
 	if err != nil {
 		return victims, err

@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"slices"
 	"sync"
 	"time"
 
@@ -111,69 +112,62 @@ func (n entryNode) holder(session backend.SessionID) backend.Holder {
 
 // readEntries reads the nodes of the entries, in their order.
 func (b *Backend) readEntries(ctx context.Context, l *link, lock string, all []entry) ([]entryNode, error) {
-	nodes := make([]entryNode, len(all))
-	var wg sync.WaitGroup
-	var mu sync.Mutex
-	var failed error
-	slots := make(chan struct{}, gets)
 	path := b.lockPath(lock)
-	for i, e := range all {
-		slots <- struct{}{}
-		wg.Go(func() {
-			defer func() { <-slots }()
-			n, err := call(ctx, l, func() (entryNode, error) {
-				data, stat, err := l.conn.Get(path + "/" + e.node)
-				n := entryNode{stat: stat}
-				_ = json.Unmarshal(data, &n.content) // for people only
-				return n, err
-			})
-			if errors.Is(err, zk.ErrNoNode) {
-				n, err = entryNode{gone: true}, nil
-			}
-			mu.Lock()
-			defer mu.Unlock()
-			nodes[i] = n
-			failed = errors.Join(failed, err)
+	return readAll(all, func(e entry) (entryNode, error) {
+		n, err := call(ctx, l, func() (entryNode, error) {
+			data, stat, err := l.conn.Get(path + "/" + e.node)
+			n := entryNode{stat: stat}
+			_ = json.Unmarshal(data, &n.content) // for people only
+			return n, err
 		})
-	}
-	wg.Wait()
-	return nodes, failed
+		if errors.Is(err, zk.ErrNoNode) {
+			return entryNode{gone: true}, nil
+		}
+		return n, err
+	})
 }
 
 // renewals reads when the sessions of the entries were renewed, by the leader's wall clock.
 // Sessions that are gone are omitted.
 func (b *Backend) renewals(ctx context.Context, l *link, all []entry) (map[backend.SessionID]time.Time, error) {
-	renewed := make(map[backend.SessionID]time.Time)
-	asked := make(map[backend.SessionID]bool)
-	var wg sync.WaitGroup
-	var mu sync.Mutex
-	var failed error
-	slots := make(chan struct{}, gets)
+	var ids []backend.SessionID
 	for _, e := range all {
-		if asked[e.session] {
-			continue
+		if !slices.Contains(ids, e.session) {
+			ids = append(ids, e.session)
 		}
-		asked[e.session] = true
+	}
+	stats, err := readAll(ids, func(id backend.SessionID) (*zk.Stat, error) {
+		return call(ctx, l, func() (*zk.Stat, error) {
+			there, stat, err := l.conn.Exists(b.sessionPath(id))
+			if !there {
+				stat = nil
+			}
+			return stat, err
+		})
+	})
+	renewed := make(map[backend.SessionID]time.Time)
+	for i, id := range ids {
+		if stats[i] != nil {
+			renewed[id] = time.UnixMilli(stats[i].Mtime)
+		}
+	}
+	return renewed, err
+}
+
+// readAll calls read for each of the keys, for up to gets of them concurrently.
+func readAll[K, V any](keys []K, read func(K) (V, error)) ([]V, error) {
+	values, errs := make([]V, len(keys)), make([]error, len(keys))
+	var wg sync.WaitGroup
+	slots := make(chan struct{}, gets)
+	for i, k := range keys {
 		slots <- struct{}{}
 		wg.Go(func() {
 			defer func() { <-slots }()
-			stat, err := call(ctx, l, func() (*zk.Stat, error) {
-				there, stat, err := l.conn.Exists(b.sessionPath(e.session))
-				if !there {
-					stat = nil
-				}
-				return stat, err
-			})
-			mu.Lock()
-			defer mu.Unlock()
-			if err == nil && stat != nil {
-				renewed[e.session] = time.UnixMilli(stat.Mtime)
-			}
-			failed = errors.Join(failed, err)
+			values[i], errs[i] = read(k)
 		})
 	}
 	wg.Wait()
-	return renewed, failed
+	return values, errors.Join(errs...)
 }
 
 // List reads the names of all locks.
@@ -182,16 +176,7 @@ func (st store) List(ctx context.Context, req *backend.ListRequest) (backend.Lis
 	if err != nil {
 		return backend.ListPage{}, err
 	}
-	nodes, err := call(ctx, l, func() ([]string, error) {
-		if _, err := l.conn.Sync(st.cfg.Path); err != nil {
-			return nil, err
-		}
-		nodes, _, err := l.conn.Children(st.locksPath())
-		return nodes, err
-	})
-	if errors.Is(err, zk.ErrNoNode) {
-		return backend.ListPage{}, nil
-	}
+	nodes, err := l.children(ctx, st.locksPath(), l.catchUp(st.cfg.Path))
 	if err != nil {
 		return backend.ListPage{}, err
 	}

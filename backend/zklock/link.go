@@ -425,6 +425,31 @@ func call[T any](ctx context.Context, l *link, f func() (T, error)) (T, error) {
 	}
 }
 
+// children lists the nodes below a node, which may not exist, once before has succeeded. before may be nil.
+func (l *link) children(ctx context.Context, path string, before func() error) ([]string, error) {
+	nodes, err := call(ctx, l, func() ([]string, error) {
+		if before != nil {
+			if err := before(); err != nil {
+				return nil, err
+			}
+		}
+		nodes, _, err := l.conn.Children(path)
+		return nodes, err
+	})
+	if errors.Is(err, zk.ErrNoNode) {
+		return nil, nil
+	}
+	return nodes, err
+}
+
+// catchUp returns a function that lets the server catch up with its leader.
+func (l *link) catchUp(path string) func() error {
+	return func() error {
+		_, err := l.conn.Sync(path)
+		return err
+	}
+}
+
 // unsent is an error of a request that was never sent.
 type unsent struct{ err error }
 

@@ -16,21 +16,13 @@ func (s *session) hear() {
 	for {
 		data, _, events, err := s.link.conn.GetW(s.b.noticePath(s.ID))
 		if err == nil {
-			if inbox.Read(s.tellBroken(data)) {
-				inbox.Found()
-				if err = s.tellMissing(); err != nil {
-					inbox.Again()
-				}
-			}
+			err = inbox.Read(s.tellBroken(data), s.tellMissing)
 		}
 		if errors.Is(err, zk.ErrNoNode) && s.Life.Err() == nil && !isClosed(s.link.over) {
 			s.Expire(backend.CauseGone) // it was deleted by hand: the session would hear of no break
 			return
 		}
 		if err != nil {
-			if s.Life.Err() != nil || isClosed(s.link.over) || errors.Is(err, zk.ErrSessionExpired) {
-				return // keep handles the end of the session
-			}
 			if !retry.Pause(s.Life, s.b.cfg.Tick/2) {
 				return
 			}

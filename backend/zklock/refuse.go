@@ -16,7 +16,7 @@ func (a *acquisition) Leave(ctx context.Context, others []entry) (bool, error) {
 		ops = append(ops, &zk.CheckVersionRequest{Path: a.lock + "/" + e.node, Version: -1})
 	}
 	ops = append(ops, &zk.DeleteRequest{Path: a.own.path, Version: -1})
-	_, err := call(ctx, a.s.link, func() ([]zk.MultiResponse, error) { return a.s.batcher.write(ops, "") })
+	_, err := call(ctx, a.s.link, func() ([]zk.MultiResponse, error) { return a.s.batcher.write(&change{ops: ops}) })
 	absent := errors.Is(err, zk.ErrNoNode)
 	if absent && len(others) > 0 {
 		return false, nil // any of them may be gone

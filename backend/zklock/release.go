@@ -46,13 +46,13 @@ func (s *session) release(ctx context.Context, l *lease, k seqlock.Key, abandon 
 	_, err := call(ctx, s.link, func() (struct{}, error) {
 		ops := []any{&zk.DeleteRequest{Path: path, Version: -1}}
 		if to != nil {
-			_, err := s.batcher.write(append(ops, &zk.CheckVersionRequest{Path: toPath, Version: -1}), "")
+			_, err := s.batcher.write(&change{ops: append(ops, &zk.CheckVersionRequest{Path: toPath, Version: -1})})
 			if !errors.Is(err, zk.ErrNoNode) {
 				s.released(l, to, err)
 				return struct{}{}, err
 			}
 		}
-		_, err := s.batcher.write(ops, "") // the follower has gone, or this one
+		_, err := s.batcher.write(&change{ops: ops}) // the follower has gone, or this one
 		s.released(l, nil, err)
 		return struct{}{}, err
 	})
@@ -94,17 +94,11 @@ func (s *session) known(l *lease) (string, *lease, string) {
 // removeLease deletes every entry of the lease. It reports whether there was one.
 func (b *Backend) removeLease(ctx context.Context, l *link, k seqlock.Key) (bool, error) {
 	lock := b.lockPath(k.Name)
-	nodes, err := call(ctx, l, func() ([]string, error) {
+	nodes, err := l.children(ctx, lock, func() error {
 		// A write, and not a sync: a leader that was deposed still answers those, with an old queue.
-		if _, err := l.conn.Set(b.locksPath(), nil, -1); err != nil {
-			return nil, err
-		}
-		nodes, _, err := l.conn.Children(lock)
-		return nodes, err
+		_, err := l.conn.Set(b.locksPath(), nil, -1)
+		return err
 	})
-	if errors.Is(err, zk.ErrNoNode) {
-		return false, nil
-	}
 	if err != nil {
 		return false, err
 	}

@@ -109,7 +109,7 @@ func (s *session) enroll(ctx context.Context) error {
 		return err
 	}
 	for _, p := range paths {
-		if _, err := call(ctx, s.link, func() (struct{}, error) { return struct{}{}, s.link.conn.Delete(p, -1) }); err != nil && !errors.Is(err, zk.ErrNoNode) {
+		if err := s.b.remove(ctx, s.link, p); err != nil {
 			return err
 		}
 	}

@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"slices"
+	"sync"
 
 	"github.com/holdfast-io/holdfast/backend"
 )
@@ -48,9 +49,10 @@ func AddNotices(old []byte, fresh []Notice, keep int) ([]byte, error) {
 	}
 }
 
-// Inbox is what a session has read of its notices. The zero value is empty. Its methods are not safe
-// for concurrent use.
+// Inbox is what a session has read of its notices. The zero value is empty. Its methods are safe for
+// concurrent use.
 type Inbox struct {
+	mu sync.Mutex // guards the fields below
 	// read are the leases whose notices were read. Other leases may have been reported as missing
 	// while the break that took them was in progress, so they do not show that the notices before
 	// theirs were read.
@@ -58,22 +60,33 @@ type Inbox struct {
 	missed bool
 }
 
-// Read records notices, and reports whether others were dropped before they were read. Then the
-// session must call Found and check all its leases, and if it cannot, Again.
-func (x *Inbox) Read(notices []Notice) bool {
+// Read records notices. If others were dropped before they were read, it calls check, which must find the
+// leases that the session misses. Where check fails, the next Read calls it again.
+func (x *Inbox) Read(notices []Notice, check func() error) error {
+	if !x.misses(notices) {
+		return nil
+	}
+	if err := check(); err != nil {
+		x.mu.Lock()
+		defer x.mu.Unlock()
+		x.missed = true
+		return err
+	}
+	return nil
+}
+
+// misses records notices, and reports whether the session has to check its leases. Notices that are
+// dropped from then on make it check again.
+func (x *Inbox) misses(notices []Notice) bool {
+	x.mu.Lock()
+	defer x.mu.Unlock()
 	if x.read == nil {
 		x.read = make(map[backend.LeaseID]bool)
 	}
-	x.missed = x.missed || len(notices) > 0 && notices[0].Cut && !x.read[notices[0].Lease]
+	missed := x.missed || len(notices) > 0 && notices[0].Cut && !x.read[notices[0].Lease]
 	for _, n := range notices {
 		x.read[n.Lease] = true
 	}
-	return x.missed
+	x.missed = false
+	return missed
 }
-
-// Found records that the session finds the leases that it missed. Notices that are dropped later make
-// it check again.
-func (x *Inbox) Found() { x.missed = false }
-
-// Again records that the check has failed.
-func (x *Inbox) Again() { x.missed = true }

@@ -285,18 +285,31 @@ func TestInbox(t *testing.T) {
 		n.Cut = true
 		return []seqlock.Notice{n, notice(i+1, 0)}
 	}
-	if x.Read(nil) || x.Read([]seqlock.Notice{notice(1, 0)}) || x.Read(cut(1)) || x.Read(cut(2)) {
+	// reads reports whether the notices made the session check, with that result.
+	reads := func(notices []seqlock.Notice, result error) bool {
+		checked := false
+		err := x.Read(notices, func() error {
+			checked = true
+			return result
+		})
+		if checked && !errors.Is(err, result) || !checked && err != nil {
+			t.Errorf("%v, want %v", err, result)
+		}
+		return checked
+	}
+	if reads(nil, nil) || reads([]seqlock.Notice{notice(1, 0)}, nil) || reads(cut(1), nil) || reads(cut(2), nil) {
 		t.Error("notices were missed; want none")
 	}
-	if !x.Read(cut(9)) || !x.Read(nil) {
+	if !reads(cut(9), errDown) || !reads(nil, nil) {
 		t.Error("no notice was missed; want some, until they are found")
 	}
-	x.Found()
-	if x.Read(nil) || x.Read(cut(9)) {
+	if reads(nil, nil) || reads(cut(9), nil) {
 		t.Error("notices are missed that were found")
 	}
-	x.Again()
-	if !x.Read(nil) {
+	if !reads(cut(20), errDown) {
+		t.Error("no notice was missed; want some")
+	}
+	if !reads(nil, nil) {
 		t.Error("a check that failed is forgotten")
 	}
 }
