@@ -5,7 +5,6 @@ import (
 	"errors"
 	"log/slog"
 	"strconv"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -109,14 +108,7 @@ func New(client *api.Client, cfg Config) (*Backend, error) {
 }
 
 func validatePrefix(p string) error {
-	bad := len(p) > backend.MaxNameLen
-	for seg := range strings.SplitSeq(p, "/") {
-		bad = bad || seg == "" || seg == "." || seg == ".."
-		for i := range len(seg) {
-			bad = bad || !backend.IsSegmentByte(seg[i]) && seg[i] != '.'
-		}
-	}
-	if bad {
+	if len(p) > backend.MaxNameLen || !connect.IsPath(p) {
 		return &backend.InvalidError{Field: "prefix", Value: strconv.QuoteToGraphic(p), Bound: `like "team/locks", without "." and "..", of letters, digits and -_.:@=+,`}
 	}
 	return nil

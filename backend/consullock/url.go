@@ -1,6 +1,7 @@
 package consullock
 
 import (
+	"cmp"
 	"context"
 	"crypto/tls"
 	"errors"
@@ -10,7 +11,6 @@ import (
 	"net/url"
 	"strings"
 	"time"
-	"unicode"
 
 	"github.com/hashicorp/consul/api"
 
@@ -28,13 +28,9 @@ const (
 
 // target is the content of a URL.
 type target struct {
-	address    string
-	tls        *tls.Config // nil: none
-	token      string
-	datacenter string
-	namespace  string
-	partition  string
-	cfg        Config
+	config api.Config  // of the client library
+	tls    *tls.Config // nil: none
+	cfg    Config
 }
 
 // Open makes a backend with a client of its own, which Close closes:
@@ -83,14 +79,9 @@ func Open(ctx context.Context, rawURL string, cfg Config) (*Backend, error) {
 // as if it had been cancelled. A release that fails like that may or may not have worked.
 func (t *target) client(connections int) (*api.Client, *connect.HTTP, error) {
 	transport := t.transport(connections)
-	scheme := "http"
-	if t.tls != nil {
-		scheme = "https"
-	}
-	client, err := api.NewClient(&api.Config{
-		Address: t.address, Scheme: scheme, Token: t.token, Datacenter: t.datacenter, Namespace: t.namespace, Partition: t.partition,
-		HttpClient: &http.Client{Transport: wary{transport}, CheckRedirect: connect.Stay},
-	})
+	config := t.config
+	config.HttpClient = &http.Client{Transport: wary{transport}, CheckRedirect: connect.Stay}
+	client, err := api.NewClient(&config)
 	if err != nil {
 		return nil, nil, connect.URLError(connect.Hidden, "what the client library takes")
 	}
@@ -138,44 +129,33 @@ func (t *target) transport(connections int) *connect.HTTP {
 }
 
 func parseURL(raw string, cfg Config) (target, error) {
-	t := target{cfg: cfg}
-	if strings.ContainsFunc(raw, unicode.IsControl) {
-		return t, connect.URLError(connect.Hidden, "without control characters")
-	}
-	scheme, rest, ok := strings.Cut(raw, "://")
-	if !ok || scheme != schemePlain && scheme != schemeTLS {
-		return t, connect.URLError(connect.Hidden, "consul://host:port or consuls://host:port")
-	}
-	if strings.ContainsRune(rest, '#') {
-		return t, connect.URLError("#", "without a fragment")
-	}
-	rest, query, _ := strings.Cut(rest, "?")
-	if err := t.setQuery(query, scheme == schemeTLS); err != nil {
+	t := target{cfg: cfg, config: api.Config{Scheme: "http"}} // by default the library looks at the environment
+	u, err := connect.Split(raw, "consul://host:port or consuls://host:port", schemePlain, schemeTLS)
+	if err != nil {
 		return t, err
 	}
-	if i := strings.LastIndexByte(rest, '@'); i >= 0 {
-		user, token, ok := strings.Cut(rest[:i], ":")
-		var err error
-		if t.token, err = url.PathUnescape(token); err != nil || user != "" || !ok || token == "" {
+	if err := t.setQuery(u.Query, u.Scheme == schemeTLS); err != nil {
+		return t, err
+	}
+	if u.HasAt {
+		user, token, _ := strings.Cut(u.User, ":")
+		if t.config.Token, err = url.PathUnescape(token); err != nil || user != "" || token == "" {
 			return t, connect.URLError("token", ":token before the @, percent-encoded")
 		}
-		rest = rest[i+1:]
 	}
-	host, prefix, ok := strings.Cut(rest, "/")
-	if ok && prefix != "" {
-		t.cfg.Prefix = prefix
-		if err := validatePrefix(prefix); err != nil {
+	if u.Path != "" {
+		t.cfg.Prefix = u.Path
+		if err := validatePrefix(u.Path); err != nil {
 			return t, err
 		}
 	}
-	if host == "" {
-		host = defaultHost
-	}
+	host := cmp.Or(u.Hosts, defaultHost)
 	port := defaultPort
 	if t.tls != nil {
-		port = portTLS
+		port, t.config.Scheme = portTLS, "https"
 	}
-	if t.address, ok = backend.Endpoint(host, port); !ok {
+	var ok bool
+	if t.config.Address, ok = backend.Endpoint(host, port); !ok {
 		return t, connect.URLError(host, "host or host:port")
 	}
 	return t, nil
@@ -186,7 +166,7 @@ func (t *target) setQuery(query string, secure bool) error {
 	if err != nil {
 		return err
 	}
-	t.datacenter, t.namespace, t.partition = params.Get("dc"), params.Get("ns"), params.Get("partition")
+	t.config.Datacenter, t.config.Namespace, t.config.Partition = params.Get("dc"), params.Get("ns"), params.Get("partition")
 	if err := connect.Duration(params, "min_ttl", &t.cfg.MinTTL); err != nil {
 		return err
 	}

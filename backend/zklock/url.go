@@ -7,7 +7,6 @@ import (
 	"net/url"
 	"slices"
 	"strings"
-	"unicode"
 
 	"github.com/holdfast-io/holdfast/backend"
 	"github.com/holdfast-io/holdfast/internal/connect"
@@ -37,41 +36,31 @@ func Open(ctx context.Context, rawURL string, cfg Config) (*Backend, error) {
 	return New(cfg)
 }
 
-// parseURL parses a URL by hand, because package net/url accepts one host only.
 func parseURL(raw string, cfg Config) (Config, error) {
 	cfg.Servers = nil
-	if strings.ContainsFunc(raw, unicode.IsControl) {
-		return cfg, connect.URLError(connect.Hidden, "without control characters")
+	u, err := connect.Split(raw, "zookeeper://host:port", scheme)
+	if err != nil {
+		return cfg, err
 	}
-	rest, ok := strings.CutPrefix(raw, scheme+"://")
-	if !ok {
-		return cfg, connect.URLError(connect.Hidden, "zookeeper://host:port")
-	}
-	if strings.ContainsRune(rest, '#') {
-		return cfg, connect.URLError("#", "without a fragment")
-	}
-	rest, query, _ := strings.Cut(rest, "?")
-	if i := strings.LastIndexByte(rest, '@'); i >= 0 {
-		if err := cfg.setUser(rest[:i]); err != nil {
+	if u.HasAt {
+		if err := cfg.setUser(u.User); err != nil {
 			return cfg, err
 		}
-		rest = rest[i+1:]
 	}
-	hosts, path, ok := strings.Cut(rest, "/")
-	if ok && path != "" {
-		cfg.Path = "/" + path
+	if u.Path != "" {
+		cfg.Path = "/" + u.Path
 		if err := validatePath(cfg.Path); err != nil {
 			return cfg, err
 		}
 	}
-	for host := range strings.SplitSeq(hosts, ",") {
+	for host := range strings.SplitSeq(u.Hosts, ",") {
 		address, ok := backend.Endpoint(host, defaultPort)
 		if !ok {
 			return cfg, connect.URLError(host, "host or host:port, separated by commas")
 		}
 		cfg.Servers = append(cfg.Servers, address)
 	}
-	return cfg, cfg.setQuery(query)
+	return cfg, cfg.setQuery(u.Query)
 }
 
 func (c *Config) setUser(user string) error {

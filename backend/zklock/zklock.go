@@ -13,6 +13,7 @@ import (
 	"github.com/go-zookeeper/zk"
 
 	"github.com/holdfast-io/holdfast/backend"
+	"github.com/holdfast-io/holdfast/internal/connect"
 	"github.com/holdfast-io/holdfast/internal/lockstate"
 	"github.com/holdfast-io/holdfast/internal/seqlock"
 	"github.com/holdfast-io/holdfast/internal/sessions"
@@ -146,14 +147,8 @@ func (c *Config) withDefaults() error {
 
 // validatePath checks a path of plain segments.
 func validatePath(p string) error {
-	bad := len(p) > backend.MaxNameLen || p[0] != '/' || p == "/" || strings.HasPrefix(p, "/zookeeper")
-	for seg := range strings.SplitSeq(strings.TrimPrefix(p, "/"), "/") {
-		bad = bad || seg == "" || seg == "." || seg == ".."
-		for i := range len(seg) {
-			bad = bad || !backend.IsSegmentByte(seg[i]) && seg[i] != '.'
-		}
-	}
-	if bad {
+	below, ok := strings.CutPrefix(p, "/")
+	if len(p) > backend.MaxNameLen || !ok || strings.HasPrefix(p, "/zookeeper") || !connect.IsPath(below) {
 		return &backend.InvalidError{Field: "path", Value: strconv.Quote(p), Bound: `like "/team/locks", of letters, digits and -_.:@=+,`}
 	}
 	return nil

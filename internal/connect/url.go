@@ -15,6 +15,7 @@ import (
 	"strings"
 	"sync"
 	"time"
+	"unicode"
 
 	"github.com/holdfast-io/holdfast/backend"
 )
@@ -47,6 +48,49 @@ func Quote(s string) string {
 		s = strings.ToValidUTF8(s[:most], "") + "…"
 	}
 	return strconv.QuoteToGraphic(s)
+}
+
+// Parts are the parts of a URL. Package net/url accepts one host only.
+type Parts struct {
+	Scheme string
+	User   string // what is before the @
+	HasAt  bool
+	Hosts  string
+	Path   string // without the slash
+	Query  string
+}
+
+// Split splits a URL that has one of the schemes. like is what such a URL looks like.
+func Split(raw, like string, schemes ...string) (Parts, error) {
+	if strings.ContainsFunc(raw, unicode.IsControl) {
+		return Parts{}, URLError(Hidden, "without control characters")
+	}
+	scheme, rest, _ := strings.Cut(raw, "://")
+	if !slices.Contains(schemes, scheme) {
+		return Parts{}, URLError(Hidden, like)
+	}
+	if strings.ContainsRune(rest, '#') {
+		return Parts{}, URLError("#", "without a fragment")
+	}
+	p := Parts{Scheme: scheme}
+	rest, p.Query, _ = strings.Cut(rest, "?")
+	if i := strings.LastIndexByte(rest, '@'); i >= 0 {
+		p.User, p.HasAt, rest = rest[:i], true, rest[i+1:]
+	}
+	p.Hosts, p.Path, _ = strings.Cut(rest, "/")
+	return p, nil
+}
+
+// IsPath reports whether a path consists of segments that stores of keys accept as they are, with dots,
+// but not "." and "..".
+func IsPath(path string) bool {
+	for segment := range strings.SplitSeq(path, "/") {
+		plain := strings.ReplaceAll(segment, ".", "")
+		if segment == "" || segment == "." || segment == ".." || backend.EscapeSegment(plain) != plain {
+			return false
+		}
+	}
+	return true
 }
 
 // Params parses a query. Each parameter is one of those that are known, and is given once. An unknown
