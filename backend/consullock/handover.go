@@ -134,7 +134,7 @@ func (b *Backend) endHandOver(lock string, place uint64, pairs []*api.KVPair) {
 	if pairs == nil {
 		return
 	}
-	next := newQueue(b.lockKey(lock), pairs[len(pairs)-1:])
+	next := newQueue(f.prefix, pairs[len(pairs)-1:])
 	if len(next.All) == 0 {
 		return
 	}

@@ -1,11 +1,6 @@
 package consullock
 
-import (
-	"context"
-	"strings"
-
-	"github.com/hashicorp/consul/api"
-)
+import "context"
 
 // maxQuestions bounds how many followers have a query of their own. Each keeps a connection, of which
 // Consul accepts 200 from one address by default (limits.http_max_conns_per_client). Without a
@@ -41,7 +36,7 @@ func (b *Backend) start(f *follower) {
 	}
 	var ctx context.Context
 	ctx, c.stop = context.WithCancel(b.sessions.Base())
-	b.sessions.Go(func() { b.runShared(ctx) })
+	b.sessions.Go(func() { b.run(ctx, nil) })
 }
 
 // leaveShared removes a follower that no waiter needs any more, or that gets a query of its own.
@@ -52,60 +47,6 @@ func (b *Backend) leaveShared(f *follower) {
 		b.shared.stop()
 		b.shared.stop = nil
 	}
-}
-
-// runShared does for the followers that share a query what run does for one follower.
-func (b *Backend) runShared(ctx context.Context) {
-	byTimer := false
-	for ctx.Err() == nil {
-		_ = try(ctx, func() error {
-			var err error
-			byTimer, err = b.watchShared(ctx, byTimer)
-			return err
-		})
-	}
-}
-
-func (b *Backend) watchShared(ctx context.Context, byTimer bool) (bool, error) {
-	// A follower that joins from here on ends the query.
-	asking, again := context.WithCancel(ctx)
-	defer again()
-	members := b.gather(ctx, again)
-	since, came := make([]uint64, len(members)), make([]uint64, len(members))
-	for i, f := range members {
-		since[i], came[i] = f.known()
-	}
-	looking, cancel := patiently(ctx, 0, 0)
-	defer cancel()
-	pairs, index, err := b.below(looking, b.locksKey())
-	if err != nil {
-		return false, err
-	}
-	byLock := make(map[string][]*api.KVPair)
-	for _, p := range pairs {
-		prefix := p.Key[:strings.LastIndexByte(p.Key, '/')+1]
-		byLock[prefix] = append(byLock[prefix], p)
-	}
-	waits := false
-	for i, f := range members {
-		prefix := b.lockKey(f.name)
-		q := f.tell(&sight{newQueue(prefix, byLock[prefix]), index, since[i], came[i]}, byTimer, again)
-		waits = waits || q.key != "" || q.tree
-	}
-	defer func() {
-		for _, f := range members {
-			f.unwatch()
-		}
-	}()
-	q := question{tree: true, index: index}
-	if waits {
-		q.key = b.locksKey()
-	}
-	tired, err := b.changed(asking, q)
-	if asking.Err() != nil {
-		return false, nil
-	}
-	return tired, err
 }
 
 // gather gives queries of their own to as many followers as may have one now, and returns the

@@ -2,6 +2,7 @@ package consullock
 
 import (
 	"context"
+	"strings"
 	"sync"
 	"time"
 
@@ -14,7 +15,8 @@ import (
 // Consul keeps open until something happens. No waiter is overtaken: only the first of the waiters
 // here can be the next, so only what it waits for is watched.
 type follower struct {
-	name string
+	name, prefix string // of the lock, and of its keys
+
 	stop func() // with Backend.mu held: no waiter is left
 
 	mu      sync.Mutex
@@ -75,7 +77,7 @@ func (b *Backend) follow(lock string, w *waiter, seen *sight) *follower {
 	defer b.mu.Unlock()
 	f, ok := b.followers[lock]
 	if !ok {
-		f = &follower{name: lock, waiters: make(map[*waiter]struct{}), stop: func() {}, again: func() {}}
+		f = &follower{name: lock, prefix: b.lockKey(lock), waiters: make(map[*waiter]struct{}), stop: func() {}, again: func() {}}
 		b.followers[lock] = f
 		defer b.start(f) // once it knows of w
 	}
@@ -109,45 +111,51 @@ func (b *Backend) unfollow(f *follower, w *waiter) {
 	}
 }
 
-// run reads the queue, tells the waiters whose turn has come, and waits for what the first of the
-// others waits for.
-func (b *Backend) run(ctx context.Context, f *follower) {
+// run serves the follower, or, if that is nil, those that share a query.
+func (b *Backend) run(ctx context.Context, own *follower) {
 	byTimer := false
 	for ctx.Err() == nil {
 		_ = try(ctx, func() error {
-			var seen *sight
 			var err error
-			if !f.recalls(ctx) {
-				seen, err = b.see(ctx, f)
-			}
-			if err == nil {
-				byTimer, err = b.watch(ctx, f, seen, byTimer)
-			}
+			byTimer, err = b.watch(ctx, own, byTimer)
 			return err
 		})
 	}
 }
 
-// see reads the queue of the follower.
-func (b *Backend) see(ctx context.Context, f *follower) (*sight, error) {
-	prefix := b.lockKey(f.name)
-	since, came := f.known()
-	pairs, index, err := b.below(ctx, prefix)
-	if err != nil {
-		return nil, err
-	}
-	return &sight{newQueue(prefix, pairs), index, since, came}, nil
-}
-
-// watch tells the waiters whose turn has come, by the queue as it was read or as it is known, and
-// waits until it may have changed. It returns true if it only timed out.
-func (b *Backend) watch(ctx context.Context, f *follower, seen *sight, byTimer bool) (bool, error) {
+// watch tells the waiters whose turn has come, by the queue as it is read or known, and waits until it
+// may have changed. It returns true if it only timed out.
+func (b *Backend) watch(ctx context.Context, own *follower, byTimer bool) (bool, error) {
+	// A follower that joins the shared query from here on ends it.
 	asking, again := context.WithCancel(ctx)
 	defer again()
-	q := f.tell(seen, byTimer, again)
-	defer f.unwatch()
-	if q.tree {
-		q.key = b.lockKey(f.name)
+	var all []*follower
+	var prefix string
+	if own != nil {
+		all, prefix = []*follower{own}, own.prefix
+	} else {
+		all, prefix = b.gather(ctx, again), b.locksKey()
+	}
+	seen := make([]*sight, len(all))
+	if own == nil || !own.recalls(ctx) {
+		var err error
+		if seen, err = b.see(ctx, prefix, all); err != nil {
+			return false, err
+		}
+	}
+	defer func() {
+		for _, f := range all {
+			f.unwatch()
+		}
+	}()
+	var q question
+	for i, f := range all {
+		if one := f.tell(seen[i], byTimer, again); one.key != "" {
+			q = one
+		}
+	}
+	if own == nil && q.key != "" {
+		q = question{key: prefix, tree: true, index: seen[0].index}
 	}
 	tired, err := b.changed(asking, q)
 	if asking.Err() != nil {
@@ -156,10 +164,32 @@ func (b *Backend) watch(ctx context.Context, f *follower, seen *sight, byTimer b
 	return tired, err
 }
 
+// see reads the queues of the followers, whose keys are below the prefix.
+func (b *Backend) see(ctx context.Context, prefix string, all []*follower) ([]*sight, error) {
+	seen := make([]*sight, len(all))
+	for i, f := range all {
+		since, came := f.known()
+		seen[i] = &sight{since: since, came: came}
+	}
+	pairs, index, err := b.below(ctx, prefix)
+	if err != nil {
+		return nil, err
+	}
+	byLock := make(map[string][]*api.KVPair)
+	for _, p := range pairs {
+		lock := p.Key[:strings.LastIndexByte(p.Key, '/')+1]
+		byLock[lock] = append(byLock[lock], p)
+	}
+	for i, f := range all {
+		seen[i].queue, seen[i].index = newQueue(f.prefix, byLock[f.prefix]), index
+	}
+	return seen, nil
+}
+
 // question is a query to Consul, which answers when its subject has changed since the index.
 type question struct {
 	key   string // empty: there is no query
-	tree  bool   // all keys of the lock
+	tree  bool   // all keys below it
 	index uint64
 }
 
@@ -196,13 +226,13 @@ func (f *follower) tell(seen *sight, byTimer bool, again context.CancelFunc) que
 		if unseen {
 			again()
 		}
-		return question{index: q.index}
+		return question{}
 	}
 	f.first = q.All[first].created
 	if j, one := q.Blocker(first); one {
 		return question{key: q.All[j].key, index: q.index}
 	}
-	return question{tree: true, index: q.index}
+	return question{key: f.prefix, tree: true, index: q.index}
 }
 
 // unwatch records that no query is running that would have to be ended.
