@@ -183,7 +183,7 @@ func (b *Backend) get(ctx context.Context, key string) (*api.KVPair, error) {
 func (b *Backend) txn(ctx context.Context, ops api.KVTxnOps) ([]*api.KVPair, error) {
 	ctx, cancel := answering(ctx)
 	defer cancel()
-	ok, res, _, err := b.client.KV().Txn(ops, (&api.QueryOptions{}).WithContext(ctx))
+	ok, res, _, err := b.client.KV().Txn(ops, consistent(ctx))
 	if err != nil {
 		return nil, err
 	}

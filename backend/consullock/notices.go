@@ -80,14 +80,13 @@ func (s *session) absent(ctx context.Context, keys []seqlock.Key) ([]seqlock.Key
 	for _, k := range keys {
 		ops = append(ops, &api.KVTxnOp{Verb: api.KVCheckSession, Key: s.b.leaseKey(k), Session: s.uuid})
 	}
-	asking, cancel := answering(ctx)
-	defer cancel()
-	ok, res, _, err := s.b.client.KV().Txn(ops, consistent(asking))
-	if err != nil || ok {
+	_, err := s.b.txn(ctx, ops)
+	refusal, ok := errors.AsType[*txnError](err)
+	if !ok {
 		return nil, err
 	}
 	var gone []seqlock.Key
-	for _, e := range res.Errors {
+	for _, e := range refusal.errs {
 		one := &txnError{api.TxnErrors{e}}
 		if e.OpIndex < len(keys) && isRefused(one, becauseAbsent, becauseOther) {
 			gone = append(gone, keys[e.OpIndex])

@@ -240,11 +240,7 @@ func (s *session) clear(k seqlock.Key, path string) {
 
 // look lists the queue. catchUp lets the server catch up with its leader first.
 func (b *Backend) look(ctx context.Context, l *link, lock string, catchUp bool) (queue, error) {
-	var before func() error
-	if catchUp {
-		before = l.catchUp(b.cfg.Path)
-	}
-	nodes, err := l.children(ctx, lock, before)
+	nodes, err := l.children(ctx, lock, catchUp)
 	return newQueue(nodes), err
 }
 
@@ -280,18 +276,12 @@ func (a *acquisition) stand(ctx context.Context) (backend.Grant, error) {
 
 // tokenOf reads the token of an entry that an earlier request made: the ID of the transaction.
 func (a *acquisition) tokenOf(ctx context.Context) (fence.Token, error) {
-	stat, err := call(ctx, a.s.link, func() (*zk.Stat, error) {
-		there, stat, err := a.s.link.conn.Exists(a.own.path)
-		if err == nil && !there {
-			err = zk.ErrNoNode
-		}
-		return stat, err
-	})
-	if errors.Is(err, zk.ErrNoNode) {
-		return 0, a.vanished(ctx)
-	}
+	stat, err := a.s.link.stat(ctx, a.own.path)
 	if err != nil {
 		return 0, err
+	}
+	if stat == nil {
+		return 0, a.vanished(ctx)
 	}
 	return fence.Token(stat.Czxid), nil //nolint:gosec // it counts up from 0
 }

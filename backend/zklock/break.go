@@ -37,7 +37,7 @@ type breaking struct {
 
 // Stamp returns the ID of a write: the ensemble counts its transactions.
 func (br *breaking) Stamp(ctx context.Context) (fence.Token, error) {
-	stat, err := call(ctx, br.l, func() (*zk.Stat, error) { return br.l.conn.Set(br.b.locksPath(), nil, -1) })
+	stat, err := br.l.touch(ctx, br.b.locksPath())
 	if err != nil {
 		return 0, err
 	}

@@ -47,7 +47,7 @@ func (b *Backend) leaderNow(ctx context.Context, l *link) (time.Time, error) {
 	clock := b.clock
 	b.mu.Unlock()
 	if clock.at.IsZero() || time.Since(clock.at) > fresh {
-		stat, err := call(ctx, l, func() (*zk.Stat, error) { return l.conn.Set(b.locksPath(), nil, -1) })
+		stat, err := l.touch(ctx, b.locksPath())
 		if err != nil {
 			return time.Time{}, err
 		}
@@ -137,13 +137,7 @@ func (b *Backend) renewals(ctx context.Context, l *link, all []entry) (map[backe
 		}
 	}
 	stats, err := readAll(ids, func(id backend.SessionID) (*zk.Stat, error) {
-		return call(ctx, l, func() (*zk.Stat, error) {
-			there, stat, err := l.conn.Exists(b.sessionPath(id))
-			if !there {
-				stat = nil
-			}
-			return stat, err
-		})
+		return l.stat(ctx, b.sessionPath(id))
 	})
 	renewed := make(map[backend.SessionID]time.Time)
 	for i, id := range ids {
@@ -176,7 +170,7 @@ func (st store) List(ctx context.Context, req *backend.ListRequest) (backend.Lis
 	if err != nil {
 		return backend.ListPage{}, err
 	}
-	nodes, err := l.children(ctx, st.locksPath(), l.catchUp(st.cfg.Path))
+	nodes, err := l.children(ctx, st.locksPath(), true)
 	if err != nil {
 		return backend.ListPage{}, err
 	}

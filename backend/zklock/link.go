@@ -145,11 +145,7 @@ func (l *link) reach() {
 	ctx, cancel := context.WithTimeout(context.Background(), reachPatience)
 	defer cancel()
 	for isClosed(l.ready) && !isClosed(l.over) && ctx.Err() == nil {
-		_, err := call(ctx, l, func() (bool, error) {
-			there, _, err := l.conn.Exists("/")
-			return there, err
-		})
-		if err == nil {
+		if _, err := l.stat(ctx, "/"); err == nil {
 			return
 		}
 		retry.Pause(ctx, retryPause)
@@ -425,11 +421,11 @@ func call[T any](ctx context.Context, l *link, f func() (T, error)) (T, error) {
 	}
 }
 
-// children lists the nodes below a node, which may not exist, once before has succeeded. before may be nil.
-func (l *link) children(ctx context.Context, path string, before func() error) ([]string, error) {
+// children lists the nodes below a node, which may not exist. catchUp lets the server catch up with its leader first.
+func (l *link) children(ctx context.Context, path string, catchUp bool) ([]string, error) {
 	nodes, err := call(ctx, l, func() ([]string, error) {
-		if before != nil {
-			if err := before(); err != nil {
+		if catchUp {
+			if _, err := l.conn.Sync(path); err != nil {
 				return nil, err
 			}
 		}
@@ -442,12 +438,20 @@ func (l *link) children(ctx context.Context, path string, before func() error) (
 	return nodes, err
 }
 
-// catchUp returns a function that lets the server catch up with its leader.
-func (l *link) catchUp(path string) func() error {
-	return func() error {
-		_, err := l.conn.Sync(path)
-		return err
-	}
+// stat returns the state of a node; nil: it does not exist.
+func (l *link) stat(ctx context.Context, path string) (*zk.Stat, error) {
+	return call(ctx, l, func() (*zk.Stat, error) {
+		there, stat, err := l.conn.Exists(path)
+		if !there {
+			return nil, err
+		}
+		return stat, err
+	})
+}
+
+// touch writes to a node, and returns its state. The leader executes writes, so the server has caught up with it then.
+func (l *link) touch(ctx context.Context, path string) (*zk.Stat, error) {
+	return call(ctx, l, func() (*zk.Stat, error) { return l.conn.Set(path, nil, -1) })
 }
 
 // unsent is an error of a request that was never sent.

@@ -94,11 +94,13 @@ func (s *session) known(l *lease) (string, *lease, string) {
 // removeLease deletes every entry of the lease. It reports whether there was one.
 func (b *Backend) removeLease(ctx context.Context, l *link, k seqlock.Key) (bool, error) {
 	lock := b.lockPath(k.Name)
-	nodes, err := l.children(ctx, lock, func() error {
-		// A write, and not a sync: a leader that was deposed still answers those, with an old queue.
-		_, err := l.conn.Set(b.locksPath(), nil, -1)
-		return err
-	})
+	// A write, and not a sync: a leader that was deposed still answers those, with an old queue.
+	if _, err := l.touch(ctx, b.locksPath()); errors.Is(err, zk.ErrNoNode) {
+		return false, nil
+	} else if err != nil {
+		return false, err
+	}
+	nodes, err := l.children(ctx, lock, false)
 	if err != nil {
 		return false, err
 	}

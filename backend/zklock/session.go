@@ -124,7 +124,7 @@ func (s *session) Renew(ctx context.Context) error {
 		sent := time.Now()
 		var stat *zk.Stat
 		if err == nil {
-			stat, err = call(ctx, s.link, func() (*zk.Stat, error) { return s.link.conn.Set(s.b.sessionPath(s.ID), nil, -1) })
+			stat, err = s.link.touch(ctx, s.b.sessionPath(s.ID))
 		}
 		if errors.Is(err, zk.ErrNoNode) {
 			s.Expire(backend.CauseGone)
@@ -222,14 +222,11 @@ func (s *session) confirm(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	there, err := call(ctx, l, func() (bool, error) {
-		if _, err := l.conn.Set(s.b.locksPath(), nil, -1); err != nil {
-			return false, err
-		}
-		there, _, err := l.conn.Exists(s.b.sessionPath(s.ID))
-		return there, err
-	})
-	if err == nil && there {
+	if _, err := l.touch(ctx, s.b.locksPath()); err != nil {
+		return err
+	}
+	stat, err := l.stat(ctx, s.b.sessionPath(s.ID))
+	if err == nil && stat != nil {
 		err = errUntold
 	}
 	return err
