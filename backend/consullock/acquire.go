@@ -76,12 +76,13 @@ func (a *acquisition) run(ctx context.Context) error {
 // Read reads the queue.
 func (a *acquisition) Read(ctx context.Context) (queue, error) { return a.b.look(ctx, a.req.Name) }
 
-// Check returns ErrLost if the key was deleted immediately.
-func (a *acquisition) Check(_ context.Context, _ queue, i int) error {
+// Check notes the place of the key. ErrLost: it was deleted immediately.
+func (a *acquisition) Check(_ context.Context, q queue, i int) error {
 	if i < 0 {
 		a.s.leases.Forget(a.mine)
 		return backend.ErrLost
 	}
+	a.place = q.All[i].created
 	return nil
 }
 
