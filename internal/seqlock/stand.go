@@ -10,8 +10,15 @@ import (
 // has at most 64 operations.
 const mostChecks = 60
 
+// Describer describes holders.
+type Describer[E Entry] interface {
+	Describe(ctx context.Context, holders Queue[E]) ([]backend.Holder, error)
+}
+
 // Place is the place of an acquire in the queue.
 type Place[E Entry] interface {
+	Describer[E]
+
 	// Read reads the queue.
 	Read(ctx context.Context) (Queue[E], error)
 	// Check returns an error if the entry at the index is not the one of the acquire. A negative index
@@ -23,8 +30,6 @@ type Place[E Entry] interface {
 	// Wait waits until the lease holds the lock, or the queue may have moved. It reports whether the
 	// lease holds the lock; if not, it returns the queue.
 	Wait(ctx context.Context, q Queue[E], i int) (Queue[E], bool, error)
-	// Describe describes holders.
-	Describe(ctx context.Context, holders Queue[E]) ([]backend.Holder, error)
 }
 
 // Stand returns when the lease of the request holds the lock. The queue was read after the entry was
@@ -83,7 +88,7 @@ func CheckRoom[E Entry](ctx context.Context, p Place[E], req *backend.AcquireReq
 }
 
 // Refuse returns the error for a request that does not wait and has so many entries before it.
-func Refuse[E Entry](ctx context.Context, p Place[E], req *backend.AcquireRequest, q Queue[E], ahead int) error {
+func Refuse[E Entry](ctx context.Context, p Describer[E], req *backend.AcquireRequest, q Queue[E], ahead int) error {
 	if err := q.CheckLimit(req, len(q.All)); err != nil {
 		return err
 	}
