@@ -116,35 +116,3 @@ func (s *Store) disarm() {
 	}
 	s.timerAt = never
 }
-
-// memory remembers keys for ten minutes.
-type memory[K comparable] struct {
-	since map[K]instant
-	queue []memo[K] // in order of time; one key may be there more than once
-}
-
-type memo[K comparable] struct {
-	key K
-	at  instant
-}
-
-const remembered = instant(10 * time.Minute)
-
-func newMemory[K comparable]() memory[K] { return memory[K]{since: make(map[K]instant)} }
-
-func (m *memory[K]) has(k K) bool {
-	_, ok := m.since[k]
-	return ok
-}
-
-// add remembers k from now on, and forgets keys that are too old.
-func (m *memory[K]) add(k K, now instant) {
-	m.since[k] = now
-	m.queue = append(m.queue, memo[K]{k, now})
-	for m.queue[0].at+remembered <= now {
-		if old := m.queue[0]; m.since[old.key] == old.at {
-			delete(m.since, old.key)
-		}
-		m.queue = m.queue[1:]
-	}
-}

@@ -5,16 +5,15 @@ import (
 	"github.com/holdfast-io/holdfast/internal/lockstate"
 )
 
-// Kept returns how much a store keeps: locks, leases, sessions, things that can expire,
-// abandoned leases and ended sessions that it remembers.
-func (s *Store) Kept() [6]int {
+// Kept returns how much a store keeps: locks, leases, sessions and things that can expire.
+func (s *Store) Kept() [4]int {
 	s.enter()
 	defer s.leave()
 	leases := 0
 	for _, l := range s.locks {
 		leases += len(l.All())
 	}
-	return [6]int{len(s.locks), leases, len(s.sessions), len(s.due), len(s.abandoned.queue), len(s.ended.queue)}
+	return [4]int{len(s.locks), leases, len(s.sessions), len(s.due)}
 }
 
 // Armed reports whether the timer of the store is set.

@@ -97,9 +97,9 @@ func (r rows) Lost(l *lease, cause backend.Cause, reason string) {
 	r.s.tell(x, nil, loss)
 }
 
-func (r rows) Abandon(k lockstate.Key) { r.s.abandoned.add(k, r.s.now) }
+func (r rows) Abandon(k lockstate.Key) { r.s.abandoned.Add(k) }
 
-func (r rows) Abandoned(k lockstate.Key) bool { return r.s.abandoned.has(k) }
+func (r rows) Abandoned(k lockstate.Key) bool { return r.s.abandoned.Has(k) }
 
 func (r rows) Join(l *lease, id backend.SessionID) bool {
 	x, ok := r.s.sessions[id]

@@ -53,7 +53,7 @@ func (x *session) remove(l *lease) {
 
 // openSession creates the session or confirms it. It never revives one.
 func (s *Store) openSession(via *Backend, req *backend.SessionRequest) error {
-	if s.ended.has(req.ID) {
+	if s.ended.Has(req.ID) {
 		return backend.ErrSessionLost
 	}
 	x, ok := s.sessions[req.ID]
@@ -76,7 +76,7 @@ func (s *Store) openSession(via *Backend, req *backend.SessionRequest) error {
 func (s *Store) endSession(x *session, by *Backend, event backend.EventKind, cause backend.Cause) {
 	delete(s.sessions, x.id)
 	s.unschedule(&x.deadline)
-	s.ended.add(x.id, s.now)
+	s.ended.Add(x.id)
 	for len(x.leases) > 0 {
 		lockstate.End(s.rules(), x.leases[len(x.leases)-1], event, backend.ErrSessionLost, "")
 	}

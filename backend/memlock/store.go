@@ -21,8 +21,8 @@ type Store struct {
 	sessions map[backend.SessionID]*session
 	due      schedule
 
-	abandoned memory[lockstate.Key]
-	ended     memory[backend.SessionID]
+	abandoned *lockstate.Ended[lockstate.Key]
+	ended     *lockstate.Ended[backend.SessionID]
 
 	changed  []*lock // that may have something to hand over, or may be forgotten
 	spare    []*lock // forgotten, for reuse
@@ -39,14 +39,17 @@ type instant time.Duration
 
 const never instant = 1<<63 - 1
 
+// remembered is how long what ended, or was abandoned, is kept from coming back, at least.
+const remembered = 10 * time.Minute
+
 // NewStore creates an empty store.
 func NewStore() *Store {
 	return &Store{
 		epoch:     time.Now(),
 		locks:     make(map[string]*lock),
 		sessions:  make(map[backend.SessionID]*session),
-		abandoned: newMemory[lockstate.Key](),
-		ended:     newMemory[backend.SessionID](),
+		abandoned: lockstate.NewEnded[lockstate.Key](remembered),
+		ended:     lockstate.NewEnded[backend.SessionID](remembered),
 		watchers:  make(map[*watcher]struct{}),
 		timerAt:   never,
 	}
