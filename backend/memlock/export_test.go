@@ -32,6 +32,3 @@ func (s *Store) Stall(name string, id backend.LeaseID, f func()) {
 	s.settle()
 	f()
 }
-
-// MaxBehind is the number of undelivered events that a watcher may have.
-const MaxBehind = maxBehind

@@ -11,6 +11,7 @@ import (
 
 	"github.com/holdfast-io/holdfast/backend"
 	"github.com/holdfast-io/holdfast/backend/memlock"
+	"github.com/holdfast-io/holdfast/internal/waiters"
 )
 
 // process is a session on a Backend, and the losses reported to it.
@@ -252,7 +253,7 @@ func TestSlowWatcherIsToldThatEventsAreMissing(t *testing.T) {
 			done <- w.Watch(t.Context(), backend.WatchRequest{}, func(backend.Event) { n++; <-block })
 		}()
 		synctest.Wait()
-		for range memlock.MaxBehind/2 + 1 {
+		for range waiters.MaxBehind/2 + 1 {
 			l := a.take(t, backend.AcquireRequest{Name: "a"})
 			if err := a.Release(t.Context(), backend.ReleaseRequest{Name: "a", Lease: l.Lease}); err != nil {
 				t.Fatal(err)
@@ -262,8 +263,8 @@ func TestSlowWatcherIsToldThatEventsAreMissing(t *testing.T) {
 		if err := <-done; !errors.Is(err, backend.ErrUnavailable) {
 			t.Errorf("Watch returned %v after it fell behind; want ErrUnavailable", err)
 		}
-		if n != memlock.MaxBehind+1 {
-			t.Errorf("%d events were delivered, want %d", n, memlock.MaxBehind+1)
+		if n != waiters.MaxBehind+1 {
+			t.Errorf("%d events were delivered, want %d", n, waiters.MaxBehind+1)
 		}
 		if err := w.Close(); err != nil {
 			t.Error(err)

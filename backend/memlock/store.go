@@ -7,6 +7,7 @@ import (
 	"github.com/holdfast-io/holdfast/backend"
 	"github.com/holdfast-io/holdfast/fence"
 	"github.com/holdfast-io/holdfast/internal/lockstate"
+	"github.com/holdfast-io/holdfast/internal/waiters"
 )
 
 // Store keeps the leases. It plays the server: the Backends that Open returns share its locks
@@ -27,7 +28,7 @@ type Store struct {
 	changed  []*lock // that may have something to hand over, or may be forgotten
 	spare    []*lock // forgotten, for reuse
 	told     []notice
-	watchers map[*watcher]struct{}
+	watchers map[*waiters.Watcher]struct{}
 
 	opened  int         // the number of open Backends
 	timer   *time.Timer // expires what is due while there are no calls
@@ -50,7 +51,7 @@ func NewStore() *Store {
 		sessions:  make(map[backend.SessionID]*session),
 		abandoned: lockstate.NewEnded[lockstate.Key](remembered),
 		ended:     lockstate.NewEnded[backend.SessionID](remembered),
-		watchers:  make(map[*watcher]struct{}),
+		watchers:  make(map[*waiters.Watcher]struct{}),
 		timerAt:   never,
 	}
 }

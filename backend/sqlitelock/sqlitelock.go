@@ -70,7 +70,6 @@ type Backend struct {
 	look     notification             // what to read next
 	byTimer  bool                     // the alarm caused the read
 	watchers map[*watcher]struct{}
-	seen     int64       // the last event that the watchers got
 	signedOn bool        // the file lists this value as a watcher
 	alarm    *time.Timer // polls where no notification arrives
 	due      instant     // nothing in the file ends before it

@@ -4,25 +4,23 @@ import (
 	"context"
 	"database/sql"
 	"errors"
-	"strings"
+	"math"
 	"time"
 
 	"github.com/holdfast-io/holdfast/backend"
 	"github.com/holdfast-io/holdfast/internal/lockstate"
+	"github.com/holdfast-io/holdfast/internal/waiters"
 )
 
 // watcher is a Watch in progress. Backend.mu guards its fields.
 type watcher struct {
-	prefix string
-	from   int64           // the last event before it began
-	events []backend.Event // not delivered yet
-	err    error           // why events are missing from here on
-	some   chan struct{}   // capacity 1, never closed: there is something to do
+	*waiters.Watcher // nil: it has not begun
+
+	seen int64 // the last event that it got
+	gone bool  // the call has returned
 }
 
 const (
-	// maxBehind is how many events a watcher may be behind.
-	maxBehind = 1 << 16
 	// watchTTL is how long events are written for a process that does not confirm that it still
 	// watches.
 	watchTTL = 30 * time.Second
@@ -30,10 +28,7 @@ const (
 	eventTTL = time.Minute
 )
 
-var (
-	errBehind = errors.New("the watcher fell behind")
-	errAsleep = errors.New("the watcher slept for too long")
-)
+var errAsleep = errors.New("the watcher slept for too long")
 
 // emit records what happened to a lease, if there are watchers.
 func (t *txn) emit(kind backend.EventKind, l *lease, reason string) {
@@ -66,34 +61,26 @@ func (t *txn) flushEvents() {
 // lookAtEvents delivers to the watchers what they have not seen yet.
 func (t *txn) lookAtEvents() {
 	b := t.b
-	b.mu.Lock()
-	seen, n := b.seen, len(b.watchers)
-	b.mu.Unlock()
-	if n == 0 || t.err != nil {
+	seen, watched := b.seen()
+	if !watched || t.err != nil {
 		return
 	}
 	me := b.watchAddr()
 	var ends instant
-	if !t.one(`SELECT ends FROM watchers WHERE addr = ?`, []any{me}, &ends) || ends <= t.now {
+	asleep := !t.one(`SELECT ends FROM watchers WHERE addr = ?`, []any{me}, &ends) || ends <= t.now
+	if !asleep && ends < t.now.add(watchTTL*2/3) {
+		t.signOn()
+	}
+	events, last := t.eventsAfter(seen)
+	if asleep || last-seen != int64(len(events)) { // some were deleted
 		t.deliveries = append(t.deliveries, delivery{give: func(error) { b.stopWatchers(errAsleep) }})
 		return
 	}
-	if ends < t.now.add(watchTTL*2/3) {
-		t.signOn()
-	}
-	events, last, ok := t.eventsAfter(seen)
-	t.deliveries = append(t.deliveries, delivery{give: func(error) {
-		if ok {
-			b.giveEvents(events, last)
-		} else {
-			b.stopWatchers(errBehind)
-		}
-	}})
+	t.deliveries = append(t.deliveries, delivery{give: func(error) { b.giveEvents(events, last) }})
 }
 
-// eventsAfter reads the events after the one that was seen last, and reports whether none is
-// missing.
-func (t *txn) eventsAfter(seen int64) ([]backend.Event, int64, bool) {
+// eventsAfter reads the events after the one that was seen last, and the number of the last one.
+func (t *txn) eventsAfter(seen int64) ([]backend.Event, int64) {
 	var events []backend.Event
 	last := seen
 	t.each(`SELECT n, kind, name, lease, owner, mode, token, reason, at FROM events WHERE n > ? ORDER BY n`, []any{seen}, func(scan func(...any)) {
@@ -103,7 +90,7 @@ func (t *txn) eventsAfter(seen int64) ([]backend.Event, int64, bool) {
 		e.At = time.Unix(0, at)
 		events = append(events, e)
 	})
-	return events, last, last-seen == int64(len(events))
+	return events, last
 }
 
 // signOn registers this backend value as a watcher.
@@ -134,49 +121,37 @@ func (b *Backend) watchAddr() string {
 	return b.inbox.addr()
 }
 
-// giveEvents delivers events to the watchers that have not seen them.
+// seen returns the last event that all watchers got, and whether there are watchers.
+func (b *Backend) seen() (int64, bool) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	seen := int64(math.MaxInt64)
+	for w := range b.watchers {
+		seen = min(seen, w.seen)
+	}
+	return seen, len(b.watchers) > 0
+}
+
+// giveEvents delivers events, up to the last one, to the watchers that have not seen them.
 func (b *Backend) giveEvents(events []backend.Event, last int64) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if last <= b.seen {
-		return
-	}
 	first := last - int64(len(events)) + 1
-	for i, e := range events {
-		n := first + int64(i)
-		for w := range b.watchers {
-			if n > b.seen && n > w.from && strings.HasPrefix(e.Name, w.prefix) {
-				w.add(e)
+	for w := range b.watchers {
+		for i, e := range events {
+			if first+int64(i) > w.seen {
+				w.Add(e)
 			}
 		}
+		w.seen = max(w.seen, last)
 	}
-	b.seen = last
-}
-
-func (w *watcher) add(e backend.Event) {
-	if len(w.events) == maxBehind {
-		w.stop(errBehind)
-	}
-	if w.err != nil {
-		return
-	}
-	w.events = append(w.events, e)
-	signal(w.some)
-}
-
-// stop ends the watcher after the events that it has.
-func (w *watcher) stop(err error) {
-	if w.err == nil {
-		w.err = err
-	}
-	signal(w.some)
 }
 
 func (b *Backend) stopWatchers(err error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	for w := range b.watchers {
-		w.stop(err)
+		w.Stop(unavailable("watch", false, err))
 	}
 }
 
@@ -188,67 +163,38 @@ func (b *Backend) Watch(ctx context.Context, req backend.WatchRequest, deliver f
 	if err := backend.ValidatePrefix(req.Prefix); err != nil {
 		return err
 	}
-	w := &watcher{prefix: req.Prefix, some: make(chan struct{}, 1)}
+	w := new(watcher)
 	defer b.unwatch(w)
 	err := b.do(ctx, newRequest("watch", false, func(t *txn) error {
 		t.flushEvents() // the earlier events
 		t.signOn()
-		event, wall := t.meta.event, t.wall.Round(0)
-		t.after = append(t.after, func() { b.watch(w, event, wall) })
+		event, begun := t.meta.event, waiters.NewWatcher(backendName, req.Prefix, t.wall.Round(0))
+		t.after = append(t.after, func() { b.watch(w, begun, event) })
 		return nil
 	}))
-	for err == nil {
-		select {
-		case <-ctx.Done():
-			return context.Cause(ctx)
-		case <-b.life.Done():
-			return backend.ErrClosed
-		case <-w.some:
-		}
-		err = b.pass(ctx, w, deliver)
+	if err != nil {
+		return err
 	}
-	return err
+	return w.Deliver(ctx, b.life.Done(), deliver) //nolint:wrapcheck // its errors are those of this package
 }
 
-// watch adds a watcher for what follows the event.
-func (b *Backend) watch(w *watcher, event int64, at time.Time) {
+// watch begins a Watch for what follows the event.
+func (b *Backend) watch(w *watcher, begun *waiters.Watcher, event int64) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if w.err != nil {
-		return // the call has returned
+	if w.gone {
+		return
 	}
-	if len(b.watchers) == 0 {
-		b.seen = event
-	}
+	w.Watcher, w.seen = begun, event
 	b.watchers[w], b.signedOn = struct{}{}, true
-	w.from = event
-	w.add(backend.Event{Kind: backend.EventWatching, At: at})
 	b.look.events = true // other events of the transaction in which it registered
 	signal(b.queued)
-}
-
-// pass delivers the events that the watcher has.
-func (b *Backend) pass(ctx context.Context, w *watcher, deliver func(backend.Event)) error {
-	b.mu.Lock()
-	events, err := w.events, w.err
-	w.events = nil
-	b.mu.Unlock()
-	for _, e := range events {
-		if ctx.Err() != nil {
-			return context.Cause(ctx)
-		}
-		deliver(e)
-	}
-	if err != nil {
-		return unavailable("watch", false, err)
-	}
-	return nil
 }
 
 // unwatch removes the watcher; the last one unregisters the backend value.
 func (b *Backend) unwatch(w *watcher) {
 	b.mu.Lock()
-	w.err = errBehind // it accepts no more events
+	w.gone = true
 	_, was := b.watchers[w]
 	delete(b.watchers, w)
 	last := was && len(b.watchers) == 0

@@ -224,7 +224,7 @@ func (b *Backend) breakDown(err error) {
 		}
 	}
 	for w := range b.watchers {
-		w.stop(err)
+		w.Stop(unavailable("watch", false, err))
 	}
 }
 
