@@ -166,15 +166,15 @@ func (t *txn) lookAtNobody(k lockstate.Key) {
 		if w.Session != "" && t.session(w.Session) == nil {
 			err = backend.ErrSessionLost
 		}
-		t.deliveries = append(t.deliveries, delivery{give: func(error) { w.Give(waiters.Verdict{Err: err}) }})
+		t.then(func() { w.Give(waiters.Verdict{Err: err}) })
 	}
 }
 
 func (t *txn) lookAtSession(id backend.SessionID) {
 	if x := t.session(id); x != nil {
-		t.after = append(t.after, func() { t.b.calls.Opened(id, x.ends) })
+		t.lives(x)
 		for _, loss := range t.losses(id) {
-			t.deliveries = append(t.deliveries, delivery{give: func(error) { t.b.calls.Report(loss) }})
+			t.then(func() { t.b.calls.Report(loss) })
 		}
 		return
 	}
@@ -182,10 +182,10 @@ func (t *txn) lookAtSession(id backend.SessionID) {
 	if cause == "" {
 		cause = string(backend.CauseGone)
 	}
-	t.deliveries = append(t.deliveries, delivery{give: func(error) {
+	t.then(func() {
 		t.b.calls.Report(backend.Loss{Session: id, Cause: backend.Cause(cause)})
 		t.b.calls.Forget(id)
-	}})
+	})
 }
 
 // notificationTo returns the notification that the transaction sends to another backend value. One to

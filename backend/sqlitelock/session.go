@@ -17,19 +17,14 @@ type session struct {
 	id   backend.SessionID
 	ttl  time.Duration
 	ends instant
-
-	saved, dirty, gone bool
 }
 
 // session returns a live session, or nil.
 func (t *txn) session(id backend.SessionID) *session {
 	if x, ok := t.sessions[id]; ok {
-		if x.gone {
-			return nil
-		}
 		return x
 	}
-	x := &session{id: id, saved: true}
+	x := &session{id: id}
 	if !t.one(`SELECT ttl, ends FROM sessions WHERE id = ?`, []any{string(id)}, &x.ttl, &x.ends) {
 		return nil
 	}
@@ -49,7 +44,6 @@ func (t *txn) openSession(req *backend.SessionRequest) error {
 	}
 	x.ttl = req.TTL
 	t.extend(x)
-	t.after = append(t.after, func() { t.b.calls.Opened(x.id, x.ends) })
 	if addr := t.b.addr(); req.Lost != nil && addr != "" {
 		t.exec(`INSERT INTO listeners VALUES (?, ?) ON CONFLICT DO NOTHING`, string(x.id), addr)
 	}
@@ -60,10 +54,14 @@ func (t *txn) openSession(req *backend.SessionRequest) error {
 func (t *txn) extend(x *session) {
 	x.ends = t.now.add(x.ttl)
 	t.ends(x.ends)
-	if !x.dirty {
-		x.dirty = true
-		t.moved = append(t.moved, x)
-	}
+	t.exec(`INSERT INTO sessions VALUES (?, ?, ?) ON CONFLICT (id) DO UPDATE SET ttl = excluded.ttl, ends = excluded.ends`,
+		string(x.id), int64(x.ttl), int64(x.ends))
+	t.lives(x)
+}
+
+// lives notes when the session ends, after the commit.
+func (t *txn) lives(x *session) {
+	t.then(func() { t.b.calls.Opened(x.id, x.ends) })
 }
 
 // renewSession extends the session and returns the losses to report to it, or false when there is
@@ -74,7 +72,6 @@ func (t *txn) renewSession(id backend.SessionID) ([]backend.Loss, bool) {
 		return nil, false
 	}
 	t.extend(x)
-	t.after = append(t.after, func() { t.b.calls.Opened(id, x.ends) })
 	return t.losses(id), true
 }
 
@@ -94,11 +91,8 @@ func (t *txn) losses(id backend.SessionID) []backend.Loss {
 func (t *txn) endSession(x *session, asked bool, event backend.EventKind, cause backend.Cause) {
 	t.flush() // the following query reads the table
 	keys := t.keys(`SELECT name, lease FROM leases WHERE session = ? AND session <> '' AND (held = 0 OR timed = 0)`, string(x.id))
-	x.gone = true
-	if !x.dirty {
-		x.dirty = true
-		t.moved = append(t.moved, x)
-	}
+	delete(t.sessions, x.id)
+	t.exec(`DELETE FROM sessions WHERE id = ?`, string(x.id))
 	t.bury(string(x.id), "", string(cause))
 	for _, k := range keys {
 		if l := t.lock(k.Name).Find(k.ID); l != nil {
@@ -108,7 +102,7 @@ func (t *txn) endSession(x *session, asked bool, event backend.EventKind, cause 
 	t.tell(x.id, backend.Loss{Session: x.id, Cause: cause}, asked)
 	t.exec(`DELETE FROM listeners WHERE session = ?`, string(x.id))
 	t.exec(`DELETE FROM losses WHERE session = ?`, string(x.id))
-	t.deliveries = append(t.deliveries, delivery{give: func(error) { t.b.calls.Forget(x.id) }})
+	t.then(func() { t.b.calls.Forget(x.id) })
 }
 
 // keys reads names and IDs of leases.
@@ -125,7 +119,7 @@ func (t *txn) keys(query string, args ...any) []lockstate.Key {
 // tell reports a loss to the listeners, here and in other processes.
 func (t *txn) tell(id backend.SessionID, loss backend.Loss, asked bool) {
 	if !asked {
-		t.deliveries = append(t.deliveries, delivery{give: func(error) { t.b.calls.Report(loss) }})
+		t.then(func() { t.b.calls.Report(loss) })
 	}
 	for _, addr := range t.texts(`SELECT addr FROM listeners WHERE session = ?`, string(id)) {
 		if addr != t.b.addr() {

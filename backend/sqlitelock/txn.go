@@ -34,14 +34,12 @@ type txn struct {
 	locks    map[string]*lock
 	sessions map[backend.SessionID]*session
 	touched  []*lease // to be written
-	moved    []*session
 	changed  []*lock // that may have something to hand over
 	events   []backend.Event
 
 	durable       bool // the answer of the current request must survive a power failure
 	deliveries    []delivery
 	notifications map[string]*notification // for other processes, by address
-	after         []func()
 }
 
 // meta is the row of the table meta.
@@ -133,6 +131,11 @@ func (t *txn) run(r *request) {
 		}
 		r.Answer(err)
 	}})
+}
+
+// then has f called after the commit.
+func (t *txn) then(f func()) {
+	t.deliveries = append(t.deliveries, delivery{give: func(error) { f() }})
 }
 
 // close writes what is not written yet.
@@ -281,29 +284,13 @@ func (t *txn) settle() {
 	}
 }
 
-// flush writes the leases and sessions that changed.
+// flush writes the leases that changed.
 func (t *txn) flush() {
-	for _, x := range t.moved {
-		x.dirty = false
-		t.saveSession(x)
-	}
 	for _, l := range t.touched {
 		l.Own.dirty = false
 		t.saveLease(l)
 	}
-	t.moved, t.touched = t.moved[:0], t.touched[:0]
-}
-
-func (t *txn) saveSession(x *session) {
-	switch {
-	case x.gone && x.saved:
-		t.exec(`DELETE FROM sessions WHERE id = ?`, string(x.id))
-	case x.gone:
-	default:
-		t.exec(`INSERT INTO sessions VALUES (?, ?, ?) ON CONFLICT (id) DO UPDATE SET ttl = excluded.ttl, ends = excluded.ends`,
-			string(x.id), int64(x.ttl), int64(x.ends))
-	}
-	x.saved = !x.gone
+	t.touched = t.touched[:0]
 }
 
 func (t *txn) saveLease(l *lease) {

@@ -73,10 +73,10 @@ func (t *txn) lookAtEvents() {
 	}
 	events, last := t.eventsAfter(seen)
 	if asleep || last-seen != int64(len(events)) { // some were deleted
-		t.deliveries = append(t.deliveries, delivery{give: func(error) { b.stopWatchers(errAsleep) }})
+		t.then(func() { b.stopWatchers(errAsleep) })
 		return
 	}
-	t.deliveries = append(t.deliveries, delivery{give: func(error) { b.giveEvents(events, last) }})
+	t.then(func() { b.giveEvents(events, last) })
 }
 
 // eventsAfter reads the events after the one that was seen last, and the number of the last one.
@@ -169,7 +169,7 @@ func (b *Backend) Watch(ctx context.Context, req backend.WatchRequest, deliver f
 		t.flushEvents() // the earlier events
 		t.signOn()
 		event, begun := t.meta.event, waiters.NewWatcher(backendName, req.Prefix, t.wall.Round(0))
-		t.after = append(t.after, func() { b.watch(w, begun, event) })
+		t.then(func() { b.watch(w, begun, event) })
 		return nil
 	}))
 	if err != nil {
@@ -213,7 +213,7 @@ func (t *txn) signOffUnlessWatched() error {
 	if n > 0 {
 		return nil
 	}
-	t.after = append(t.after, func() {
+	t.then(func() {
 		t.b.mu.Lock()
 		defer t.b.mu.Unlock()
 		t.b.signedOn = len(t.b.watchers) > 0

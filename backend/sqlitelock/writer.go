@@ -278,9 +278,6 @@ func (b *Backend) batch(ctx context.Context, reqs []*request) (*txn, error) {
 
 // finish does what waited for the commit.
 func (b *Backend) finish(t *txn) {
-	for _, f := range t.after {
-		f()
-	}
 	for addr, l := range t.notifications {
 		b.notify(addr, l)
 	}
