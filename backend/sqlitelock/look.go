@@ -33,34 +33,15 @@ func (b *Backend) readInbox() {
 	}
 }
 
-// lookAt has the writer read what the notification names, as far as it concerns this backend
-// value.
+// lookAt has the writer read what the notification names.
 func (b *Backend) lookAt(l notification) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	mine := notification{events: l.events && len(b.watchers) > 0}
-	mine.All = l.All && b.curious()
-	for k := range l.Leases {
-		if len(b.calls.Of(k)) > 0 {
-			mine.Lease(k)
-		}
-	}
-	for id := range l.Sessions {
-		if _, open := b.calls.Listens(id); open {
-			mine.Session(id)
-		}
-	}
-	if b.closed || mine.Empty() {
+	if l.Empty() {
 		return
 	}
-	b.look.add(&mine)
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.look.add(&l)
 	signal(b.queued)
-}
-
-// curious reports whether anything that other values do concerns this backend value.
-func (b *Backend) curious() bool {
-	leases, sessions := b.calls.Len()
-	return leases > 0 || sessions > 0 || len(b.watchers) > 0
 }
 
 // recheck is how often at least a value with waiters or watchers reads the file when no notification
@@ -103,9 +84,6 @@ func (b *Backend) setAlarm() {
 func (b *Backend) wake() {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if b.closed || !b.curious() {
-		return
-	}
 	b.checkAt = never
 	b.byTimer = true
 	b.look.All = true

@@ -10,7 +10,6 @@ import (
 	"os"
 	"path/filepath"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/holdfast-io/holdfast/backend"
@@ -57,8 +56,6 @@ type Backend struct {
 	// Each has capacity 1, is sent to without waiting, and is never closed: there is something in
 	// queue, in toSync, in unsent.
 	queued, unsynced, undelivered chan struct{}
-	// blocked is what the writer waits for; nil: for nothing that other processes have.
-	blocked atomic.Pointer[error]
 
 	mu       sync.Mutex // guards what follows
 	closed   bool

@@ -11,9 +11,19 @@ import (
 )
 
 // begin starts a transaction that may write. It waits for programs that do not know the
-// turnstile, until ctx ends.
+// turnstile, until ctx ends. The error is ErrReplaced where the file is not the one that was opened.
 func (s *store) begin(ctx context.Context) error {
-	return untilFree(ctx, func() error { return s.exec(context.WithoutCancel(ctx), "BEGIN IMMEDIATE") })
+	defer s.blocked.Store(nil)
+	return untilFree(ctx, func() error {
+		if err := s.replaced(); err != nil {
+			return err
+		}
+		err := s.exec(context.WithoutCancel(ctx), "BEGIN IMMEDIATE")
+		if busy(err) {
+			s.blocked.Store(&err)
+		}
+		return err
+	})
 }
 
 func (s *store) commit(ctx context.Context) error { return s.exec(ctx, "COMMIT") }

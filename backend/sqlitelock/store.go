@@ -11,6 +11,7 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"sync/atomic"
 
 	"modernc.org/sqlite"
 
@@ -35,6 +36,9 @@ type store struct {
 	wal   *os.File // SQLite's log, only to sync it: no locks are on that file
 	made  os.FileInfo
 	log   [2]os.FileInfo // the log and its index, once they exist
+
+	// blocked is what the writer waits for; nil: for nothing that other processes have.
+	blocked atomic.Pointer[error]
 
 	reserve int64 // how far ahead of a token the next ones are reserved
 
@@ -401,12 +405,8 @@ func same(path string, made os.FileInfo) error {
 
 // sync waits until the log is on the disk, with all that was committed before.
 func (s *store) sync() error {
-	info, err := s.wal.Stat()
-	if err != nil {
-		return fmt.Errorf("write-ahead log: %w", err)
-	}
-	if now, err := os.Stat(s.wal.Name()); err != nil || !os.SameFile(info, now) {
-		return fmt.Errorf("%s: %w", s.wal.Name(), ErrReplaced)
+	if err := s.replaced(); err != nil {
+		return err
 	}
 	return s.syncLog(s.wal)
 }

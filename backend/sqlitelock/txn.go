@@ -34,7 +34,7 @@ type txn struct {
 	locks    map[string]*lock
 	sessions map[backend.SessionID]*session
 	touched  []*lease // to be written
-	changed  []*lock // that may have something to hand over
+	changed  []*lock  // that may have something to hand over
 	events   []backend.Event
 
 	durable       bool // the answer of the current request must survive a power failure

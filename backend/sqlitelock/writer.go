@@ -45,7 +45,7 @@ func (b *Backend) do(ctx context.Context, r *request) error {
 		return err
 	}
 	return r.Wait(ctx, b.life, func(op string, mayHold bool, err error) error {
-		if blocked := b.blocked.Load(); blocked != nil {
+		if blocked := b.file.blocked.Load(); blocked != nil {
 			err = fmt.Errorf("%w: %w", err, *blocked)
 		}
 		return &backend.UnavailableError{Backend: backendName, Op: op, MayHold: mayHold, Err: err}
@@ -96,82 +96,38 @@ func (b *Backend) write() {
 	}
 }
 
-// turnOver takes one turn and executes one batch of requests in it.
+// turnOver takes one turn, executes one batch of requests in it, and then answers them.
 func (b *Backend) turnOver(ctx context.Context) {
 	defer b.setAlarm()
-	b.blocked.Store(&errTurn)
-	err := b.turn.lock(ctx)
-	b.blocked.Store(nil)
-	if err != nil {
-		b.refuse(ctx, err)
-		return
-	}
-	reqs, err := b.begin(ctx)
-	if len(reqs) == 0 || err != nil {
-		b.turn.unlock()
-		b.refuse(ctx, err)
-		return
-	}
-	batches := b.batches(ctx, reqs)
-	b.turn.unlock()
-	for _, t := range batches {
+	committed, err := b.inTurn(ctx)
+	b.refuse(ctx, err)
+	for _, t := range committed {
 		b.finish(t)
 	}
 }
 
-// begin starts a transaction and returns the requests for it. Without requests there is no
-// transaction. Requests that are cancelled during the wait do not prolong it.
-func (b *Backend) begin(ctx context.Context) ([]*request, error) {
-	ctx, cancel := context.WithCancelCause(ctx)
-	defer cancel(nil)
-	err := untilFree(ctx, func() error {
-		if !b.wanted() {
-			cancel(errNobody)
-		}
-		if err := b.file.replaced(); err != nil {
-			return err
-		}
-		err := b.file.exec(context.WithoutCancel(ctx), "BEGIN IMMEDIATE")
-		if busy(err) {
-			b.blocked.Store(new(err))
-		}
-		return err
-	})
-	b.blocked.Store(nil)
-	if errors.Is(err, ErrReplaced) {
-		b.breakDown(err)
-	}
-	if errors.Is(err, errNobody) {
-		return nil, nil
-	}
+// inTurn takes one turn and executes one batch of requests in it. It returns what was committed. The error
+// is that of all requests in the queue.
+func (b *Backend) inTurn(ctx context.Context) ([]*txn, error) {
+	b.file.blocked.Store(&errTurn)
+	err := b.turn.lock(ctx)
+	b.file.blocked.Store(nil)
 	if err != nil {
 		return nil, err
 	}
-	reqs := b.takeQueue()
-	if len(reqs) == 0 {
-		b.file.rollback(context.WithoutCancel(ctx))
+	defer b.turn.unlock()
+	if err := b.file.begin(ctx); err != nil {
+		return nil, err
 	}
-	return reqs, nil
+	reqs := b.takeQueue()
+	if len(reqs) == 0 { // their callers have given up
+		b.file.rollback(context.WithoutCancel(ctx))
+		return nil, nil
+	}
+	return b.batches(ctx, reqs), nil
 }
 
 var errTurn = errors.New("another process has its turn with the lock file")
-
-var errNobody = errors.New("no caller waits for the result any more")
-
-// wanted reports whether there is something to do that was not cancelled.
-func (b *Backend) wanted() bool {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	if !b.look.Empty() {
-		return true
-	}
-	for _, r := range b.queue {
-		if r.Queued() {
-			return true
-		}
-	}
-	return false
-}
 
 // takeQueue takes the next requests.
 func (b *Backend) takeQueue() []*request {
@@ -199,6 +155,9 @@ func (b *Backend) takeQueue() []*request {
 // refuse answers all requests in the queue with an error, if it is one. When ctx has ended their
 // callers know already.
 func (b *Backend) refuse(ctx context.Context, err error) {
+	if errors.Is(err, ErrReplaced) {
+		b.breakDown(err)
+	}
 	for err != nil && ctx.Err() == nil {
 		reqs := b.takeQueue()
 		if len(reqs) == 0 {

@@ -9,31 +9,21 @@ import (
 
 // Request is a request of a caller, which a batch of requests takes. Init makes it ready.
 type Request struct {
-	Op   string
-	fate atomic.Uint32
-	gone atomic.Bool
-	done chan struct{} // closed when err is set
-	err  error
+	Op    string
+	taken atomic.Bool // by a batch, or by its caller, who withdrew it
+	gone  atomic.Bool
+	done  chan struct{} // closed when err is set
+	err   error
 }
-
-// The states of a request.
-const (
-	isQueued uint32 = iota
-	isTaken
-	isCancelled
-)
 
 // Init makes the request ready to be queued.
 func (r *Request) Init() { r.done = make(chan struct{}) }
-
-// Queued reports whether the request was neither taken nor withdrawn.
-func (r *Request) Queued() bool { return r.fate.Load() == isQueued }
 
 // Wanted reports whether a caller still waits for the answer.
 func (r *Request) Wanted() bool { return !r.gone.Load() }
 
 // Take reports whether a batch may execute the request: it was not withdrawn.
-func (r *Request) Take() bool { return r.fate.CompareAndSwap(isQueued, isTaken) }
+func (r *Request) Take() bool { return r.taken.CompareAndSwap(false, true) }
 
 // Answer answers the request. It is called once.
 func (r *Request) Answer(err error) {
@@ -68,5 +58,5 @@ func (r *Request) Wait(ctx, life context.Context, unavailable func(op string, ma
 // withdraw reports whether no batch has taken the request, and none will.
 func (r *Request) withdraw() bool {
 	r.gone.Store(true)
-	return r.fate.CompareAndSwap(isQueued, isCancelled)
+	return r.Take()
 }
