@@ -57,15 +57,15 @@
 //
 // Hand-over. The transaction that frees a lock grants it to the next waiters in the queue, drops
 // those whose sessions have ended, and notifies the processes that wait, by a datagram to a Unix
-// socket of each (in the directory with the suffix -wake, or without a file where the file system
-// has no sockets). A datagram names what to read, and carries no authority: the receiver reads
-// the file. In the same way holders are notified of a break, and watchers of events, which are
-// rows that are written only while there are watchers.
+// socket of each, in the directory with the suffix -wake. A datagram names what to read, and
+// carries no authority: the receiver reads the file. In the same way holders are notified of a
+// break, and watchers of events, which are rows that are written only while there are watchers.
 //
 // Lost datagrams cost a timer. A backend value with a waiter or a watcher has one timer for all
 // of them, to the next end in the file, or to a second from now where that is sooner, for the case
-// that the process that granted, or was granted, died. That is 0.1 ms of work.
-// A value without waiters has no timer except for the ends of its own sessions.
+// that the process that granted, or was granted, died. That is 0.1 ms of work. Where the file system
+// has no sockets the timer is all there is. A value without waiters has no timer except for the ends
+// of its own sessions.
 //
 // The disk. The log is synced after the transaction, outside of the turn, and only where an answer
 // must survive a power failure: grants, renewals and releases of timed leases, breaks, what is

@@ -66,7 +66,7 @@ func (b *Backend) Queued() int {
 }
 
 // Socket returns the file of the backend value's socket.
-func (b *Backend) Socket() string { return filepath.Join(b.inbox.dir, b.inbox.name) }
+func (b *Backend) Socket() string { return filepath.Join(b.path+"-wake", b.addr) }
 
 // HostNow returns the time of the clock that all processes of this host share.
 func HostNow() (time.Duration, error) {

@@ -3,9 +3,6 @@
 package sqlitelock
 
 import (
-	"crypto/rand"
-	"crypto/sha256"
-	"encoding/hex"
 	"errors"
 	"fmt"
 	"net"
@@ -14,7 +11,6 @@ import (
 	"runtime"
 	"strconv"
 	"strings"
-	"syscall"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -25,83 +21,38 @@ import (
 //
 // The sockets are files in a directory beside the database, so that every user of the one may use
 // the other, containers included. The directory is accessed through its descriptor, because the
-// name of a socket may have 108 bytes only. Where the file system has no sockets, Linux has names
-// that are not files.
+// name of a socket may have 108 bytes only.
 type inbox struct {
-	dir  string   // of the sockets; empty: the socket is no file
-	dirf *os.File // the same, open; nil as above
+	dir  string // of the sockets
+	dirf *os.File
 	name string
-	conn *net.UnixConn
-	out  int // socket to send from
-	hash string
+	conn *net.UnixConn // nil: not yet
 }
 
-// A name that begins with this is not the name of a file.
-const abstract = "@"
-
-// openInbox creates the socket, and removes those that dead processes left. The caller has the
+// openInbox creates the socket with that name, and removes those that dead processes left. The caller has the
 // turn: a socket that is just being created looks dead.
-func openInbox(dir string, rights os.FileMode) (*inbox, error) {
-	syscall.ForkLock.RLock() // no child may inherit it
-	out, err := unix.Socket(unix.AF_UNIX, unix.SOCK_DGRAM, 0)
-	if err == nil {
-		unix.CloseOnExec(out)
-	}
-	syscall.ForkLock.RUnlock()
-	if err != nil {
-		return nil, fmt.Errorf("inbox: %w", err)
-	}
-	sum := sha256.Sum256([]byte(dir))
-	m := &inbox{out: out, hash: hex.EncodeToString(sum[:8])}
-	if err := errors.Join(unix.SetNonblock(out, true), m.listen(dir, rights)); err != nil {
-		_ = m.close()
-		return nil, fmt.Errorf("inbox: %w", err)
-	}
-	return m, nil
-}
-
-func (m *inbox) listen(dir string, rights os.FileMode) error {
-	m.name = strings.ToLower(rand.Text())[:20]
-	err := m.listenFile(dir, rights)
-	if err == nil || runtime.GOOS != "linux" {
-		return err
-	}
-	if m.dirf != nil {
-		_ = m.dirf.Close()
-		m.dirf = nil
-	}
-	m.dir, m.name = "", abstract+m.name
-	return m.bind()
-}
-
-func (m *inbox) listenFile(dir string, rights os.FileMode) error {
+func openInbox(dir, name string, rights os.FileMode) (*inbox, error) {
 	err := os.Mkdir(dir, 0o700)
 	if err == nil && rights != ownerOnly {
 		err = os.Chmod(dir, 0o770|os.ModeSetgid)
 	}
 	if err != nil && !errors.Is(err, os.ErrExist) {
-		return fmt.Errorf("directory of sockets: %w", err)
+		return nil, fmt.Errorf("directory of sockets: %w", err)
 	}
 	f, err := os.Open(dir) //nolint:gosec // beside the caller's file
 	if err != nil {
-		return fmt.Errorf("directory of sockets: %w", err)
+		return nil, fmt.Errorf("directory of sockets: %w", err)
 	}
-	m.dir, m.dirf = dir, f
+	m := &inbox{dir: dir, dirf: f, name: name}
+	if m.conn, err = net.ListenUnixgram("unixgram", &net.UnixAddr{Net: "unixgram", Name: m.path(name)}); err != nil {
+		_ = m.close()
+		return nil, fmt.Errorf("socket %s: %w", name, err)
+	}
+	if rights != ownerOnly {
+		_ = os.Chmod(filepath.Join(dir, name), rights) // without it this value has its timer
+	}
 	m.sweep()
-	err = m.bind()
-	if err == nil && rights != ownerOnly {
-		_ = os.Chmod(filepath.Join(dir, m.name), rights) // without it this value has its timer
-	}
-	return err
-}
-
-func (m *inbox) bind() error {
-	conn, err := net.ListenUnixgram("unixgram", &net.UnixAddr{Net: "unixgram", Name: m.path(m.name)})
-	if err != nil {
-		return fmt.Errorf("socket %s: %w", m.name, err)
-	}
-	m.conn = conn
-	return nil
+	return m, nil
 }
 
 // sweep removes the sockets without a listener.
@@ -119,9 +70,6 @@ func (m *inbox) sweep() {
 
 // path returns a socket's name in the form that the system wants.
 func (m *inbox) path(name string) string {
-	if strings.HasPrefix(name, abstract) {
-		return abstract + "holdfast-" + m.hash + "-" + name[len(abstract):]
-	}
 	const most = 100 // bytes; the least of all systems is 104, with a zero byte
 	path := filepath.Join(m.dir, name)
 	if len(path) > most && runtime.GOOS == "linux" {
@@ -129,9 +77,6 @@ func (m *inbox) path(name string) string {
 	}
 	return path
 }
-
-// addr returns the address for other processes.
-func (m *inbox) addr() string { return m.name }
 
 // receive passes every datagram to f, from one goroutine, until the inbox is closed. f must not
 // keep the bytes.
@@ -148,11 +93,19 @@ func (m *inbox) receive(f func([]byte)) error {
 
 // send sends a datagram, and never blocks.
 func (m *inbox) send(addr string, notification []byte) sendState {
-	if strings.Contains(addr, "/") || m.dirf == nil && !strings.HasPrefix(addr, abstract) {
-		return sendGone // it is not a name that was made here, or a file, and there is no directory
+	if strings.Contains(addr, "/") {
+		return sendGone // it is not a name that was made here
 	}
-	err := unix.Sendto(m.out, notification, unix.MSG_DONTWAIT, &unix.SockaddrUnix{Name: m.path(addr)})
-	switch {
+	conn, err := m.conn.SyscallConn()
+	if err != nil {
+		return sendGone
+	}
+	var sending error
+	err = conn.Write(func(fd uintptr) bool {
+		sending = unix.Sendto(int(fd), notification, unix.MSG_DONTWAIT, &unix.SockaddrUnix{Name: m.path(addr)})
+		return true // not again
+	})
+	switch err = errors.Join(err, sending); {
 	case err == nil:
 		return sent
 	case errors.Is(err, unix.EAGAIN), errors.Is(err, unix.ENOBUFS), errors.Is(err, unix.EINTR), errors.Is(err, unix.ENOMEM):
@@ -169,16 +122,12 @@ func (m *inbox) close() error {
 	var err error
 	if m.conn != nil {
 		err = m.conn.Close()
-	}
-	err = errors.Join(err, unix.Close(m.out))
-	if m.dirf != nil {
-		if m.conn != nil { // another value's sweep may have removed it just now: it has no listener
-			if gone := os.Remove(filepath.Join(m.dir, m.name)); !errors.Is(gone, os.ErrNotExist) {
-				err = errors.Join(err, gone)
-			}
+		// Another value's sweep may have removed it just now: it has no listener.
+		if gone := os.Remove(filepath.Join(m.dir, m.name)); !errors.Is(gone, os.ErrNotExist) {
+			err = errors.Join(err, gone)
 		}
-		err = errors.Join(err, m.dirf.Close())
-		_ = os.Remove(m.dir) // succeeds for the last one
 	}
+	err = errors.Join(err, m.dirf.Close())
+	_ = os.Remove(m.dir) // succeeds for the last one
 	return err
 }

@@ -41,8 +41,8 @@ func (t *txn) take(req *backend.AcquireRequest) (*lease, error) {
 	if err != nil {
 		return nil, err
 	}
-	if l.Own.addr != t.b.addr() && (l.State == lockstate.Waiting || !l.Own.saved) {
-		l.Own.addr = t.b.addr()
+	if l.Own.addr != t.b.addr && (l.State == lockstate.Waiting || !l.Own.saved) {
+		l.Own.addr = t.b.addr
 		t.touch(l)
 	}
 	return l, nil
@@ -146,7 +146,7 @@ func (t *txn) answer(l *lease, id backend.SessionID) (backend.Grant, error) {
 
 // wake notifies the waiters for the lease that it is held, or why it never will be.
 func (t *txn) wake(l *lease, err error) {
-	if l.Own.addr != t.b.addr() {
+	if l.Own.addr != t.b.addr {
 		t.notificationTo(l.Own.addr).Lease(l.Key())
 	}
 	t.resolve(l, err, false) // a caller here may wait for it as well

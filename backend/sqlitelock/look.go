@@ -166,8 +166,7 @@ func (t *txn) lookAtSession(id backend.SessionID) {
 	})
 }
 
-// notificationTo returns the notification that the transaction sends to another backend value. One to
-// an empty address is not sent.
+// notificationTo returns the notification that the transaction sends to another backend value.
 func (t *txn) notificationTo(addr string) *notification {
 	l := t.notifications[addr]
 	if l == nil {
@@ -188,7 +187,7 @@ const (
 
 // notify sends a notification, or leaves it to resend when the inbox is full.
 func (b *Backend) notify(addr string, l *notification) {
-	if b.inbox == nil || addr == "" || b.inbox.send(addr, l.encode()) != sendFull {
+	if b.inbox == nil || b.inbox.send(addr, l.encode()) != sendFull {
 		return
 	}
 	b.mu.Lock()

@@ -44,8 +44,8 @@ func (t *txn) openSession(req *backend.SessionRequest) error {
 	}
 	x.ttl = req.TTL
 	t.extend(x)
-	if addr := t.b.addr(); req.Lost != nil && addr != "" {
-		t.exec(`INSERT INTO listeners VALUES (?, ?) ON CONFLICT DO NOTHING`, string(x.id), addr)
+	if req.Lost != nil {
+		t.exec(`INSERT INTO listeners VALUES (?, ?) ON CONFLICT DO NOTHING`, string(x.id), t.b.addr)
 	}
 	return nil
 }
@@ -122,7 +122,7 @@ func (t *txn) tell(id backend.SessionID, loss backend.Loss, asked bool) {
 		t.then(func() { t.b.calls.Report(loss) })
 	}
 	for _, addr := range t.texts(`SELECT addr FROM listeners WHERE session = ?`, string(id)) {
-		if addr != t.b.addr() {
+		if addr != t.b.addr {
 			t.notificationTo(addr).Session(id)
 		}
 	}

@@ -9,6 +9,7 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"strings"
 	"sync"
 	"time"
 
@@ -39,12 +40,12 @@ type host struct {
 type Backend struct {
 	path   string
 	rights os.FileMode // of what is made beside the file
-	id     string      // identifies this value where it has no socket
+	addr   string      // identifies this value for others: the name of its socket
 	host   host
 	log    *slog.Logger
 	file   *store
 	turn   *turnstile
-	inbox  *inbox
+	inbox  *inbox // nil: there are no sockets here
 
 	calls *registry
 
@@ -143,7 +144,7 @@ func open(ctx context.Context, path string, o options) (*Backend, error) {
 		return nil, err
 	}
 	b := &Backend{
-		id: "-" + rand.Text(), host: h, log: o.log, due: never, checkAt: never,
+		addr: strings.ToLower(rand.Text())[:20], host: h, log: o.log, due: never, checkAt: never,
 		queued: make(chan struct{}, 1), unsynced: make(chan struct{}, 1), undelivered: make(chan struct{}, 1),
 		unsent:   make(map[string]*notification),
 		watchers: make(map[*watcher]struct{}),
@@ -186,7 +187,7 @@ func (b *Backend) openFiles(ctx context.Context, o options) error {
 	if err := b.file.prepare(ctx, b.host, b.log); err != nil {
 		return err
 	}
-	if b.inbox, err = openInbox(b.path+"-wake", b.rights); err != nil {
+	if b.inbox, err = openInbox(b.path+"-wake", b.addr, b.rights); err != nil {
 		b.log.WarnContext(ctx, "no socket: hand-overs are found by timer", slog.String("path", b.path), slog.String("error", err.Error()))
 		b.inbox = nil
 	}
@@ -210,14 +211,6 @@ func (b *Backend) Capabilities() backend.Capabilities { return lockstate.Capabil
 // StoreID returns the ID that the file got when it was made. It implements backend.Identified. A copy of the file has the
 // same ID.
 func (b *Backend) StoreID() string { return "sqlite-" + b.file.id }
-
-// addr returns the address for other processes; empty: there is none.
-func (b *Backend) addr() string {
-	if b.inbox == nil {
-		return ""
-	}
-	return b.inbox.addr()
-}
 
 // Close ends the goroutines, and the calls in progress with ErrClosed. It closes the file and
 // removes the socket. Leases stay in the file. The error is that of closing the files. A second

@@ -34,9 +34,8 @@ func syncData(f *os.File) error { return f.Sync() }
 
 type inbox struct{}
 
-func openInbox(string, os.FileMode) (*inbox, error) { return nil, errSystem() }
+func openInbox(string, string, os.FileMode) (*inbox, error) { return nil, errSystem() }
 
-func (*inbox) addr() string                  { return "" }
 func (*inbox) receive(func([]byte)) error    { return nil }
 func (*inbox) send(string, []byte) sendState { return sendGone }
 func (*inbox) hangUp()                       {}

@@ -51,7 +51,7 @@ func (t *txn) flushEvents() {
 	}
 	t.dirty, t.events = true, nil
 	for _, addr := range t.texts(`SELECT addr FROM watchers`) {
-		if addr != t.b.watchAddr() {
+		if addr != t.b.addr {
 			t.notificationTo(addr).events = true
 		}
 	}
@@ -65,9 +65,8 @@ func (t *txn) lookAtEvents() {
 	if !watched || t.err != nil {
 		return
 	}
-	me := b.watchAddr()
 	var ends instant
-	asleep := !t.one(`SELECT ends FROM watchers WHERE addr = ?`, []any{me}, &ends) || ends <= t.now
+	asleep := !t.one(`SELECT ends FROM watchers WHERE addr = ?`, []any{b.addr}, &ends) || ends <= t.now
 	if !asleep && ends < t.now.add(watchTTL*2/3) {
 		t.signOn()
 	}
@@ -96,14 +95,14 @@ func (t *txn) eventsAfter(seen int64) ([]backend.Event, int64) {
 // signOn registers this backend value as a watcher.
 func (t *txn) signOn() {
 	ends := t.now.add(watchTTL)
-	t.exec(`INSERT INTO watchers VALUES (?, ?) ON CONFLICT (addr) DO UPDATE SET ends = excluded.ends`, t.b.watchAddr(), int64(ends))
+	t.exec(`INSERT INTO watchers VALUES (?, ?) ON CONFLICT (addr) DO UPDATE SET ends = excluded.ends`, t.b.addr, int64(ends))
 	t.ends(ends)
 	t.meta.watched, t.dirty = max(t.meta.watched, int64(ends)), true
 }
 
 // signOff removes it from the watchers. Without watchers there are no events.
 func signOff(t *txn) error {
-	t.exec(`DELETE FROM watchers WHERE addr = ?`, t.b.watchAddr())
+	t.exec(`DELETE FROM watchers WHERE addr = ?`, t.b.addr)
 	var last sql.NullInt64
 	t.one(`SELECT max(ends) FROM watchers`, nil, &last)
 	if !last.Valid {
@@ -111,14 +110,6 @@ func signOff(t *txn) error {
 	}
 	t.meta.watched, t.dirty = last.Int64, true
 	return nil
-}
-
-// watchAddr identifies this backend value among the watchers, also when it has no socket.
-func (b *Backend) watchAddr() string {
-	if b.inbox == nil {
-		return b.id
-	}
-	return b.inbox.addr()
 }
 
 // seen returns the last event that all watchers got, and whether there are watchers.
