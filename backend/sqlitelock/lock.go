@@ -4,7 +4,6 @@ import (
 	"time"
 
 	"github.com/holdfast-io/holdfast/backend"
-	"github.com/holdfast-io/holdfast/fence"
 	"github.com/holdfast-io/holdfast/internal/lockstate"
 	"github.com/holdfast-io/holdfast/internal/waiters"
 )
@@ -37,7 +36,7 @@ type ofLease struct {
 
 // take returns the lease of the request, held or in the queue.
 func (t *txn) take(req *backend.AcquireRequest) (*lease, error) {
-	l, err := lockstate.Acquire(t.rules(), t.lock(req.Name), req)
+	l, err := lockstate.Acquire(t, t.lock(req.Name), req)
 	if err != nil {
 		return nil, err
 	}
@@ -48,24 +47,21 @@ func (t *txn) take(req *backend.AcquireRequest) (*lease, error) {
 	return l, nil
 }
 
-// rules returns the transaction as package lockstate needs it.
-func (t *txn) rules() lockstate.Store[ofLock, ofLease] { return rows{t} }
+// A transaction is what the rules of package lockstate need.
+var _ lockstate.Store[ofLock, ofLease] = (*txn)(nil)
 
-// rows implements lockstate.Store.
-type rows struct{ t *txn }
+// Now implements lockstate.Store.
+func (t *txn) Now() time.Time { return t.wall.Round(0) }
 
-func (r rows) Now() time.Time { return r.t.wall.Round(0) }
-
-func (r rows) Token(*lock) fence.Token { return r.t.nextToken() }
-
-func (r rows) Queued(l *lease) {
-	l.Own.place = r.t.nextPlace()
-	r.t.touch(l)
-	r.t.emit(backend.EventWaiting, l, "")
+// Queued implements lockstate.Store.
+func (t *txn) Queued(l *lease) {
+	l.Own.place = t.nextPlace()
+	t.touch(l)
+	t.emit(backend.EventWaiting, l, "")
 }
 
-func (r rows) Granted(l *lease) {
-	t := r.t
+// Granted implements lockstate.Store.
+func (t *txn) Granted(l *lease) {
 	l.Own.place = t.nextPlace()
 	t.touch(l)
 	t.emit(backend.EventAcquired, l, "")
@@ -74,66 +70,73 @@ func (r rows) Granted(l *lease) {
 	}
 }
 
-func (r rows) Ended(l *lease, was lockstate.State, event backend.EventKind, err error, reason string) {
+// Ended implements lockstate.Store.
+func (t *txn) Ended(l *lease, was lockstate.State, event backend.EventKind, err error, reason string) {
 	if was == lockstate.Waiting {
-		r.t.wake(l, err)
+		t.wake(l, err)
 	} else if l.Timed {
-		r.t.durable = true
+		t.durable = true
 	}
-	r.t.touch(l)
-	r.t.change(l.Lock)
-	r.t.emit(event, l, reason)
+	t.touch(l)
+	t.change(l.Lock)
+	t.emit(event, l, reason)
 }
 
-func (r rows) Extend(l *lease) {
-	l.Own.ends = r.t.now.add(l.TTL)
-	r.t.ends(l.Own.ends)
-	r.t.dirty = true // the clocks are noted with every timed lease
-	r.t.touch(l)
+// Extend implements lockstate.Store.
+func (t *txn) Extend(l *lease) {
+	l.Own.ends = t.now.add(l.TTL)
+	t.ends(l.Own.ends)
+	t.dirty = true // the clocks are noted with every timed lease
+	t.touch(l)
 }
 
 // Lost notifies the session immediately, and with its renewals for one TTL. So a client that lost
 // the reply to one renewal learns it from the next one, or has lost the session by then.
-func (r rows) Lost(l *lease, cause backend.Cause, reason string) {
-	x := r.t.session(l.Own.session)
+func (t *txn) Lost(l *lease, cause backend.Cause, reason string) {
+	x := t.session(l.Own.session)
 	if x == nil {
 		return
 	}
-	until := r.t.now.add(x.ttl)
-	r.t.ends(until)
-	r.t.exec(`INSERT OR REPLACE INTO losses VALUES (?, ?, ?, ?, ?)`, string(x.id), string(l.ID), string(cause), reason, int64(until))
-	r.t.tell(x.id, backend.Loss{Session: x.id, Lease: l.ID, Cause: cause, Reason: reason}, false)
+	until := t.now.add(x.ttl)
+	t.ends(until)
+	t.exec(`INSERT OR REPLACE INTO losses VALUES (?, ?, ?, ?, ?)`, string(x.id), string(l.ID), string(cause), reason, int64(until))
+	t.tell(x.id, backend.Loss{Session: x.id, Lease: l.ID, Cause: cause, Reason: reason}, false)
 }
 
-func (r rows) Abandon(k lockstate.Key) { r.t.bury(string(k.ID), k.Name, "") }
+// Abandon implements lockstate.Store.
+func (t *txn) Abandon(k lockstate.Key) { t.bury(string(k.ID), k.Name, "") }
 
-func (r rows) Abandoned(k lockstate.Key) bool {
-	_, dead := r.t.tomb(string(k.ID), k.Name)
+// Abandoned implements lockstate.Store.
+func (t *txn) Abandoned(k lockstate.Key) bool {
+	_, dead := t.tomb(string(k.ID), k.Name)
 	return dead
 }
 
-func (r rows) Join(l *lease, id backend.SessionID) bool {
+// Join implements lockstate.Store.
+func (t *txn) Join(l *lease, id backend.SessionID) bool {
 	if id == "" {
 		return true
 	}
-	if r.t.session(id) == nil {
+	if t.session(id) == nil {
 		return false
 	}
 	l.Own.session = id
 	if l.Own.saved {
-		r.t.touch(l)
+		t.touch(l)
 	}
 	return true
 }
 
-func (r rows) Session(l *lease) backend.SessionID { return l.Own.session }
+// Session implements lockstate.Store.
+func (t *txn) Session(l *lease) backend.SessionID { return l.Own.session }
 
-func (r rows) Left(l *lease) time.Duration {
+// Left implements lockstate.Store.
+func (t *txn) Left(l *lease) time.Duration {
 	if l.Timed {
-		return time.Duration(l.Own.ends - r.t.now)
+		return time.Duration(l.Own.ends - t.now)
 	}
-	if s := r.t.session(l.Own.session); s != nil {
-		return time.Duration(s.ends - r.t.now)
+	if s := t.session(l.Own.session); s != nil {
+		return time.Duration(s.ends - t.now)
 	}
 	return 0
 }
@@ -141,7 +144,7 @@ func (r rows) Left(l *lease) time.Duration {
 // answer returns the answer to an Acquire, under that session, of a lease that is held.
 func (t *txn) answer(l *lease, id backend.SessionID) (backend.Grant, error) {
 	t.durable = t.durable || l.Timed || t.telling(l.Token)
-	return lockstate.Answer(t.rules(), l, id, t.asked)
+	return lockstate.Answer(t, l, id, t.asked)
 }
 
 // wake notifies the waiters for the lease that it is held, or why it never will be.
@@ -158,7 +161,7 @@ func (t *txn) resolve(l *lease, err error, byTimer bool) {
 	defer func() { t.durable = outer }()
 	for _, w := range t.b.calls.Of(l.Key()) {
 		t.durable = false
-		v := waiters.Verdict{Err: lockstate.EndedFor(t.rules(), l, w.Session, err)}
+		v := waiters.Verdict{Err: lockstate.EndedFor(t, l, w.Session, err)}
 		if err == nil {
 			v.Grant, v.Err = t.answer(l, w.Session)
 			v.Grant.ByTimer = byTimer

@@ -96,7 +96,7 @@ func (t *txn) endSession(x *session, asked bool, event backend.EventKind, cause 
 	t.bury(string(x.id), "", string(cause))
 	for _, k := range keys {
 		if l := t.lock(k.Name).Find(k.ID); l != nil {
-			lockstate.End(t.rules(), l, event, backend.ErrSessionLost, "")
+			lockstate.End(t, l, event, backend.ErrSessionLost, "")
 		}
 	}
 	t.tell(x.id, backend.Loss{Session: x.id, Cause: cause}, asked)
@@ -154,7 +154,7 @@ func (t *txn) expire() {
 	}
 	for _, k := range t.keys(`SELECT name, lease FROM leases WHERE ends > 0 AND ends <= ?`, now) {
 		if l := t.lock(k.Name).Find(k.ID); l != nil {
-			lockstate.Lose(t.rules(), l, backend.EventExpired, backend.CauseExpired, "")
+			lockstate.Lose(t, l, backend.EventExpired, backend.CauseExpired, "")
 		}
 	}
 	for table, column := range map[string]string{"tombs": "until", "losses": "until", "watchers": "ends", "events": "until"} {

@@ -26,16 +26,14 @@ type txn struct {
 	now   instant   // when all of it happens
 	asked time.Time // a local time before now
 	wall  time.Time // now, for people
-	meta  meta
+
+	memory
 	// dirty and stale are about meta: it has to be written; due has to be computed again.
 	dirty, stale bool
 
-	version  int64
-	locks    map[string]*lock
-	sessions map[backend.SessionID]*session
-	touched  []*lease // to be written
-	changed  []*lock  // that may have something to hand over
-	events   []backend.Event
+	touched []*lease // to be written
+	changed []*lock  // that may have something to hand over
+	events  []backend.Event
 
 	durable       bool // the answer of the current request must survive a power failure
 	deliveries    []delivery
@@ -72,8 +70,8 @@ func (t *txn) open() {
 	}
 }
 
-// memory is what the last transaction knew of the file. It is true until another connection
-// writes to the file.
+// memory is what a transaction knows of the file. It stays true until another connection writes to the
+// file.
 type memory struct {
 	version  int64 // SQLite's data_version: another connection's commit changes it
 	meta     meta
@@ -93,7 +91,7 @@ func (t *txn) recall() {
 		return
 	}
 	if old != nil && old.version == t.version {
-		t.meta, t.locks, t.sessions = old.meta, old.locks, old.sessions
+		t.memory = *old
 		return
 	}
 	t.locks, t.sessions = make(map[string]*lock), make(map[backend.SessionID]*session)
@@ -113,7 +111,8 @@ func (t *txn) remember() {
 	if len(t.locks) > maxMemory || len(t.sessions) > maxMemory {
 		return
 	}
-	t.b.known = &memory{t.version, t.meta, t.locks, t.sessions}
+	known := t.memory
+	t.b.known = &known
 }
 
 // run executes one request.
@@ -222,10 +221,10 @@ func (t *txn) texts(query string, args ...any) []string {
 	return texts
 }
 
-// nextToken issues a token: the microseconds of the wall clock, and always more than the last one. So tokens
+// Token implements lockstate.Store. A token is the microseconds of the wall clock, and always more than the last one. So tokens
 // grow when that clock is set back, and also when the file is lost or goes back to an old copy. When a
 // reservation is half used up, the next one follows, so that it is on the disk before it is needed.
-func (t *txn) nextToken() fence.Token {
+func (t *txn) Token(*lock) fence.Token {
 	m := &t.meta
 	m.token = max(m.token+1, t.wall.UnixMicro())
 	t.dirty = true
@@ -280,7 +279,7 @@ func (t *txn) settle() {
 		l := t.changed[len(t.changed)-1]
 		t.changed = t.changed[:len(t.changed)-1]
 		l.Own.changed = false
-		lockstate.Settle(t.rules(), l, nil)
+		lockstate.Settle(t, l, nil)
 	}
 }
 

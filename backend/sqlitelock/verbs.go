@@ -87,7 +87,7 @@ func (b *Backend) Renew(ctx context.Context, req backend.RenewRequest) (backend.
 			res.Lost, res.SessionLost = lost, !ok
 		}
 		for _, r := range req.Leases {
-			res.Leases = append(res.Leases, lockstate.Renew(t.rules(), t.lock(r.Name).Find(r.Lease), r.TTL))
+			res.Leases = append(res.Leases, lockstate.Renew(t, t.lock(r.Name).Find(r.Lease), r.TTL))
 		}
 		return nil
 	}))
@@ -109,7 +109,7 @@ func (b *Backend) Release(ctx context.Context, req backend.ReleaseRequest) error
 		return err
 	}
 	return b.do(ctx, newRequest("release", req.Session == "", func(t *txn) error {
-		return lockstate.Release(t.rules(), t.lock(req.Name), &req)
+		return lockstate.Release(t, t.lock(req.Name), &req)
 	}))
 }
 
@@ -121,7 +121,7 @@ func (b *Backend) Break(ctx context.Context, req backend.BreakRequest) (backend.
 	}
 	var res backend.BreakResult
 	err := b.do(ctx, newRequest("break", true, func(t *txn) error {
-		res = lockstate.Break(t.rules(), t.lock(req.Name), &req)
+		res = lockstate.Break(t, t.lock(req.Name), &req)
 		return nil
 	}))
 	if err != nil {
@@ -138,7 +138,7 @@ func (b *Backend) Inspect(ctx context.Context, name string) (backend.LockInfo, e
 	}
 	var info backend.LockInfo
 	err := b.do(ctx, newRequest("inspect", false, func(t *txn) error {
-		info = lockstate.Info(t.rules(), t.lock(name))
+		info = lockstate.Info(t, t.lock(name))
 		return nil
 	}))
 	if err != nil {
@@ -169,5 +169,5 @@ func (t *txn) list(req backend.ListRequest) backend.ListPage {
 	// The names with the prefix stand together: no byte of a name is 0xff.
 	names := t.texts(`SELECT DISTINCT name FROM leases WHERE name > ? AND name >= ? AND name < ? ORDER BY name LIMIT ?`,
 		req.After, req.Prefix, req.Prefix+"\xff", req.Size()+1)
-	return lockstate.List(t.rules(), req, names, t.lock)
+	return lockstate.List(t, req, names, t.lock)
 }

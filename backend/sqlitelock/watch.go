@@ -35,7 +35,7 @@ func (t *txn) emit(kind backend.EventKind, l *lease, reason string) {
 	if int64(t.now) >= t.meta.watched {
 		return
 	}
-	t.events = append(t.events, lockstate.Event(t.rules(), kind, l, reason))
+	t.events = append(t.events, lockstate.Event(t, kind, l, reason))
 }
 
 // flushEvents writes the events and delivers them to the watchers, here and in other processes.
