@@ -13,7 +13,7 @@ func (s *Store) Kept() [4]int {
 	for _, l := range s.locks {
 		leases += len(l.All())
 	}
-	return [4]int{len(s.locks), leases, len(s.sessions), len(s.due)}
+	return [4]int{len(s.locks), leases, len(s.sessions), s.due.Len()}
 }
 
 // Armed reports whether the timer of the store is set.

@@ -23,7 +23,7 @@ type ofLock struct {
 
 // ofLease is what a Store keeps of a lease in addition.
 type ofLease struct {
-	end deadline // of a timed lease that is held
+	end end // of a timed lease that is held
 	// session is the session that the place in the queue belongs to, and that a lease belongs
 	// to unless it is timed. A timed lease that is held keeps it only to report its loss
 	// there. Nil: none.
@@ -71,7 +71,7 @@ func (r rows) Ended(l *lease, was lockstate.State, event backend.EventKind, err 
 	if was == lockstate.Waiting {
 		close(l.Own.left)
 	} else {
-		r.s.unschedule(&l.Own.end)
+		r.s.due.Remove(&l.Own.end)
 	}
 	l.Own.err = err
 	if l.Own.session != nil && (was == lockstate.Waiting || !l.Timed) {
@@ -82,8 +82,8 @@ func (r rows) Ended(l *lease, was lockstate.State, event backend.EventKind, err 
 }
 
 func (r rows) Extend(l *lease) {
-	l.Own.end.ofLease = l
-	r.s.schedule(&l.Own.end, r.s.now+instant(l.TTL))
+	l.Own.end.Owner = l
+	r.s.due.Put(&l.Own.end, r.s.now+instant(l.TTL))
 }
 
 // Lost notifies the session immediately, and with its renewals.
@@ -120,9 +120,9 @@ func (r rows) Session(l *lease) backend.SessionID { return l.Own.session.id }
 
 func (r rows) Left(l *lease) time.Duration {
 	if l.Timed {
-		return time.Duration(l.Own.end.ends - r.s.now)
+		return time.Duration(l.Own.end.At() - r.s.now)
 	}
-	return time.Duration(l.Own.session.ends - r.s.now)
+	return time.Duration(l.Own.session.end.At() - r.s.now)
 }
 
 // answer returns the result of an Acquire of the lease under that session, when the lease is

@@ -10,7 +10,7 @@ import (
 
 // session is the liveness of a client.
 type session struct {
-	deadline
+	end       end
 	id        backend.SessionID
 	ttl       time.Duration
 	leases    []*lease // held, except the timed ones, and queued; in no order
@@ -59,11 +59,11 @@ func (s *Store) openSession(via *Backend, req *backend.SessionRequest) error {
 	x, ok := s.sessions[req.ID]
 	if !ok {
 		x = &session{id: req.ID}
-		x.ofSession = x
+		x.end.Owner = x
 		s.sessions[req.ID] = x
 	}
 	x.ttl = req.TTL
-	s.schedule(&x.deadline, s.now+instant(req.TTL))
+	s.due.Put(&x.end, s.now+instant(req.TTL))
 	if req.Lost != nil {
 		x.listeners = slices.DeleteFunc(x.listeners, func(l listener) bool { return l.via == via })
 		x.listeners = append(x.listeners, listener{via, req.Lost})
@@ -75,7 +75,7 @@ func (s *Store) openSession(via *Backend, req *backend.SessionRequest) error {
 // those of the Backend that called it.
 func (s *Store) endSession(x *session, by *Backend, event backend.EventKind, cause backend.Cause) {
 	delete(s.sessions, x.id)
-	s.unschedule(&x.deadline)
+	s.due.Remove(&x.end)
 	s.ended.Add(x.id)
 	for len(x.leases) > 0 {
 		lockstate.End(s.rules(), x.leases[len(x.leases)-1], event, backend.ErrSessionLost, "")
@@ -90,7 +90,7 @@ func (s *Store) renewSession(id backend.SessionID) ([]backend.Loss, bool) {
 	if !ok {
 		return nil, false
 	}
-	s.schedule(&x.deadline, s.now+instant(x.ttl))
+	s.due.Put(&x.end, s.now+instant(x.ttl))
 	x.broken = slices.DeleteFunc(x.broken, func(b brokenLease) bool { return b.until <= s.now })
 	var lost []backend.Loss
 	for _, b := range x.broken {

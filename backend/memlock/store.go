@@ -7,6 +7,7 @@ import (
 	"github.com/holdfast-io/holdfast/backend"
 	"github.com/holdfast-io/holdfast/fence"
 	"github.com/holdfast-io/holdfast/internal/lockstate"
+	"github.com/holdfast-io/holdfast/internal/schedule"
 	"github.com/holdfast-io/holdfast/internal/waiters"
 )
 
@@ -20,7 +21,7 @@ type Store struct {
 	token    fence.Token
 	locks    map[string]*lock // those with a holder or a waiter
 	sessions map[backend.SessionID]*session
-	due      schedule
+	due      schedule.Schedule[instant, any]
 
 	abandoned *lockstate.Ended[lockstate.Key]
 	ended     *lockstate.Ended[backend.SessionID]

@@ -21,7 +21,7 @@ type Lease struct {
 	held     bool // granted, and not ended
 	ended    bool // lost or released
 	renewing bool // Step asked for a renewal, which is not answered yet
-	entry
+	due      entry
 	deadline clock.Instant
 	until    clock.Instant // it ends then in any case; 0: there is no such time
 	renewAt  clock.Instant
@@ -60,7 +60,7 @@ func (m *Machine) Granted(l *Lease, sent, now clock.Instant, left, most time.Dur
 // Hold records that the lease is held.
 func (m *Machine) Hold(l *Lease) {
 	l.held = true
-	l.owner = l
+	l.due.Owner = l
 	if l.Timed {
 		m.timed[l] = struct{}{}
 		if l.Session != nil { // the place in the queue belonged to the session; the lease does not
@@ -105,7 +105,7 @@ func (m *Machine) Release(l *Lease) {
 
 // Drop removes the lease from every count and schedule.
 func (m *Machine) Drop(l *Lease) {
-	m.remove(&l.entry)
+	m.due.Remove(&l.due)
 	delete(m.timed, l)
 	if s := l.Session; s != nil {
 		s.forget(l)
@@ -184,7 +184,7 @@ func (l *Lease) next() (clock.Instant, bool) {
 
 func (m *Machine) reschedule(l *Lease) {
 	if at, ok := l.next(); ok && l.held {
-		m.put(&l.entry, at)
+		m.put(&l.due, at)
 	}
 }
 

@@ -13,12 +13,12 @@
 package liveness
 
 import (
-	"container/heap"
 	"math/rand/v2"
 	"time"
 
 	"github.com/holdfast-io/holdfast/backend"
 	"github.com/holdfast-io/holdfast/internal/clock"
+	"github.com/holdfast-io/holdfast/internal/schedule"
 )
 
 // Holder is what a lease is reported to.
@@ -50,7 +50,7 @@ type Observer interface {
 type Machine struct {
 	observer Observer
 	phase    time.Duration // random, so that clients do not renew in step
-	due      schedule      // soonest first
+	due      schedule.Schedule[clock.Instant, owner]
 	planned  clock.Instant // when the next Step is due, as far as the caller knows
 	timed    map[*Lease]struct{}
 	sessions int // that are open
@@ -65,13 +65,14 @@ func New(observer Observer, ttl time.Duration) *Machine {
 // next step, which is at most longest while there are sessions or leases.
 func (m *Machine) Step(now clock.Instant, longest time.Duration) (Due, time.Duration) {
 	var d Due
-	for len(m.due) > 0 && m.due[0].at <= now {
-		e := heap.Pop(&m.due).(*entry)
-		e.owner.wake(m, now, &d)
+	for m.due.Len() > 0 && m.due.First().At() <= now {
+		e := m.due.First()
+		m.due.Remove(e)
+		e.Owner.wake(m, now, &d)
 	}
 	idle := time.Hour
-	if len(m.due) > 0 {
-		idle = min(time.Duration(m.due[0].at-now), longest)
+	if m.due.Len() > 0 {
+		idle = min(time.Duration(m.due.First().At()-now), longest)
 	}
 	m.planned = now + clock.Instant(idle)
 	return d, idle
@@ -157,56 +158,17 @@ func retryIn(ttl time.Duration, left clock.Instant, failures int) clock.Instant 
 	return clock.Instant(max(d/2+rand.N(d/2+1), time.Millisecond))
 }
 
-// entry is a place in the schedule.
-type entry struct {
-	at    clock.Instant
-	index int // in the heap, plus 1; 0 when it is not in the heap
-	owner interface {
-		wake(m *Machine, now clock.Instant, d *Due)
-	}
+// owner is what a schedule has an entry of: a session, or a lease.
+type owner interface {
+	wake(m *Machine, now clock.Instant, d *Due)
 }
 
-type schedule []*entry //nolint:recvcheck // package heap requires both kinds of receiver
-
-func (s schedule) Len() int           { return len(s) }
-func (s schedule) Less(i, j int) bool { return s[i].at < s[j].at }
-func (s schedule) Swap(i, j int) {
-	s[i], s[j] = s[j], s[i]
-	s[i].index, s[j].index = i+1, j+1
-}
-
-// Push implements heap.Interface.
-func (s *schedule) Push(x any) {
-	e := x.(*entry)
-	*s = append(*s, e)
-	e.index = len(*s)
-}
-
-// Pop implements heap.Interface.
-func (s *schedule) Pop() any {
-	e := (*s)[len(*s)-1]
-	(*s)[len(*s)-1] = nil
-	*s = (*s)[:len(*s)-1]
-	e.index = 0
-	return e
-}
+type entry = schedule.Entry[clock.Instant, owner]
 
 // put adds e to the schedule, or moves it.
 func (m *Machine) put(e *entry, at clock.Instant) {
-	e.at = at
-	if e.index == 0 {
-		heap.Push(&m.due, e)
-	} else {
-		heap.Fix(&m.due, e.index-1)
-	}
+	m.due.Put(e, at)
 	if at < m.planned {
 		m.observer.Wake()
-	}
-}
-
-// remove removes e from the schedule.
-func (m *Machine) remove(e *entry) {
-	if e.index > 0 {
-		heap.Remove(&m.due, e.index-1)
 	}
 }

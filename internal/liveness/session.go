@@ -13,7 +13,7 @@ type Session struct {
 	ID  backend.SessionID
 	TTL time.Duration
 
-	entry
+	due      entry
 	opened   bool
 	phase    time.Duration // of its renewal times
 	deadline clock.Instant
@@ -52,8 +52,8 @@ func (m *Machine) Opened(s *Session, sent clock.Instant) {
 		s.phase = rand.N(s.TTL)
 	}
 	m.extendSession(s, sent)
-	s.owner = s
-	m.put(&s.entry, s.next())
+	s.due.Owner = s
+	m.put(&s.due, s.next())
 }
 
 // extendSession records that a request that left at sent was acknowledged.
@@ -87,7 +87,7 @@ func (s *Session) wake(m *Machine, now clock.Instant, d *Due) {
 		s.renewing = true
 		d.Sessions = append(d.Sessions, s)
 	}
-	m.put(&s.entry, s.next())
+	m.put(&s.due, s.next())
 }
 
 // SessionConfirmed applies the answer to a renewal of the session. The request left at sent.
@@ -118,7 +118,7 @@ func (m *Machine) SessionConfirmed(s *Session, sent, now clock.Instant, res back
 			m.Report(s, loss)
 		}
 	}
-	m.put(&s.entry, s.next())
+	m.put(&s.due, s.next())
 }
 
 // Expire ends a session whose deadline has passed.
@@ -133,7 +133,7 @@ func (m *Machine) EndSession(s *Session, cause backend.Cause, err error) {
 	if s.opened {
 		m.sessions--
 	}
-	m.remove(&s.entry)
+	m.due.Remove(&s.due)
 	m.observer.Ended(s)
 	for _, l := range s.leases {
 		if !l.Timed { // only its place in the queue belonged to the session
