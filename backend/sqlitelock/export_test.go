@@ -94,12 +94,12 @@ var (
 
 // RecodeNotification decodes a notification, and decodes again what that encodes to: both as text.
 func RecodeNotification(p []byte) [2]string {
-	l := decodeNotification(p)
-	again := decodeNotification(l.encode())
-	return [2]string{l.text(), again.text()}
+	l := decode(p)
+	again := decode(encode(&l))
+	return [2]string{text(&l), text(&again)}
 }
 
-func (l *notification) text() string {
+func text(l *notification) string {
 	var s []string
 	for k := range l.Leases {
 		s = append(s, fmt.Sprintf("%q %q", k.Name, k.ID))
@@ -108,5 +108,5 @@ func (l *notification) text() string {
 		s = append(s, fmt.Sprintf("%q", id))
 	}
 	slices.Sort(s)
-	return fmt.Sprint(l.All, l.events, s)
+	return fmt.Sprint(l.All, l.Events, s)
 }

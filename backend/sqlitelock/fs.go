@@ -1,10 +1,11 @@
 package sqlitelock
 
-// sharedFileSystems returns the numbers (f_type of statfs, linux/magic.h and the projects' own
-// sources) of file systems that more than one machine can mount, or that stand for something
-// unknown: their locks and their memory maps are not those of one kernel.
-func sharedFileSystems() map[uint32]string {
-	return map[uint32]string{
+// refusedFileSystem returns the name of the file system with that number (f_type of statfs, linux/magic.h and
+// the projects' own sources) where a lock file may not be on it: more than one machine can mount it, or it stands
+// for something unknown, so that its locks and its memory maps are not those of one kernel. An unknown number
+// counts as a local one: new local file systems are many, and new cluster file systems are few.
+func refusedFileSystem(number uint32) (string, bool) {
+	shared := map[uint32]string{
 		0x00006969: "nfs",
 		0x0000517b: "smb",
 		0xff534d42: "cifs",
@@ -31,12 +32,6 @@ func sharedFileSystems() map[uint32]string {
 		0xbacbacbc: "vmhgfs",
 		0x65735546: "fuse", // sshfs, virtiofs, s3fs and many more: they cannot be distinguished
 	}
-}
-
-// refusedFileSystem returns the name of the file system with that number where a lock file may
-// not be on it. An unknown number counts as a local one: new local file systems are many, and new
-// cluster file systems are few.
-func refusedFileSystem(number uint32) (string, bool) {
-	name, refused := sharedFileSystems()[number]
+	name, refused := shared[number]
 	return name, refused
 }

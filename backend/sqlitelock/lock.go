@@ -27,10 +27,9 @@ type ofLease struct {
 	// none.
 	session backend.SessionID
 	addr    string  // of the backend value that waits for it
-	place   int64   // in the queue or among the holders; a greater one is later
+	place   int64   // in the queue or among the holders; a greater one is later; 0: in neither yet
 	ends    instant // of a timed lease that is held
 
-	saved bool // it has a row
 	dirty bool // it is in txn.touched
 }
 
@@ -40,7 +39,7 @@ func (t *txn) take(req *backend.AcquireRequest) (*lease, error) {
 	if err != nil {
 		return nil, err
 	}
-	if l.Own.addr != t.b.addr && (l.State == lockstate.Waiting || !l.Own.saved) {
+	if l.State == lockstate.Waiting && l.Own.addr != t.b.addr {
 		l.Own.addr = t.b.addr
 		t.touch(l)
 	}
@@ -121,7 +120,7 @@ func (t *txn) Join(l *lease, id backend.SessionID) bool {
 		return false
 	}
 	l.Own.session = id
-	if l.Own.saved {
+	if l.Own.place > 0 { // it is in the queue
 		t.touch(l)
 	}
 	return true

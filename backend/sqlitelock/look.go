@@ -26,7 +26,7 @@ func (b *Backend) readInbox() {
 		return
 	}
 	err := b.inbox.receive(func(p []byte) {
-		b.lookAt(decodeNotification(p))
+		b.lookAt(decode(p))
 	})
 	if !errors.Is(err, os.ErrDeadlineExceeded) {
 		b.log.Warn("the socket failed: hand-overs are found by timer", slog.String("path", b.path), slog.String("error", err.Error()))
@@ -40,7 +40,7 @@ func (b *Backend) lookAt(l notification) {
 	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	b.look.add(&l)
+	b.look.Add(&l)
 	signal(b.queued)
 }
 
@@ -95,7 +95,7 @@ func (b *Backend) lookRequest() *request {
 	l, byTimer := b.look, b.byTimer
 	b.look, b.byTimer = notification{}, false
 	if l.All {
-		l.events = true
+		l.Events = true
 		for _, k := range b.calls.Leases() {
 			l.Lease(k)
 		}
@@ -119,7 +119,7 @@ func (t *txn) look(l *notification, byTimer bool) {
 	for id := range l.Sessions {
 		t.lookAtSession(id)
 	}
-	if l.events {
+	if l.Events {
 		t.lookAtEvents()
 	}
 }
@@ -187,13 +187,13 @@ const (
 
 // notify sends a notification, or leaves it to resend when the inbox is full.
 func (b *Backend) notify(addr string, l *notification) {
-	if b.inbox == nil || b.inbox.send(addr, l.encode()) != sendFull {
+	if b.inbox == nil || b.inbox.send(addr, encode(l)) != sendFull {
 		return
 	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if old := b.unsent[addr]; old != nil {
-		old.add(l)
+		old.Add(l)
 	} else {
 		b.unsent[addr] = l
 	}
@@ -233,7 +233,7 @@ func (b *Backend) resendOnce() bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	for addr, l := range b.unsent {
-		if b.inbox.send(addr, l.encode()) != sendFull {
+		if b.inbox.send(addr, encode(l)) != sendFull {
 			delete(b.unsent, addr)
 		}
 	}

@@ -68,7 +68,7 @@ type Backend struct {
 	look     notification             // what to read next
 	byTimer  bool                     // the alarm caused the read
 	watchers map[*watcher]struct{}
-	signedOn bool        // the file lists this value as a watcher
+	signedOn bool        // the file has listed this value as a watcher
 	alarm    *time.Timer // polls where no notification arrives
 	due      instant     // nothing in the file ends before it
 	checkAt  instant     // when to check for lost notifications; never: there are no waiters or watchers

@@ -293,21 +293,16 @@ func (t *txn) flush() {
 }
 
 func (t *txn) saveLease(l *lease) {
-	switch {
-	case l.State == lockstate.Over && l.Own.saved:
+	if l.State == lockstate.Over {
 		t.exec(`DELETE FROM leases WHERE name = ? AND lease = ?`, l.Lock.Name, string(l.ID))
-	case l.State == lockstate.Over:
-	case l.Own.saved:
-		t.exec(`UPDATE leases SET session = ?, addr = ?, held = ?, place = ?, ttl = ?, token = ?, since = ?, ends = ? WHERE name = ? AND lease = ?`,
-			string(l.Own.session), l.Own.addr, l.State == lockstate.Held, l.Own.place, int64(l.TTL), int64(l.Token), nanos(l.Since), int64(l.Own.ends), //nolint:gosec // it counts up from 0
-			l.Lock.Name, string(l.ID))
-	default:
-		t.exec(`INSERT INTO leases VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)`,
-			l.Lock.Name, string(l.ID), string(l.Own.session), l.Own.addr, l.State == lockstate.Held, l.Own.place,
-			int(l.Claim.Mode), l.Claim.Permits, l.Claim.Limit, l.Owner, l.Note, l.Timed, int64(l.TTL),
-			int64(l.Token), nanos(l.Asked), nanos(l.Since), int64(l.Own.ends), l.Waited) //nolint:gosec // it counts up from 0
+		return
 	}
-	l.Own.saved = l.State != lockstate.Over
+	t.exec(`INSERT INTO leases VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
+		ON CONFLICT (name, lease) DO UPDATE SET session = excluded.session, addr = excluded.addr, held = excluded.held,
+		place = excluded.place, ttl = excluded.ttl, token = excluded.token, since = excluded.since, ends = excluded.ends`,
+		l.Lock.Name, string(l.ID), string(l.Own.session), l.Own.addr, l.State == lockstate.Held, l.Own.place,
+		int(l.Claim.Mode), l.Claim.Permits, l.Claim.Limit, l.Owner, l.Note, l.Timed, int64(l.TTL),
+		int64(l.Token), nanos(l.Asked), nanos(l.Since), int64(l.Own.ends), l.Waited) //nolint:gosec // it counts up from 0
 }
 
 // nanos returns a time as the tables have it: 0 for none.
@@ -328,7 +323,7 @@ func (t *txn) lock(name string) *lock {
 	var all []*lease
 	t.each(`SELECT lease, session, addr, held, place, mode, permits, cap, owner, note, timed, ttl, token, asked, since, ends, waited
 		FROM leases WHERE name = ?`, []any{name}, func(scan func(...any)) {
-		x := &lease{Lock: l, Own: ofLease{saved: true}}
+		x := &lease{Lock: l}
 		var out bool
 		var asked, since int64
 		scan(&x.ID, &x.Own.session, &x.Own.addr, &out, &x.Own.place, &x.Claim.Mode, &x.Claim.Permits, &x.Claim.Limit, &x.Owner,

@@ -79,9 +79,8 @@ func (b *Backend) Renew(ctx context.Context, req backend.RenewRequest) (backend.
 	if err := req.Validate(b.Capabilities()); err != nil {
 		return backend.RenewResult{}, err
 	}
-	var res backend.RenewResult
-	err := b.do(ctx, newRequest("renew", len(req.Leases) > 0, func(t *txn) error {
-		res = backend.RenewResult{}
+	res, err := ask(ctx, b, "renew", len(req.Leases) > 0, func(t *txn) backend.RenewResult {
+		var res backend.RenewResult
 		if req.Session != "" {
 			lost, ok := t.renewSession(req.Session)
 			res.Lost, res.SessionLost = lost, !ok
@@ -89,8 +88,8 @@ func (b *Backend) Renew(ctx context.Context, req backend.RenewRequest) (backend.
 		for _, r := range req.Leases {
 			res.Leases = append(res.Leases, lockstate.Renew(t, t.lock(r.Name).Find(r.Lease), r.TTL))
 		}
-		return nil
-	}))
+		return res
+	})
 	if err != nil {
 		return backend.RenewResult{}, err
 	}
@@ -119,15 +118,9 @@ func (b *Backend) Break(ctx context.Context, req backend.BreakRequest) (backend.
 	if err := req.Validate(); err != nil {
 		return backend.BreakResult{}, err
 	}
-	var res backend.BreakResult
-	err := b.do(ctx, newRequest("break", true, func(t *txn) error {
-		res = lockstate.Break(t, t.lock(req.Name), &req)
-		return nil
-	}))
-	if err != nil {
-		return backend.BreakResult{}, err
-	}
-	return res, nil
+	return ask(ctx, b, "break", true, func(t *txn) backend.BreakResult {
+		return lockstate.Break(t, t.lock(req.Name), &req)
+	})
 }
 
 // Inspect returns the holders and the waiters of the lock. Errors: *InvalidError,
@@ -136,15 +129,9 @@ func (b *Backend) Inspect(ctx context.Context, name string) (backend.LockInfo, e
 	if err := backend.ValidateName(name); err != nil {
 		return backend.LockInfo{}, err
 	}
-	var info backend.LockInfo
-	err := b.do(ctx, newRequest("inspect", false, func(t *txn) error {
-		info = lockstate.Info(t, t.lock(name))
-		return nil
-	}))
-	if err != nil {
-		return backend.LockInfo{}, err
-	}
-	return info, nil
+	return ask(ctx, b, "inspect", false, func(t *txn) backend.LockInfo {
+		return lockstate.Info(t, t.lock(name))
+	})
 }
 
 // List returns the locks that have holders or waiters, by name. Errors: *InvalidError,
@@ -153,15 +140,7 @@ func (b *Backend) List(ctx context.Context, req backend.ListRequest) (backend.Li
 	if err := req.Validate(); err != nil {
 		return backend.ListPage{}, err
 	}
-	var page backend.ListPage
-	err := b.do(ctx, newRequest("list", false, func(t *txn) error {
-		page = t.list(req)
-		return nil
-	}))
-	if err != nil {
-		return backend.ListPage{}, err
-	}
-	return page, nil
+	return ask(ctx, b, "list", false, func(t *txn) backend.ListPage { return t.list(req) })
 }
 
 func (t *txn) list(req backend.ListRequest) backend.ListPage {

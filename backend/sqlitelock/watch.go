@@ -52,7 +52,7 @@ func (t *txn) flushEvents() {
 	t.dirty, t.events = true, nil
 	for _, addr := range t.texts(`SELECT addr FROM watchers`) {
 		if addr != t.b.addr {
-			t.notificationTo(addr).events = true
+			t.notificationTo(addr).Events = true
 		}
 	}
 	t.lookAtEvents()
@@ -178,7 +178,7 @@ func (b *Backend) watch(w *watcher, begun *waiters.Watcher, event int64) {
 	}
 	w.Watcher, w.seen = begun, event
 	b.watchers[w], b.signedOn = struct{}{}, true
-	b.look.events = true // other events of the transaction in which it registered
+	b.look.Events = true // other events of the transaction in which it registered
 	signal(b.queued)
 }
 
@@ -198,16 +198,8 @@ func (b *Backend) unwatch(w *watcher) {
 
 // signOffUnlessWatched is for the end of the last Watch: another one may have begun.
 func (t *txn) signOffUnlessWatched() error {
-	t.b.mu.Lock()
-	n := len(t.b.watchers)
-	t.b.mu.Unlock()
-	if n > 0 {
+	if _, watched := t.b.seen(); watched {
 		return nil
 	}
-	t.then(func() {
-		t.b.mu.Lock()
-		defer t.b.mu.Unlock()
-		t.b.signedOn = len(t.b.watchers) > 0
-	})
 	return signOff(t)
 }

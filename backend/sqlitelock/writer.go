@@ -52,6 +52,19 @@ func (b *Backend) do(ctx context.Context, r *request) error {
 	})
 }
 
+// ask executes a request that has a result.
+func ask[T any](ctx context.Context, b *Backend, op string, lasting bool, run func(*txn) T) (T, error) {
+	var res, none T
+	err := b.do(ctx, newRequest(op, lasting, func(t *txn) error {
+		res = run(t)
+		return nil
+	}))
+	if err != nil {
+		return none, err // the writer may still be writing to res
+	}
+	return res, nil
+}
+
 // enqueue hands a request to the writer.
 func (b *Backend) enqueue(r *request) error {
 	b.mu.Lock()
