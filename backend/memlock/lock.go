@@ -17,8 +17,7 @@ type (
 
 // ofLock is what a Store keeps of a lock in addition.
 type ofLock struct {
-	token   fence.Token // the greatest so far
-	changed bool        // it is in Store.changed
+	token fence.Token // the greatest so far
 }
 
 // ofLease is what a Store keeps of a lease in addition.
@@ -77,7 +76,7 @@ func (r rows) Ended(l *lease, was lockstate.State, event backend.EventKind, err 
 	if l.Own.session != nil && (was == lockstate.Waiting || !l.Timed) {
 		l.Own.session.remove(l)
 	}
-	r.s.touch(l.Lock)
+	r.s.changed.Add(l.Lock)
 	r.s.emit(event, l, reason)
 }
 

@@ -14,14 +14,8 @@ type session struct {
 	id        backend.SessionID
 	ttl       time.Duration
 	leases    []*lease // held, except the timed ones, and queued; in no order
-	listeners []listener
+	listeners map[*Backend]func(backend.Loss)
 	broken    []brokenLease
-}
-
-// listener receives losses. There is at most one for each Backend.
-type listener struct {
-	via  *Backend
-	tell func(backend.Loss)
 }
 
 // notice is a loss on its way to a listener.
@@ -58,15 +52,14 @@ func (s *Store) openSession(via *Backend, req *backend.SessionRequest) error {
 	}
 	x, ok := s.sessions[req.ID]
 	if !ok {
-		x = &session{id: req.ID}
+		x = &session{id: req.ID, listeners: make(map[*Backend]func(backend.Loss))}
 		x.end.Owner = x
 		s.sessions[req.ID] = x
 	}
 	x.ttl = req.TTL
 	s.due.Put(&x.end, s.now+instant(req.TTL))
 	if req.Lost != nil {
-		x.listeners = slices.DeleteFunc(x.listeners, func(l listener) bool { return l.via == via })
-		x.listeners = append(x.listeners, listener{via, req.Lost})
+		x.listeners[via] = req.Lost
 	}
 	return nil
 }
@@ -100,9 +93,9 @@ func (s *Store) renewSession(id backend.SessionID) ([]backend.Loss, bool) {
 }
 
 func (s *Store) tell(x *session, by *Backend, loss backend.Loss) {
-	for _, l := range x.listeners {
-		if l.via != by && !l.via.closed {
-			s.told = append(s.told, notice{l.tell, loss})
+	for via, tell := range x.listeners {
+		if via != by && !via.closed {
+			s.told = append(s.told, notice{tell, loss})
 		}
 	}
 }

@@ -26,8 +26,8 @@ type Store struct {
 	abandoned *lockstate.Ended[lockstate.Key]
 	ended     *lockstate.Ended[backend.SessionID]
 
-	changed  []*lock // that may have something to hand over, or may be forgotten
-	spare    []*lock // forgotten, for reuse
+	changed  lockstate.Changed[ofLock, ofLease] // may also be forgotten
+	spare    []*lock                            // forgotten, for reuse
 	told     []notice
 	watchers map[*waiters.Watcher]struct{}
 
@@ -100,10 +100,7 @@ func (s *Store) wall() time.Time {
 // settle grants every lock that changed to the waiters that it now has room for, and forgets
 // locks that are neither held nor waited for.
 func (s *Store) settle() {
-	for len(s.changed) > 0 {
-		l := s.changed[len(s.changed)-1]
-		s.changed = s.changed[:len(s.changed)-1]
-		l.Own.changed = false
+	for l := s.changed.Next(); l != nil; l = s.changed.Next() {
 		lockstate.Settle(s.rules(), l, nil)
 		if l.Free() {
 			s.forget(l)
@@ -125,7 +122,7 @@ func (s *Store) lock(name string) *lock {
 	}
 	l.Name = name
 	s.locks[name] = l
-	s.touch(l)
+	s.changed.Add(l)
 	return l
 }
 
@@ -135,13 +132,5 @@ func (s *Store) forget(l *lock) {
 	if len(s.spare) < spares && cap(l.Holders.Leases) <= small && cap(l.Queue.Leases) <= small {
 		l.Name, l.Own.token = "", 0
 		s.spare = append(s.spare, l)
-	}
-}
-
-// touch marks the lock as changed, for settle.
-func (s *Store) touch(l *lock) {
-	if !l.Own.changed {
-		l.Own.changed = true
-		s.changed = append(s.changed, l)
 	}
 }

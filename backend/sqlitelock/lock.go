@@ -11,14 +11,9 @@ import (
 // lock is a lock as one transaction sees it, and lease a row of the table of leases: see package
 // lockstate, which has their rules.
 type (
-	lock  = lockstate.Lock[ofLock, ofLease]
-	lease = lockstate.Lease[ofLock, ofLease]
+	lock  = lockstate.Lock[struct{}, ofLease]
+	lease = lockstate.Lease[struct{}, ofLease]
 )
-
-// ofLock is what is kept of a lock in addition.
-type ofLock struct {
-	changed bool // it is in txn.changed
-}
 
 // ofLease is what is kept of a lease in addition.
 type ofLease struct {
@@ -47,7 +42,7 @@ func (t *txn) take(req *backend.AcquireRequest) (*lease, error) {
 }
 
 // A transaction is what the rules of package lockstate need.
-var _ lockstate.Store[ofLock, ofLease] = (*txn)(nil)
+var _ lockstate.Store[struct{}, ofLease] = (*txn)(nil)
 
 // Now implements lockstate.Store.
 func (t *txn) Now() time.Time { return t.wall.Round(0) }
@@ -77,7 +72,7 @@ func (t *txn) Ended(l *lease, was lockstate.State, event backend.EventKind, err 
 		t.durable = true
 	}
 	t.touch(l)
-	t.change(l.Lock)
+	t.changed.Add(l.Lock)
 	t.emit(event, l, reason)
 }
 

@@ -32,7 +32,7 @@ type txn struct {
 	dirty, stale bool
 
 	touched []*lease // to be written
-	changed []*lock  // that may have something to hand over
+	changed lockstate.Changed[struct{}, ofLease]
 	events  []backend.Event
 
 	durable       bool // the answer of the current request must survive a power failure
@@ -265,20 +265,9 @@ func (t *txn) touch(l *lease) {
 	}
 }
 
-// change notes that the lock may have something to hand over.
-func (t *txn) change(l *lock) {
-	if !l.Own.changed {
-		l.Own.changed = true
-		t.changed = append(t.changed, l)
-	}
-}
-
 // settle grants every lock that changed to the first waiters in its queue that it has room for.
 func (t *txn) settle() {
-	for len(t.changed) > 0 {
-		l := t.changed[len(t.changed)-1]
-		t.changed = t.changed[:len(t.changed)-1]
-		l.Own.changed = false
+	for l := t.changed.Next(); l != nil; l = t.changed.Next() {
 		lockstate.Settle(t, l, nil)
 	}
 }

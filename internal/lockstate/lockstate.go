@@ -43,6 +43,31 @@ type Lock[L, X any] struct {
 	// shared ones among them; negative: there are none.
 	Rest, RestLimit int
 	Own             L
+
+	changed bool // it is in a Changed
+}
+
+// Changed has the locks that may have something to hand over, each once. The zero value is empty.
+type Changed[L, X any] struct{ locks []*Lock[L, X] }
+
+// Add adds a lock.
+func (c *Changed[L, X]) Add(l *Lock[L, X]) {
+	if !l.changed {
+		l.changed = true
+		c.locks = append(c.locks, l)
+	}
+}
+
+// Next removes a lock and returns it, or nil where there is none.
+func (c *Changed[L, X]) Next() *Lock[L, X] {
+	last := len(c.locks) - 1
+	if last < 0 {
+		return nil
+	}
+	l := c.locks[last]
+	c.locks = c.locks[:last]
+	l.changed = false
+	return l
 }
 
 // Lease is an acquisition, with what a store keeps of it in addition.
