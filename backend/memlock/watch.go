@@ -34,7 +34,7 @@ func (b *Backend) Watch(ctx context.Context, req backend.WatchRequest, deliver f
 	b.store.watchers[w] = struct{}{}
 	b.store.leave()
 	defer b.unwatch(w)
-	return w.Deliver(ctx, b.done, deliver) //nolint:wrapcheck // its errors are those of this package
+	return w.Deliver(ctx, b.done, deliver)
 }
 
 func (b *Backend) unwatch(w *waiters.Watcher) {

@@ -89,7 +89,6 @@ type Config struct {
 type options struct {
 	log        *slog.Logger
 	host       func() (host, error)
-	mkdir      bool
 	pages      int                           // the most pages of the file; 0: any number
 	reserve    int64                         // how far ahead of a token the next ones are reserved
 	aroundSync func() (func(), error)        // called before the log is synced, and its result after that; its error is the disk's
@@ -128,9 +127,6 @@ func openTarget(ctx context.Context, target string, o options) (*Backend, error)
 	if err != nil {
 		return nil, err
 	}
-	if p, err := DefaultPath(); err == nil && p == path {
-		o.mkdir = true
-	}
 	b, err := open(ctx, path, o)
 	if err != nil {
 		return nil, unavailable("open", false, err)
@@ -149,7 +145,7 @@ func open(ctx context.Context, path string, o options) (*Backend, error) {
 		unsent:   make(map[string]*notification),
 		watchers: make(map[*watcher]struct{}),
 	}
-	if b.path, b.rights, err = locate(path, o.mkdir); err != nil {
+	if b.path, b.rights, err = locate(path); err != nil {
 		return nil, err
 	}
 	if b.turn, err = openTurnstile(b.path+"-turn", b.rights); err != nil {
@@ -246,13 +242,24 @@ func (b *Backend) Close() error {
 const closePatience = time.Second
 
 // locate returns the file's real path, and the rights of what is made there. It checks the file system,
-// and creates the directory when mkdir is set.
-func locate(path string, mkdir bool) (string, os.FileMode, error) {
-	dir, base, err := split(path, mkdir)
-	if err != nil {
-		return "", 0, err
+// and creates the directory of DefaultPath.
+func locate(path string) (string, os.FileMode, error) {
+	usual, noHome := DefaultPath()
+	path, err := filepath.Abs(path)
+	if err == nil && noHome == nil && path == usual {
+		err = os.MkdirAll(filepath.Dir(path), 0o700)
 	}
-	path = filepath.Join(dir, base)
+	if err != nil {
+		return "", 0, fmt.Errorf("lock file: %w", err)
+	}
+	if target, err := filepath.EvalSymlinks(path); err == nil {
+		path = target
+	}
+	dir, err := filepath.EvalSymlinks(filepath.Dir(path))
+	if err != nil {
+		return "", 0, fmt.Errorf("lock file: %w", err)
+	}
+	path = filepath.Join(dir, filepath.Base(path))
 	if err := checkFileSystem(dir, path); err != nil {
 		return "", 0, err
 	}

@@ -44,14 +44,6 @@ func (s *store) exec(ctx context.Context, query string, args ...any) error {
 	return nil
 }
 
-// once executes what is executed once in the life of a connection.
-func (s *store) once(ctx context.Context, query string, args ...any) error {
-	if _, err := s.conn.ExecContext(ctx, query, args...); err != nil {
-		return said(query, err)
-	}
-	return nil
-}
-
 // read reads one row, once in the life of a connection.
 func (s *store) read(ctx context.Context, query string, dest ...any) error {
 	if err := s.conn.QueryRowContext(ctx, query).Scan(dest...); err != nil {

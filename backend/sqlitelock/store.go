@@ -47,25 +47,6 @@ type store struct {
 	through    func(io.WriterAt) io.WriterAt // what is written to the log once more
 }
 
-// split returns the real directory and the name of a file.
-func split(path string, mkdir bool) (string, string, error) {
-	path, err := filepath.Abs(path)
-	if err == nil && mkdir {
-		err = os.MkdirAll(filepath.Dir(path), 0o700)
-	}
-	if err != nil {
-		return "", "", fmt.Errorf("lock file: %w", err)
-	}
-	if target, err := filepath.EvalSymlinks(path); err == nil {
-		path = target
-	}
-	dir, err := filepath.EvalSymlinks(filepath.Dir(path))
-	if err != nil {
-		return "", "", fmt.Errorf("lock file: %w", err)
-	}
-	return dir, filepath.Base(path), nil
-}
-
 // openStore connects to the file, and creates it where there is none. The caller has the turn.
 func openStore(ctx context.Context, path string, rights os.FileMode, o options) (*store, error) {
 	made, err := makeFile(path, rights)
@@ -141,7 +122,7 @@ func (s *store) configure(ctx context.Context, pages int) error {
 		pragmas = append(pragmas, fmt.Sprintf("max_page_count = %d", pages))
 	}
 	for _, p := range pragmas {
-		if err := untilFree(ctx, func() error { return s.once(ctx, "PRAGMA "+p) }); err != nil {
+		if err := untilFree(ctx, func() error { return s.exec(ctx, "PRAGMA "+p) }); err != nil {
 			return err
 		}
 	}
@@ -163,7 +144,7 @@ func (s *store) configure(ctx context.Context, pages int) error {
 
 // refuseForeign examines the file at one moment, and refuses one that is not ours.
 func (s *store) refuseForeign(ctx context.Context) error {
-	if err := s.once(ctx, "BEGIN"); err != nil {
+	if err := s.exec(ctx, "BEGIN"); err != nil {
 		return err
 	}
 	_, err := s.identify(ctx)
@@ -225,7 +206,7 @@ func (s *store) prepare(ctx context.Context, h host, log *slog.Logger) error {
 	}
 	changed, err := s.bring(steady, h, log)
 	if err == nil {
-		err = errors.Join(s.once(steady, giveID), s.read(steady, "SELECT id FROM store", &s.id))
+		err = errors.Join(s.exec(steady, giveID), s.read(steady, "SELECT id FROM store", &s.id))
 	}
 	if err == nil {
 		err = s.rewriteLog() // in the transaction: no one else writes
@@ -251,7 +232,7 @@ func (s *store) prepare(ctx context.Context, h host, log *slog.Logger) error {
 	if err := errors.Join(syncData(s.wal), syncDir(filepath.Dir(s.path))); err != nil {
 		return err
 	}
-	return untilFree(ctx, func() error { return s.once(steady, "UPDATE meta SET durable = reserved") })
+	return untilFree(ctx, func() error { return s.exec(steady, "UPDATE meta SET durable = reserved") })
 }
 
 // unused refuses a file of another boot that a process has open: what lives with processes of
@@ -335,12 +316,12 @@ func (s *store) create(ctx context.Context, h host) error {
 		fmt.Sprintf("PRAGMA application_id = %d", applicationID),
 		fmt.Sprintf("PRAGMA user_version = %d", schemaVersion),
 	} {
-		if err := s.once(ctx, q); err != nil {
+		if err := s.exec(ctx, q); err != nil {
 			return err
 		}
 	}
 	wall := h.wall()
-	return s.once(ctx, `INSERT INTO meta VALUES (1, ?, 0, ?, 0, 0, 0, ?, 0, ?, ?)`,
+	return s.exec(ctx, `INSERT INTO meta VALUES (1, ?, 0, ?, 0, 0, 0, ?, 0, ?, ?)`,
 		h.boot, wall.UnixMicro()+s.reserve, int64(never), int64(h.now()), wall.UnixNano())
 }
 
@@ -354,7 +335,7 @@ func (s *store) reboot(ctx context.Context, h host) error {
 		"DELETE FROM leases WHERE NOT (timed AND held)",
 		"DELETE FROM tombs WHERE name = ''",
 	} {
-		if err := s.once(ctx, q); err != nil {
+		if err := s.exec(ctx, q); err != nil {
 			return err
 		}
 	}
@@ -363,14 +344,14 @@ func (s *store) reboot(ctx context.Context, h host) error {
 		return err
 	}
 	down := max(0, wall.UnixNano()-seenWall)
-	if err := s.once(ctx,
+	if err := s.exec(ctx,
 		"UPDATE leases SET session = '', addr = '', ends = ?1 + max(1, min(ttl, ends - ?2) - ?3)", now, seenBoot, down); err != nil {
 		return err
 	}
-	if err := s.once(ctx, "UPDATE tombs SET until = ?", now+int64(remembered)); err != nil {
+	if err := s.exec(ctx, "UPDATE tombs SET until = ?", now+int64(remembered)); err != nil {
 		return err
 	}
-	return s.once(ctx, `UPDATE meta SET boot = ?1, token = reserved, reserved = max(reserved, ?2) + ?3,
+	return s.exec(ctx, `UPDATE meta SET boot = ?1, token = reserved, reserved = max(reserved, ?2) + ?3,
 		due = ?4, watched = 0, seen_boot = ?4, seen_wall = ?5`,
 		h.boot, wall.UnixMicro(), s.reserve, now, wall.UnixNano())
 }

@@ -100,8 +100,12 @@ func (t *txn) signOn() {
 	t.meta.watched, t.dirty = max(t.meta.watched, int64(ends)), true
 }
 
-// signOff removes it from the watchers. Without watchers there are no events.
-func signOff(t *txn) error {
+// signOff removes this backend value from the watchers, unless a Watch has begun in the meantime. Without
+// watchers there are no events.
+func (t *txn) signOff() error {
+	if _, watched := t.b.seen(); watched {
+		return nil
+	}
 	t.exec(`DELETE FROM watchers WHERE addr = ?`, t.b.addr)
 	var last sql.NullInt64
 	t.one(`SELECT max(ends) FROM watchers`, nil, &last)
@@ -166,7 +170,7 @@ func (b *Backend) Watch(ctx context.Context, req backend.WatchRequest, deliver f
 	if err != nil {
 		return err
 	}
-	return w.Deliver(ctx, b.life.Done(), deliver) //nolint:wrapcheck // its errors are those of this package
+	return w.Deliver(ctx, b.life.Done(), deliver)
 }
 
 // watch begins a Watch for what follows the event.
@@ -192,14 +196,6 @@ func (b *Backend) unwatch(w *watcher) {
 	b.mu.Unlock()
 	if last {
 		// No caller waits for it. When it fails the others write events for watchTTL more.
-		_ = b.enqueue(newRequest("watch", false, (*txn).signOffUnlessWatched))
+		_ = b.enqueue(newRequest("watch", false, (*txn).signOff))
 	}
-}
-
-// signOffUnlessWatched is for the end of the last Watch: another one may have begun.
-func (t *txn) signOffUnlessWatched() error {
-	if _, watched := t.b.seen(); watched {
-		return nil
-	}
-	return signOff(t)
 }

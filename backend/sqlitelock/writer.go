@@ -324,16 +324,13 @@ func (b *Backend) sync() {
 // others do not write events for them.
 func (b *Backend) leave() {
 	b.mu.Lock()
+	clear(b.watchers)
+	b.queue = []*request{newRequest("close", false, (*txn).signOff)}
 	signedOn := b.signedOn
-	b.queue = nil
-	if signedOn {
-		b.queue = []*request{newRequest("close", false, signOff)}
-	}
 	b.mu.Unlock()
-	if !signedOn {
-		return
+	if signedOn {
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(b.life), 100*time.Millisecond)
+		defer cancel()
+		b.turnOver(ctx)
 	}
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(b.life), 100*time.Millisecond)
-	defer cancel()
-	b.turnOver(ctx)
 }

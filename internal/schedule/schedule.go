@@ -40,7 +40,7 @@ func (s *Schedule[I, O]) Remove(e *Entry[I, O]) {
 }
 
 // entries implements heap.Interface.
-type entries[I ~int64, O any] []*Entry[I, O] //nolint:recvcheck // package heap requires both kinds of receiver
+type entries[I ~int64, O any] []*Entry[I, O]
 
 func (s entries[I, O]) Len() int           { return len(s) }
 func (s entries[I, O]) Less(i, j int) bool { return s[i].at < s[j].at }
