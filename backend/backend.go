@@ -297,7 +297,9 @@ type Holder struct {
 	Mode    Mode
 	Permits int
 	Token   fence.Token
-	Since   time.Time
+	// Since is when it was granted, by a wall clock, for people. Where a grant writes nothing, as in
+	// etcd, ZooKeeper and Consul, it is when a lease of a session was requested.
+	Since time.Time
 	// Left is the time until the lease ends if it is not renewed. Where Capabilities.Doubles is
 	// true it may be 0: unknown.
 	Left time.Duration

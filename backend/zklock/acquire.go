@@ -333,29 +333,8 @@ func (a *acquisition) displaced(ctx context.Context, first entry) error {
 
 // grant returns the grant of the lease, which holds the lock.
 func (a *acquisition) grant() backend.Grant {
-	since := time.Now()
 	if a.req.Mode == backend.Exclusive {
 		a.s.setAlone(a.mine)
 	}
-	if a.waited {
-		a.b.sessions.Go(func() { a.tellSince(since) })
-	}
-	return backend.Grant{Token: a.own.token, Since: since, Waited: a.waited}
-}
-
-// sinceDelay is how long a lease that waited is held before the time of its grant is written into
-// its entry, which costs a write.
-const sinceDelay = 250 * time.Millisecond
-
-func (a *acquisition) tellSince(since time.Time) {
-	timer := time.NewTimer(sinceDelay)
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-		data := content{Owner: a.req.Owner, Note: a.req.Note, TTL: int64(a.s.TTL), Since: since.UnixNano()}.encode()
-		_, _ = a.s.link.conn.Set(a.own.path, data, -1) // it may be gone
-	case <-a.s.leases.Gone(a.mine):
-	case <-a.s.Life.Done():
-	case <-a.s.link.over:
-	}
+	return backend.Grant{Token: a.own.token, Since: time.Now(), Waited: a.waited}
 }

@@ -62,35 +62,6 @@ func TestLostCreateReply(t *testing.T) {
 	}
 }
 
-// TestTokenStays: the time of the grant of a lease that waited is written into its entry, which
-// changes the entry, but not its token.
-func TestTokenStays(t *testing.T) {
-	t.Parallel()
-	b := closing(t, zookeeper())
-	id := leasetest.Session(t, b, leasetest.Long, nil)
-	first, second := leasetest.Ask("n", id), leasetest.Ask("n", id)
-	leasetest.Take(t, b, first)
-	got := make(chan fence.Token, 1)
-	go func() { got <- leasetest.Take(t, b, second) }()
-	leasetest.InQueue(t, b, "n", 1)
-	before, err := b.Inspect(leasetest.Within(t), "n")
-	if err != nil {
-		t.Fatal(err)
-	}
-	leasetest.Give(t, b, first)
-	token := <-got
-	leasetest.Eventually(t, "the entry is told since when", func() bool {
-		info, err := b.Inspect(leasetest.Within(t), "n")
-		if err != nil || len(info.Holders) != 1 || info.Holders[0].Token != token {
-			t.Fatalf("%+v, %v; want token %d", info, err, token)
-		}
-		return info.Holders[0].Since.After(before.Waiters[0].Since)
-	})
-	if again := leasetest.Take(t, b, second); again != token {
-		t.Errorf("the repeated Acquire returned token %d, want %d", again, token)
-	}
-}
-
 // The holder is cut off: its session ends, and the next waiter gets the lock, no earlier than the
 // TTL after the last renewal and no later than the stated bound. The holder is told by then.
 func TestHolderIsCutOff(t *testing.T) {

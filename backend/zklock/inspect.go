@@ -100,14 +100,10 @@ type entryNode struct {
 
 // holder returns the entry as a holder, without the rest of its TTL.
 func (n entryNode) holder(session backend.SessionID) backend.Holder {
-	h := backend.Holder{
+	return backend.Holder{
 		Session: session, Owner: n.content.Owner, Note: n.content.Note,
 		Token: fence.Token(n.stat.Czxid), Since: time.UnixMilli(n.stat.Ctime), //nolint:gosec // it counts up from 0
 	}
-	if n.content.Since > 0 {
-		h.Since = time.Unix(0, n.content.Since)
-	}
-	return h
 }
 
 // readEntries reads the nodes of the entries, in their order.

@@ -107,7 +107,6 @@ type content struct {
 	Owner string `json:"o,omitempty"`
 	Note  string `json:"n,omitempty"`
 	TTL   int64  `json:"t,omitempty"` // of the session, in nanoseconds
-	Since int64  `json:"s,omitempty"` // of a grant that waited: nanoseconds of Unix time
 }
 
 func (c content) encode() []byte {
