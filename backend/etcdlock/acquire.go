@@ -3,9 +3,11 @@ package etcdlock
 import (
 	"context"
 	"errors"
+	"slices"
 	"time"
 
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
+	"go.etcd.io/etcd/api/v3/mvccpb"
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	clientv3 "go.etcd.io/etcd/client/v3"
 
@@ -13,18 +15,12 @@ import (
 	"github.com/holdfast-io/holdfast/internal/retry"
 )
 
-const (
-	opAcquire = "acquire"
-	// glance is how many entries of the queue are read to find out why the lock cannot be acquired.
-	// Where that matters, a longer queue is read again, whole.
-	glance = 32
-)
+const opAcquire = "acquire"
 
 // acquisition is one call of Acquire.
 type acquisition struct {
 	b      *Backend
 	req    backend.AcquireRequest
-	claim  backend.Claim
 	sess   *session      // nil: none
 	on     *sessionLease // of sess: the session lease that the next change is made on
 	p      *placed
@@ -52,7 +48,7 @@ func (b *Backend) Acquire(ctx context.Context, req backend.AcquireRequest) (back
 	}
 	defer leave()
 	a := &acquisition{
-		b: b, req: req, claim: req.Claim(),
+		b: b, req: req,
 		claimK: b.keys.claim(req.Name, req.Lease),
 		tomb:   b.keys.tombstone(req.Name, req.Lease),
 	}
@@ -92,7 +88,7 @@ func (a *acquisition) run(ctx context.Context) (backend.Grant, error) {
 	if a.req.Wait {
 		return a.enqueue(ctx)
 	}
-	return backend.Grant{}, a.held(ctx, *st)
+	return backend.Grant{}, a.held(ctx, *st, len(st.All))
 }
 
 // afterNoSpace determines the outcome of a request for which etcd had no space. The request may
@@ -110,10 +106,11 @@ func (a *acquisition) afterNoSpace(ctx context.Context, cause error) (backend.Gr
 	return backend.Grant{}, &backend.UnavailableError{Backend: name, Op: opAcquire, Err: rpctypes.ErrNoSpace}
 }
 
-// held returns the *HeldError that describes the holders.
-func (a *acquisition) held(ctx context.Context, st state) error {
-	named := a.b.holders(ctx, backend.FirstHolders(st.holders), heldTold)
-	return backend.NewHeldError(a.req.Name, named, max(st.out, len(st.holders)), max(st.ahead, len(st.queue)))
+// held returns the error of a request that has so many entries before it and does not wait.
+func (a *acquisition) held(ctx context.Context, st state, ahead int) error {
+	return st.Refusal(&a.req, ahead, func(holders state) ([]backend.Holder, error) {
+		return a.b.holders(ctx, holders.All, heldTold), nil
+	})
 }
 
 // guards returns the conditions of every change that makes an entry with a claim. In addition, the
@@ -127,26 +124,6 @@ func (a *acquisition) guards() []clientv3.Cmp {
 	return cmps
 }
 
-// why returns the reads that explain a failed guard, and that of the front of the queue. The front
-// need not show what the guard met, so each guard has a read of its own.
-func (a *acquisition) why() []clientv3.Op {
-	session := a.tomb // read instead of the session's key where there is no session
-	if a.sess != nil {
-		session = a.b.keys.session(a.sess.id)
-	}
-	ops := []clientv3.Op{
-		clientv3.OpGet(a.claimK, clientv3.WithKeysOnly()), clientv3.OpGet(a.tomb, clientv3.WithKeysOnly()),
-		clientv3.OpGet(session, clientv3.WithKeysOnly()),
-		clientv3.OpGet(a.key(), clientv3.WithKeysOnly()),
-		a.b.keys.entries(a.req.Name).get(clientv3.WithLimit(glance)),
-		clientv3.OpGet(a.b.keys.head(a.req.Name)),
-	}
-	for _, limits := range a.otherLimits() {
-		ops = append(ops, limits.get(clientv3.WithLimit(1), clientv3.WithKeysOnly()))
-	}
-	return ops
-}
-
 // otherLimits returns the ranges of the shared entries with another limit than the request, or none
 // for a request that has no limit of its own.
 func (a *acquisition) otherLimits() []span {
@@ -157,75 +134,49 @@ func (a *acquisition) otherLimits() []span {
 	return []span{below, above}
 }
 
-// found is the result of the reads of why.
+// found is what see read.
 type found struct {
 	claimed bool // the lease has an entry, or had one
 	st      state
-	// all is false if st covers only the first part of the queue, in no particular order.
-	all bool
-	rev int64
+	rev     int64
 }
 
-// see reads why a transaction did nothing. That is not read in the transaction itself: etcd applies
-// one transaction at a time, and reads slowly in one that may write.
+// see reads why a transaction did nothing, and returns the reason why the lease cannot be acquired, if
+// there is one. That is not read in the transaction itself: etcd applies one transaction at a time, and
+// reads slowly in one that may write. A slot that turns out to be taken is replaced with another.
 func (a *acquisition) see(ctx context.Context) (found, error) {
-	resp, err := a.b.txn(ctx, opAcquire, false, nil, a.why(), nil)
+	session := a.tomb // read instead of the session's key where there is no session
+	if a.sess != nil {
+		session = a.b.keys.session(a.sess.id)
+	}
+	resp, err := a.b.txn(ctx, opAcquire, false, nil, []clientv3.Op{
+		clientv3.OpGet(a.claimK, clientv3.WithKeysOnly()), clientv3.OpGet(a.tomb, clientv3.WithKeysOnly()),
+		clientv3.OpGet(session, clientv3.WithKeysOnly()), a.b.keys.entries(a.req.Name).get(),
+	}, nil)
 	if err != nil {
 		return found{}, err
 	}
-	f, err := a.explain((*pb.TxnResponse)(resp), resp.Header.Revision)
-	if err == nil && !f.claimed && a.sess != nil && a.on != nil {
-		for _, kv := range resp.Responses[2].GetResponseRange().Kvs {
-			if clientv3.LeaseID(kv.Lease) != a.on.lease { // the session has moved, and the answer was lost
-				_, err = a.b.readSession(ctx, a.sess)
-			}
-		}
-	}
-	return f, err
-}
-
-// explain returns what was found, or the reason why the lease cannot be acquired. A slot that turns
-// out to be taken is replaced with another.
-func (a *acquisition) explain(resp *pb.TxnResponse, rev int64) (found, error) {
-	get := func(i int) *pb.RangeResponse { return resp.Responses[i].GetResponseRange() }
-	there := func(i int) bool { return len(get(i).Kvs) > 0 }
-	f := found{rev: rev, claimed: there(0), all: !get(4).More}
-	for _, e := range a.b.keys.decodeAll(get(5).Kvs) {
-		f.claimed = f.claimed || e.id() == a.req.Lease
-	}
+	get := func(i int) []*mvccpb.KeyValue { return resp.Responses[i].GetResponseRange().Kvs }
+	f := found{rev: resp.Header.Revision, st: judge(a.b.keys.decodeAll(get(3)))}
+	f.claimed = len(get(0)) > 0 || f.st.Find(a.req.Lease) >= 0
 	switch {
 	case f.claimed:
 		return f, nil
-	case there(1):
+	case len(get(1)) > 0:
 		return f, backend.ErrLost
-	case a.sess != nil && !there(2):
+	case a.sess != nil && len(get(2)) == 0:
 		a.b.end(a.sess, true)
 		return f, backend.ErrSessionLost
-	case there(3):
+	}
+	if slices.ContainsFunc(f.st.All, func(e *entry) bool { return e.key == a.key() }) {
 		a.b.slots.move(a.p)
 	}
-	for i := range a.otherLimits() {
-		for _, kv := range get(6 + i).Kvs {
-			if p, ok := a.b.keys.parse(string(kv.Key)); ok {
-				return f, &backend.LimitError{Name: a.req.Name, Asked: a.req.Limit, InForce: p.limit}
-			}
-		}
-	}
-	f.st = judge(a.b.keys.decodeAll(get(4).Kvs))
-	return f, nil
-}
-
-// complete makes sure that everything the decision depends on is known: the whole queue, unless the
-// claim can be decided without it.
-func (a *acquisition) complete(ctx context.Context, f found) (found, error) {
-	if f.all {
-		return f, nil
-	}
-	if f, ok, err := a.decide(ctx); ok || err != nil {
+	if err := f.st.CheckLimit(&a.req, len(f.st.All)); err != nil {
 		return f, err
 	}
-	st, rev, err := a.b.read(ctx, a.req.Name)
-	f.st, f.rev, f.all = st, rev, true
+	if a.sess != nil && a.on != nil && clientv3.LeaseID(get(2)[0].Lease) != a.on.lease { // the session has moved, and the answer was lost
+		_, err = a.b.readSession(ctx, a.sess)
+	}
 	return f, err
 }
 
@@ -304,7 +255,7 @@ func (a *acquisition) enqueue(ctx context.Context) (backend.Grant, error) {
 		}
 		if in := resp.Responses[0].GetResponseTxn(); in.GetSucceeded() {
 			a.b.slots.stand(a.p, key, rev)
-			return a.entered(ctx, in, entry{record: r, key: key, rev: rev, mod: rev, lease: a.on.lease})
+			return a.entered(ctx, in, &entry{record: r, key: key, rev: rev, mod: rev, lease: a.on.lease})
 		}
 		f, err := a.see(ctx)
 		if err != nil {
@@ -338,7 +289,7 @@ func (a *acquisition) goAhead(ctx context.Context) (backend.Grant, bool, error) 
 		return backend.Grant{}, false, err
 	}
 	a.b.slots.stand(a.p, key, rev)
-	g, err := a.out(ctx, entry{record: r, key: key, rev: rev, mod: rev, lease: a.on.lease}, false)
+	g, err := a.out(ctx, &entry{record: r, key: key, rev: rev, mod: rev, lease: a.on.lease}, false)
 	return g, true, err
 }
 
@@ -376,12 +327,12 @@ func (a *acquisition) newEntry(key string, r record) []clientv3.Op {
 }
 
 // entered decides on an entry that has just been made.
-func (a *acquisition) entered(ctx context.Context, in *pb.TxnResponse, own entry) (backend.Grant, error) {
+func (a *acquisition) entered(ctx context.Context, in *pb.TxnResponse, own *entry) (backend.Grant, error) {
 	if a.req.Mode == backend.Shared {
 		if in.Responses[2].GetResponseTxn().GetSucceeded() {
 			return a.out(ctx, own, false)
 		}
-		return a.inQueue(ctx, own.rev)
+		return a.again(ctx)
 	}
 	last := in.Responses[0].GetResponseRange().GetKvs()
 	if len(last) == 0 {
@@ -389,23 +340,6 @@ func (a *acquisition) entered(ctx context.Context, in *pb.TxnResponse, own entry
 	}
 	before := need{key: string(last[0].Key), rev: last[0].CreateRevision}
 	return a.wait(ctx, own.rev, verdict{need: before, rev: own.rev})
-}
-
-// inQueue decides on an entry that has just been made, where the whole queue matters.
-func (a *acquisition) inQueue(ctx context.Context, rev int64) (backend.Grant, error) {
-	a.asked = time.Now()
-	st, now, err := a.b.read(ctx, a.req.Name)
-	if err != nil {
-		return backend.Grant{}, a.uncertain(err)
-	}
-	own, out := st.find(a.req.Lease)
-	switch {
-	case own == nil:
-		return backend.Grant{}, a.vanished(ctx)
-	case out:
-		return a.out(ctx, *own, false)
-	}
-	return a.wait(ctx, rev, verdict{need: needOf(&st, a.req.Lease), rev: now})
 }
 
 // uncertain makes an error report that the lease may be held: its entry is in the queue.

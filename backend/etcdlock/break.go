@@ -73,14 +73,14 @@ func (br *breaking) pass(ctx context.Context) error {
 		return err
 	}
 	if br.upTo == 0 {
-		if len(st.holders) == 0 {
+		if st.Out == 0 {
 			br.res.Token = token(rev)
 			return nil
 		}
-		br.upTo = st.holders[len(st.holders)-1].rev
+		br.upTo = st.All[st.Out-1].rev
 		br.res.Token = token(br.upTo + 1)
 	}
-	victims := slices.DeleteFunc(append(st.holders, st.queue...), func(e entry) bool { return e.rev > br.upTo || !br.req.Takes(e.id()) })
+	victims := slices.DeleteFunc(st.All, func(e *entry) bool { return e.rev > br.upTo || !br.req.Takes(e.LeaseID()) })
 	told := br.b.holders(ctx, victims, breakAtOnce)
 	for from := 0; from < len(victims); from += breakAtOnce {
 		to := min(from+breakAtOnce, len(victims))
@@ -92,7 +92,7 @@ func (br *breaking) pass(ctx context.Context) error {
 }
 
 // part deletes those of these entries that still exist. told describes them.
-func (br *breaking) part(ctx context.Context, part []entry, told []backend.Holder) error {
+func (br *breaking) part(ctx context.Context, part []*entry, told []backend.Holder) error {
 	b := br.b
 	memory, err := b.memoryLease(ctx)
 	if err != nil {
@@ -102,16 +102,16 @@ func (br *breaking) part(ctx context.Context, part []entry, told []backend.Holde
 	text := encode(note)
 	var ops []clientv3.Op
 	for i := range part {
-		e := &part[i]
+		e := part[i]
 		then := []clientv3.Op{
-			clientv3.OpDelete(e.key), clientv3.OpDelete(b.keys.claim(br.req.Name, e.id())),
-			clientv3.OpPut(b.keys.tombstone(br.req.Name, e.id()), text, clientv3.WithLease(memory)),
+			clientv3.OpDelete(e.key), clientv3.OpDelete(b.keys.claim(br.req.Name, e.LeaseID())),
+			clientv3.OpPut(b.keys.tombstone(br.req.Name, e.LeaseID()), text, clientv3.WithLease(memory)),
 		}
 		if e.Session != "" {
 			then = append(then, b.tellBroken(backend.SessionID(e.Session), e, text)...)
 		}
 		ops = append(ops, clientv3.OpTxn([]clientv3.Cmp{created(e.key, e.rev)}, then, nil))
-		note.Leases = append(note.Leases, string(e.id()))
+		note.Leases = append(note.Leases, string(e.LeaseID()))
 	}
 	ops = append(ops, clientv3.OpPut(b.keys.note(br.req.Name), encode(note), clientv3.WithLease(memory)))
 	resp, err := b.txn(ctx, opBreak, true, nil, ops, nil)
@@ -138,6 +138,6 @@ func (br *breaking) part(ctx context.Context, part []entry, told []backend.Holde
 // lease of the session is that of its record; for a timed lease that is not the entry's.
 func (b *Backend) tellBroken(id backend.SessionID, e *entry, told string) []clientv3.Op {
 	key := b.keys.session(id)
-	put := clientv3.OpPut(b.keys.broken(id, e.id()), told, clientv3.WithLease(e.lease))
+	put := clientv3.OpPut(b.keys.broken(id, e.LeaseID()), told, clientv3.WithLease(e.lease))
 	return []clientv3.Op{clientv3.OpTxn([]clientv3.Cmp{present(key)}, []clientv3.Op{put}, nil)}
 }

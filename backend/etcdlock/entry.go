@@ -11,6 +11,7 @@ import (
 
 	"github.com/holdfast-io/holdfast/backend"
 	"github.com/holdfast-io/holdfast/fence"
+	"github.com/holdfast-io/holdfast/internal/seqlock"
 )
 
 // record is the value of an entry. Name, mode and limit are in the key.
@@ -53,18 +54,18 @@ func encode(v any) string {
 	return string(b)
 }
 
-// decode reads an entry, and returns false for a key that is not one. A value that does not parse
+// decode reads an entry, and returns nil for a key that is not one. A value that does not parse
 // is still an entry: it keeps its place in the queue.
-func (k keys) decode(kv *mvccpb.KeyValue) (entry, bool) {
+func (k keys) decode(kv *mvccpb.KeyValue) *entry {
 	p, ok := k.parse(string(kv.Key))
 	if !ok || p.zone == zoneNote {
-		return entry{}, false
+		return nil
 	}
-	e := entry{place: p, key: string(kv.Key), rev: kv.CreateRevision, mod: kv.ModRevision, lease: clientv3.LeaseID(kv.Lease)}
+	e := &entry{place: p, key: string(kv.Key), rev: kv.CreateRevision, mod: kv.ModRevision, lease: clientv3.LeaseID(kv.Lease)}
 	if json.Unmarshal(kv.Value, &e.record) != nil {
 		e.record = record{Owner: "(unreadable)"}
 	}
-	return e, true
+	return e
 }
 
 // entryOf returns the entry of that lease, or nil if kv is another entry, or none.
@@ -72,23 +73,24 @@ func (k keys) entryOf(id leaseKey, kv *mvccpb.KeyValue) *entry {
 	if kv == nil {
 		return nil
 	}
-	if e, ok := k.decode(kv); ok && (leaseKey{e.name, e.id()}) == id {
-		return &e
+	if e := k.decode(kv); e != nil && (leaseKey{e.name, e.LeaseID()}) == id {
+		return e
 	}
 	return nil
 }
 
-func (k keys) decodeAll(kvs []*mvccpb.KeyValue) []entry {
-	es := make([]entry, 0, len(kvs))
+func (k keys) decodeAll(kvs []*mvccpb.KeyValue) []*entry {
+	es := make([]*entry, 0, len(kvs))
 	for _, kv := range kvs {
-		if e, ok := k.decode(kv); ok {
+		if e := k.decode(kv); e != nil {
 			es = append(es, e)
 		}
 	}
 	return es
 }
 
-func (e *entry) id() backend.LeaseID { return backend.LeaseID(e.Lease) }
+// LeaseID implements seqlock.Entry.
+func (e *entry) LeaseID() backend.LeaseID { return backend.LeaseID(e.Lease) }
 
 func (e *entry) mode() backend.Mode {
 	if e.zone == zoneShared {
@@ -104,7 +106,8 @@ func (e *entry) timed() bool { return e.TTL > 0 }
 // alone reports whether the etcd lease belongs to this timed lease, and to nothing else.
 func (e *entry) alone() bool { return e.timed() && e.Out && !e.Pooled }
 
-func (e *entry) claim() backend.Claim {
+// Claim implements seqlock.Entry.
+func (e *entry) Claim() backend.Claim {
 	return backend.Claim{Mode: e.mode(), Limit: e.limit, Permits: max(1, e.Permits)}
 }
 
@@ -116,48 +119,11 @@ func (e *entry) since() time.Time {
 }
 
 // state is a lock at one revision.
-type state struct {
-	holders, queue []entry
-	// out and ahead are lower bounds of how many leases hold the lock and how many wait, where
-	// holders and queue are only the front of the queue. 0 means that holders and queue are complete.
-	out, ahead int
-	// refused is set where holders and queue are only the front of a queue in which something
-	// further back is in the way of the claim.
-	refused bool
-}
+type state = seqlock.Queue[*entry]
 
-// judge determines the holders: the longest part of the queue, from its head, that fits together. It
-// depends on nothing but the entries, so that all who read the same revision come to the same result.
-func judge(es []entry) state {
-	slices.SortFunc(es, func(a, b entry) int { return cmp.Compare(a.rev, b.rev) })
-	n := backend.Admit(nil, claims(es))
-	return state{holders: es[:n], queue: es[n:]}
-}
-
-// find returns the entry of that lease, and whether it is held.
-func (s *state) find(id backend.LeaseID) (*entry, bool) {
-	for i := range s.holders {
-		if s.holders[i].id() == id {
-			return &s.holders[i], true
-		}
-	}
-	for i := range s.queue {
-		if s.queue[i].id() == id {
-			return &s.queue[i], false
-		}
-	}
-	return nil, false
-}
-
-// admits reports whether a claim that comes last may be granted immediately.
-func (s *state) admits(c backend.Claim) bool {
-	return !s.refused && len(s.queue) == 0 && c.Fits(claims(s.holders))
-}
-
-func claims(es []entry) []backend.Claim {
-	cs := make([]backend.Claim, len(es))
-	for i := range es {
-		cs[i] = es[i].claim()
-	}
-	return cs
+// judge returns the lock with those entries. Who holds it depends on nothing but the entries, so that
+// all who read the same revision come to the same result.
+func judge(es []*entry) state {
+	slices.SortFunc(es, func(a, b *entry) int { return cmp.Compare(a.rev, b.rev) })
+	return seqlock.QueueOf(es)
 }

@@ -97,36 +97,36 @@ type follower struct {
 
 // followed is a lock as of the newest revision.
 type followed struct {
-	entries map[string]entry
+	entries map[string]*entry
 	out     map[string]bool // the keys of the holders
 }
 
 func (f *follower) lock(lock string) *followed {
 	l, ok := f.locks[lock]
 	if !ok {
-		l = &followed{entries: make(map[string]entry), out: make(map[string]bool)}
+		l = &followed{entries: make(map[string]*entry), out: make(map[string]bool)}
 		f.locks[lock] = l
 	}
 	return l
 }
 
 // judge determines who holds the lock now. It returns the new holders, in order, and the waiters.
-func (l *followed) judge() ([]entry, []entry) {
-	var granted []entry
-	es := make([]entry, 0, len(l.entries))
+func (l *followed) judge() ([]*entry, []*entry) {
+	var granted []*entry
+	es := make([]*entry, 0, len(l.entries))
 	for _, e := range l.entries {
 		es = append(es, e)
 	}
 	st := judge(es)
 	was := l.out
-	l.out = make(map[string]bool, len(st.holders))
-	for _, e := range st.holders {
+	l.out = make(map[string]bool, st.Out)
+	for _, e := range st.All[:st.Out] {
 		l.out[e.key] = true
 		if !was[e.key] {
 			granted = append(granted, e)
 		}
 	}
-	return granted, st.queue
+	return granted, st.All[st.Out:]
 }
 
 // changes are those of one revision.
@@ -140,7 +140,7 @@ type changes struct {
 
 type lockChanges struct {
 	added   map[string]bool
-	removed []entry
+	removed []*entry
 }
 
 // follow processes events, which are in order and whole revisions.
@@ -212,7 +212,7 @@ func (f *follower) entryChanged(c *changes, key string, ev *clientv3.Event) {
 		}
 		return
 	}
-	if e, ok := f.keys.decode(ev.Kv); ok {
+	if e := f.keys.decode(ev.Kv); e != nil {
 		if _, known := l.entries[key]; !known {
 			lc.added[key] = true
 		}
@@ -224,19 +224,18 @@ func (f *follower) entryChanged(c *changes, key string, ev *clientv3.Event) {
 func (f *follower) tell(lock string, lc *lockChanges, c *changes) {
 	l := f.locks[lock]
 	was := l.out
-	slices.SortFunc(lc.removed, func(a, b entry) int { return int(a.rev - b.rev) })
-	for i := range lc.removed {
-		e := &lc.removed[i]
+	slices.SortFunc(lc.removed, func(a, b *entry) int { return int(a.rev - b.rev) })
+	for _, e := range lc.removed {
 		kind, reason := f.end(e, was[e.key], c)
 		f.event(kind, e, reason)
 	}
 	granted, queue := l.judge()
-	for i := range granted {
-		f.event(backend.EventAcquired, &granted[i], "")
+	for _, e := range granted {
+		f.event(backend.EventAcquired, e, "")
 	}
-	for i := range queue {
-		if lc.added[queue[i].key] {
-			f.event(backend.EventWaiting, &queue[i], "")
+	for _, e := range queue {
+		if lc.added[e.key] {
+			f.event(backend.EventWaiting, e, "")
 		}
 	}
 	if len(l.entries) == 0 {
@@ -249,10 +248,10 @@ func (f *follower) end(e *entry, out bool, c *changes) (backend.EventKind, strin
 	if !out {
 		return backend.EventLeft, ""
 	}
-	if note, ok := c.broken[e.name]; ok && slices.Contains(note.Leases, string(e.id())) {
+	if note, ok := c.broken[e.name]; ok && slices.Contains(note.Leases, string(e.LeaseID())) {
 		return backend.EventBroken, note.Reason
 	}
-	if e.alone() && c.claims[leaseKey{e.name, e.id()}] || !e.alone() && c.ended[e.lease] {
+	if e.alone() && c.claims[leaseKey{e.name, e.LeaseID()}] || !e.alone() && c.ended[e.lease] {
 		return backend.EventExpired, ""
 	}
 	return backend.EventReleased, ""
@@ -260,7 +259,7 @@ func (f *follower) end(e *entry, out bool, c *changes) (backend.EventKind, strin
 
 func (f *follower) event(kind backend.EventKind, e *entry, reason string) {
 	ev := backend.Event{
-		Kind: kind, Name: e.name, Lease: e.id(), Owner: e.Owner, Mode: e.mode(), Reason: reason, At: time.Now(),
+		Kind: kind, Name: e.name, Lease: e.LeaseID(), Owner: e.Owner, Mode: e.mode(), Reason: reason, At: time.Now(),
 	}
 	if kind != backend.EventWaiting && kind != backend.EventLeft {
 		ev.Token = e.token()

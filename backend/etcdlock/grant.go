@@ -85,34 +85,36 @@ func (a *acquisition) failed(err error) {
 	a.lease = clientv3.NoLease
 }
 
-// again answers a request whose lease has a claim already: C6.
+// again answers a request whose lease has an entry, or had one: C6.
 func (a *acquisition) again(ctx context.Context) (backend.Grant, error) {
 	a.asked = time.Now()
 	st, rev, err := a.b.read(ctx, a.req.Name)
 	if err != nil {
 		return backend.Grant{}, a.uncertain(err)
 	}
-	e, out := st.find(a.req.Lease)
-	if e == nil {
+	i := st.Find(a.req.Lease)
+	if i < 0 {
 		return backend.Grant{}, a.vanished(ctx)
 	}
+	e, out := st.All[i], i < st.Out
 	a.b.slots.stand(a.p, e.key, e.rev)
 	switch {
 	case out && e.timed() && e.Out:
-		return a.outAgain(ctx, *e)
+		return a.outAgain(ctx, e)
 	case out && !e.timed() && e.Session != string(a.req.Session):
 		return backend.Grant{}, backend.ErrLost // it will die with the other session
 	case out && !e.timed():
 		return a.grant(grantOf{rev: e.rev, since: e.since()}), nil
 	}
 	if a.sess == nil {
-		return backend.Grant{}, a.held(ctx, st)
+		return backend.Grant{}, a.held(ctx, st, len(st.All))
 	}
 	if e.Session != string(a.req.Session) {
-		if e, err = a.adopt(ctx, *e); err != nil {
+		adopted, err := a.adopt(ctx, e)
+		if err != nil {
 			return backend.Grant{}, err
 		}
-		if e == nil {
+		if !adopted {
 			if err := a.vanished(ctx); !errors.Is(err, backend.ErrLost) {
 				return backend.Grant{}, err
 			}
@@ -121,27 +123,16 @@ func (a *acquisition) again(ctx context.Context) (backend.Grant, error) {
 	}
 	switch {
 	case out:
-		return a.out(ctx, *e, true)
+		return a.out(ctx, e, false)
 	case !a.req.Wait:
-		return backend.Grant{}, a.held(ctx, before(st, e.key))
+		return backend.Grant{}, a.held(ctx, st, i)
 	}
-	return a.wait(ctx, e.rev, verdict{need: needOf(&st, a.req.Lease), rev: rev})
+	return a.wait(ctx, e.rev, verdict{need: needOf(&st, i), rev: rev})
 }
 
-// before returns the state without what comes after an entry in the queue.
-func before(st state, key string) state {
-	for i := range st.queue {
-		if st.queue[i].key == key {
-			st.queue = st.queue[:i]
-			break
-		}
-	}
-	return st
-}
-
-// adopt moves an entry in the queue to the session of the request. It returns nil if the entry, or
+// adopt moves an entry in the queue to the session of the request. It returns false if the entry, or
 // the session, has changed.
-func (a *acquisition) adopt(ctx context.Context, e entry) (*entry, error) {
+func (a *acquisition) adopt(ctx context.Context, e *entry) (bool, error) {
 	e.Session = string(a.req.Session)
 	a.step()
 	resp, rev, err := a.b.commits.commit(ctx, opAcquire, &change{
@@ -149,18 +140,15 @@ func (a *acquisition) adopt(ctx context.Context, e entry) (*entry, error) {
 		cmps: append(a.alive(), created(e.key, e.rev), modified(e.key, e.mod)),
 		then: a.puts(e.key, a.on.lease, e.record),
 	})
-	if err != nil {
-		return nil, err
-	}
-	if !resp.Succeeded {
-		return nil, nil //nolint:nilnil // a nil entry means that it has changed
+	if err != nil || !resp.Succeeded {
+		return false, err
 	}
 	e.mod, e.lease = rev, a.on.lease
-	return &e, nil
+	return true, nil
 }
 
 // outAgain returns the grant of a timed lease that is already held.
-func (a *acquisition) outAgain(ctx context.Context, e entry) (backend.Grant, error) {
+func (a *acquisition) outAgain(ctx context.Context, e *entry) (backend.Grant, error) {
 	rctx, cancel := a.b.request(ctx)
 	defer cancel()
 	a.asked = time.Now()
@@ -176,7 +164,7 @@ func (a *acquisition) outAgain(ctx context.Context, e entry) (backend.Grant, err
 		return a.onNew(ctx, e)
 	}
 	// etcd rounds down to seconds: in its last second a lease has next to nothing left.
-	left := max(leftOf(&e, time.Duration(resp.TTL)*time.Second), time.Millisecond)
+	left := max(leftOf(e, time.Duration(resp.TTL)*time.Second), time.Millisecond)
 	g := grantOf{rev: e.rev, left: left, since: e.since()}
 	if e.Pooled {
 		g.pool = e.lease
@@ -187,9 +175,9 @@ func (a *acquisition) outAgain(ctx context.Context, e entry) (backend.Grant, err
 // onNew returns the grant of a timed lease that has been held since before etcd had its present
 // leader. The leader before may end the lease when it has expired by that leader's clock. So the
 // lease moves, and its time begins again.
-func (a *acquisition) onNew(ctx context.Context, e entry) (backend.Grant, error) {
+func (a *acquisition) onNew(ctx context.Context, e *entry) (backend.Grant, error) {
 	a.asked = time.Now()
-	r, again := a.b.moveTimed(ctx, &e, ttlOf(&e), e.Pooled)
+	r, again := a.b.moveTimed(ctx, e, ttlOf(e), e.Pooled)
 	switch {
 	case again != nil:
 		return backend.Grant{}, a.uncertain(errDeposed)
@@ -202,7 +190,7 @@ func (a *acquisition) onNew(ctx context.Context, e entry) (backend.Grant, error)
 
 // out turns an entry at the head of the queue into a grant. A timed lease first moves to an etcd
 // lease outside the session: until then it lives with the session.
-func (a *acquisition) out(ctx context.Context, e entry, waited bool) (backend.Grant, error) {
+func (a *acquisition) out(ctx context.Context, e *entry, waited bool) (backend.Grant, error) {
 	if !a.req.Timed {
 		return a.grant(grantOf{rev: e.rev, waited: waited}), nil
 	}
@@ -226,21 +214,21 @@ func (a *acquisition) out(ctx context.Context, e entry, waited bool) (backend.Gr
 		case again == nil:
 			return backend.Grant{}, a.vanished(ctx)
 		case again.Out:
-			return a.outAgain(ctx, *again)
+			return a.outAgain(ctx, again)
 		default:
-			e = *again
+			e = again
 		}
 	}
 }
 
-func (a *acquisition) reread(ctx context.Context, e entry) (*entry, error) {
+func (a *acquisition) reread(ctx context.Context, e *entry) (*entry, error) {
 	resp, err := a.b.get(ctx, opAcquire, e.key)
 	if err != nil {
 		return nil, err
 	}
 	for _, kv := range resp.Kvs {
-		if again, ok := a.b.keys.decode(kv); ok && again.rev == e.rev {
-			return &again, nil
+		if again := a.b.keys.decode(kv); again != nil && again.rev == e.rev {
+			return again, nil
 		}
 	}
 	return nil, nil //nolint:nilnil // a nil entry means that it is gone
@@ -248,7 +236,7 @@ func (a *acquisition) reread(ctx context.Context, e entry) (*entry, error) {
 
 // detach moves a granted entry from the session to an etcd lease outside it, whose TTL counts from
 // now. It returns false if the entry has changed.
-func (a *acquisition) detach(ctx context.Context, e entry, waited bool) (backend.Grant, bool, error) {
+func (a *acquisition) detach(ctx context.Context, e *entry, waited bool) (backend.Grant, bool, error) {
 	lease, err := a.own(ctx)
 	if err != nil {
 		return backend.Grant{}, false, err

@@ -38,52 +38,42 @@ func (b *Backend) Inspect(ctx context.Context, lock string) (backend.LockInfo, e
 	if err != nil {
 		return backend.LockInfo{}, err
 	}
-	return info(lock, st, b.lefts(ctx, st.holders)), nil
+	return info(lock, st, b.lefts(ctx, st.Holders().All)), nil
 }
 
 // info describes a lock.
 func info(lock string, st state, left map[clientv3.LeaseID]time.Duration) backend.LockInfo {
-	i := backend.LockInfo{Name: lock, Limit: backend.InfoLimit(claims(st.holders), claims(st.queue))}
-	for k := range st.holders {
-		h := holder(&st.holders[k], left)
-		i.Token = max(i.Token, h.Token)
-		i.Holders = append(i.Holders, h)
-	}
-	for k := range st.queue {
-		e := &st.queue[k]
-		i.Waiters = append(i.Waiters, backend.Waiter{
-			Lease: e.id(), Session: backend.SessionID(e.Session), Owner: e.Owner, Note: e.Note,
-			Mode: e.mode(), Permits: max(1, e.Permits), Since: time.UnixMilli(e.Asked),
-		})
-	}
-	return i
+	return st.Describe(lock, func(i int) (backend.Holder, bool) { return holder(st.All[i], left), true })
 }
 
+// holder describes a lease. A timed one belongs to no session once it was granted.
 func holder(e *entry, left map[clientv3.LeaseID]time.Duration) backend.Holder {
 	h := backend.Holder{
-		Lease: e.id(), Session: backend.SessionID(e.Session), Owner: e.Owner, Note: e.Note, Mode: e.mode(),
-		Permits: max(1, e.Permits), Token: e.token(), Since: e.since(), Left: left[e.lease],
+		Lease: e.LeaseID(), Session: backend.SessionID(e.Session), Owner: e.Owner, Note: e.Note, Mode: e.mode(),
+		Permits: e.Claim().Permits, Token: e.token(), Since: e.since(), Left: left[e.lease],
 	}
 	if e.timed() {
-		h.Session = ""
 		h.Left = max(0, leftOf(e, h.Left))
+	}
+	if e.Out {
+		h.Session = ""
 	}
 	return h
 }
 
 // holders describes leases that are held, the first withLeft of them with the time left.
-func (b *Backend) holders(ctx context.Context, es []entry, withLeft int) []backend.Holder {
+func (b *Backend) holders(ctx context.Context, es []*entry, withLeft int) []backend.Holder {
 	left := b.lefts(ctx, es[:min(len(es), withLeft)])
 	hs := make([]backend.Holder, len(es))
 	for i := range es {
-		hs[i] = holder(&es[i], left)
+		hs[i] = holder(es[i], left)
 	}
 	return hs
 }
 
 // lefts asks how much time the etcd leases of the entries have left. Unknown times are omitted,
 // because they are only for people.
-func (b *Backend) lefts(ctx context.Context, es []entry) map[clientv3.LeaseID]time.Duration {
+func (b *Backend) lefts(ctx context.Context, es []*entry) map[clientv3.LeaseID]time.Duration {
 	left := make(map[clientv3.LeaseID]time.Duration, len(es))
 	for i := range es {
 		left[es[i].lease] = 0
@@ -131,9 +121,9 @@ func (b *Backend) List(ctx context.Context, req backend.ListRequest) (backend.Li
 	if err != nil {
 		return backend.ListPage{}, err
 	}
-	var holders []entry
+	var holders []*entry
 	for i := range found {
-		holders = append(holders, found[i].st.holders...)
+		holders = append(holders, found[i].st.Holders().All...)
 	}
 	left := b.lefts(ctx, holders)
 	page := backend.ListPage{}
@@ -177,7 +167,7 @@ func (b *Backend) list(ctx context.Context, prefix, after string, limit int) ([]
 			sp.from = string(r.Kvs[len(r.Kvs)-1].Key) + "\x00"
 		}
 		for _, g := range groups {
-			if len(g.st.holders) == 0 {
+			if g.st.Out == 0 {
 				continue
 			}
 			if len(found) == limit {
@@ -193,7 +183,7 @@ func (b *Backend) list(ctx context.Context, prefix, after string, limit int) ([]
 }
 
 // group judges entries that are in order of their locks.
-func group(es []entry) []namedState {
+func group(es []*entry) []namedState {
 	var groups []namedState
 	for len(es) > 0 {
 		n := 1

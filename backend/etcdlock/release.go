@@ -135,7 +135,7 @@ func (b *Backend) remove(ctx context.Context, id leaseKey, e entryRef, bury bool
 		if e.pool != clientv3.NoLease && clientv3.LeaseID(kv.Lease) == e.pool {
 			continue // others share that etcd lease
 		}
-		if e, ok := b.keys.decode(kv); ok && e.alone() {
+		if e := b.keys.decode(kv); e != nil && e.alone() {
 			b.revoker.revoke(e.lease)
 		}
 	}

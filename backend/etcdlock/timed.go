@@ -117,7 +117,7 @@ func (b *Backend) explain(ctx context.Context, ids []leaseKey, res []backend.Ren
 
 // kept returns the renewal of a lease whose etcd lease now has so many seconds.
 func (b *Backend) kept(e *entry, ttl time.Duration, has int64) backend.Renewal {
-	b.slots.renewed(leaseKey{e.name, e.id()}, ttl)
+	b.slots.renewed(leaseKey{e.name, e.LeaseID()}, ttl)
 	return backend.Renewal{Token: e.token(), Left: min(ttl, time.Duration(has)*time.Second)}
 }
 
@@ -127,7 +127,7 @@ func (b *Backend) kept(e *entry, ttl time.Duration, has int64) backend.Renewal {
 // also moves where an earlier move, to an etcd lease that was made before, may still arrive: once
 // the entry is written again, that move no longer finds it as it was.
 func (b *Backend) moves(e *entry, ttl time.Duration) bool {
-	return e.Pooled || seconds(ttlOf(e)) != seconds(ttl) || e.Term < b.term.Load() || b.movesInDoubt.Has(e.id())
+	return e.Pooled || seconds(ttlOf(e)) != seconds(ttl) || e.Term < b.term.Load() || b.movesInDoubt.Has(e.LeaseID())
 }
 
 func ttlOf(e *entry) time.Duration { return time.Duration(e.TTL) * time.Millisecond }
@@ -177,7 +177,7 @@ func (b *Backend) renewMoving(ctx context.Context, e *entry, ttl time.Duration, 
 
 // findMoved returns the entry of a timed lease as it is now, or nil if the lease is not held.
 func (b *Backend) findMoved(ctx context.Context, e *entry) (*entry, error) {
-	es, err := b.findTimed(ctx, []leaseKey{{e.name, e.id()}})
+	es, err := b.findTimed(ctx, []leaseKey{{e.name, e.LeaseID()}})
 	if err != nil {
 		return nil, err
 	}
@@ -205,7 +205,7 @@ func (b *Backend) moveTimed(ctx context.Context, e *entry, ttl time.Duration, sh
 	}
 	r := e.record
 	r.TTL, r.Pooled, r.Term = ttl.Milliseconds(), share, term
-	id := leaseKey{e.name, e.id()}
+	id := leaseKey{e.name, e.LeaseID()}
 	resp, _, err := b.commitPooled(ctx, opRenew, pl, &change{
 		name: e.name,
 		cmps: []clientv3.Cmp{created(e.key, e.rev), modified(e.key, e.mod)},
@@ -213,7 +213,7 @@ func (b *Backend) moveTimed(ctx context.Context, e *entry, ttl time.Duration, sh
 		els:  []clientv3.Op{clientv3.OpGet(e.key)},
 	})
 	if mayHold(err) {
-		b.movesInDoubt.Add(e.id())
+		b.movesInDoubt.Add(e.LeaseID())
 	}
 	switch {
 	case leaseGone(err):
@@ -221,13 +221,13 @@ func (b *Backend) moveTimed(ctx context.Context, e *entry, ttl time.Duration, sh
 	case err != nil:
 		return backend.Renewal{Err: err}, nil // the etcd lease is left to expire: the entry may be on it
 	case !resp.Succeeded:
-		b.movesInDoubt.Drop(e.id())
+		b.movesInDoubt.Drop(e.LeaseID())
 		if !share {
 			b.revoker.revoke(lease)
 		}
 		return b.overtaken(resp, e)
 	}
-	b.movesInDoubt.Drop(e.id())
+	b.movesInDoubt.Drop(e.LeaseID())
 	if e.alone() {
 		b.revoker.revoke(e.lease)
 	}
@@ -239,8 +239,8 @@ func (b *Backend) moveTimed(ctx context.Context, e *entry, ttl time.Duration, sh
 // overtaken returns the outcome for a lease that another client has changed in the meantime.
 func (b *Backend) overtaken(resp *pb.TxnResponse, e *entry) (backend.Renewal, *entry) {
 	for _, kv := range resp.Responses[0].GetResponseRange().GetKvs() {
-		if again, ok := b.keys.decode(kv); ok && again.rev == e.rev && again.Out {
-			return backend.Renewal{}, &again
+		if again := b.keys.decode(kv); again != nil && again.rev == e.rev && again.Out {
+			return backend.Renewal{}, again
 		}
 	}
 	return backend.Renewal{Err: backend.ErrLost}, nil

@@ -67,7 +67,7 @@ func (a *acquisition) wait(ctx context.Context, own int64, seen verdict) (backen
 		known = false
 		if v, err = a.look(ctx, w, own, byTimer); err == nil {
 			if v.out {
-				g, err := a.out(ctx, *v.own, true)
+				g, err := a.out(ctx, v.own, true)
 				g.ByTimer = byTimer && err == nil
 				return g, err
 			}
@@ -122,8 +122,8 @@ func (a *acquisition) look(ctx context.Context, w *waiter, own int64, force bool
 	}
 	v := verdict{rev: resp.Header.Revision}
 	for _, kv := range resp.Responses[0].GetResponseRange().Kvs {
-		if e, ok := k.decode(kv); ok && e.rev == own {
-			v.own = &e
+		if e := k.decode(kv); e != nil && e.rev == own {
+			v.own = e
 		}
 	}
 	alive := len(resp.Responses[2].GetResponseRange().Kvs) > 0
@@ -149,13 +149,13 @@ func (a *acquisition) lookShared(ctx context.Context, w *waiter, own, since int6
 		return verdict{}, err
 	}
 	a.asked = snap.asked
-	e, out := snap.st.find(a.req.Lease)
-	if e == nil || e.rev != own || e.Session != string(a.req.Session) {
+	i := snap.st.Find(a.req.Lease)
+	if i < 0 || snap.st.All[i].rev != own || snap.st.All[i].Session != string(a.req.Session) {
 		return verdict{}, a.vanished(ctx)
 	}
-	v := verdict{own: e, out: out, rev: snap.rev}
-	if !out {
-		v.need = needOf(&snap.st, a.req.Lease)
+	v := verdict{own: snap.st.All[i], out: i < snap.st.Out, rev: snap.rev}
+	if !v.out {
+		v.need = needOf(&snap.st, i)
 	}
 	return v, nil
 }
@@ -168,18 +168,14 @@ type need struct {
 	any bool
 }
 
-// needOf returns what the entry of that lease, which is in the queue, waits for. An exclusive entry
-// needs all before it gone: the deletion of the one right before it is enough of a signal, and
-// wakes no other waiter. A shared one needs the last exclusive one before it gone. If there is
-// none, it needs permits, from any lease that leaves.
-func needOf(st *state, id backend.LeaseID) need {
-	i := slices.IndexFunc(st.queue, func(e entry) bool { return e.id() == id })
-	if i < 0 {
-		return need{any: true}
-	}
-	ahead := slices.Concat(st.holders, st.queue[:i])
-	for _, e := range slices.Backward(ahead) {
-		if st.queue[i].mode() == backend.Exclusive || e.mode() == backend.Exclusive {
+// needOf returns what the i-th entry, which is in the queue, waits for. An exclusive entry needs all
+// before it gone: the deletion of the one right before it is enough of a signal, and wakes no other
+// waiter. A shared one needs the last exclusive one before it gone. If there is none, it needs
+// permits, from any lease that leaves.
+func needOf(st *state, i int) need {
+	own := st.All[i]
+	for _, e := range slices.Backward(st.All[:i]) {
+		if own.mode() == backend.Exclusive || e.mode() == backend.Exclusive {
 			return need{key: e.key, rev: e.rev}
 		}
 	}
@@ -213,8 +209,8 @@ func (b *Backend) mark(ctx context.Context, lock, key string, rev, since int64) 
 		return // it is for people only
 	}
 	for _, kv := range resp.Kvs {
-		e, ok := b.keys.decode(kv)
-		if !ok || e.rev != rev {
+		e := b.keys.decode(kv)
+		if e == nil || e.rev != rev {
 			return
 		}
 		e.Since = since
