@@ -47,8 +47,8 @@ func (b *Backend) Waiting(lock string) int {
 		return 0
 	}
 	n := 0
-	for w := range ln.waiters {
-		if !w.checking {
+	for _, w := range ln.waiters {
+		if w.waits {
 			n++
 		}
 	}

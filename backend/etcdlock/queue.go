@@ -3,7 +3,6 @@ package etcdlock
 import (
 	"cmp"
 	"context"
-	"math"
 	"slices"
 	"sync"
 	"time"
@@ -22,64 +21,53 @@ type queues struct {
 	byName map[string]*queue
 }
 
-// queue is the waiters of one lock in this process. Guarded by queues.mu.
+// queue is the waiters of one lock in this process.
 type queue struct {
-	name    string
-	waiters map[*waiter]struct{}
-	byKey   map[string][]*waiter // those that wait for the deletion of one entry
-	any     []*waiter            // those that wait for any deletion, in order
-	watch   *watch               // nil: none
-	broken  int                  // watches that broke since one that did not
+	name string
 
-	snap    *snapshot     // the newest
-	reading chan struct{} // closed when the snapshot being read is there; nil: none
+	// Guarded by queues.mu.
+	waiters []*waiter // in the order of their entries
+	watch   *watch    // nil: none
+	broken  int       // watches that broke since one that did not
+
+	// turn has capacity 1 and is held by the caller that reads the lock. It guards snap.
+	turn chan struct{}
+	snap *snapshot // the newest; nil: none
 }
 
 // watch is one watch of a queue: on one entry as long as no waiter here needs more, else on all of
-// the lock. Only deletions are sent.
+// the lock. Only deletions are sent. A waiter that reads while they arrive finds them here afterwards.
 type watch struct {
-	key    string // empty: all of the lock
-	from   int64
-	seen   int64 // the newest revision that it delivered
-	cancel context.CancelFunc
+	key     string           // empty: all of the lock
+	from    int64            // the first revision that is watched, and that deleted is complete from
+	deleted map[string]int64 // by key: the newest revision at which it was deleted
+	last    int64            // the newest revision of all these
+	cancel  context.CancelFunc
 }
 
-// waiter is a call of Acquire that is in the queue.
+// keptDeletions bounds watch.deleted: beyond that it begins anew.
+const keptDeletions = 1024
+
+// waiter is a call of Acquire that is in the queue. It reads where it stands, then registers what it
+// needs to happen and waits until it is woken, then reads again.
 type waiter struct {
-	turn
 	queue *queue
 	lease backend.LeaseID
-	wake  chan struct{} // capacity 1: read again
-	gone  chan struct{} // capacity 1: this process removed the entry
+	rev   int64         // create revision of the entry
+	sess  *session      // that the entry is under
+	key   string        // of the entry; empty: a release cannot decide for this waiter
+	wake  chan struct{} // capacity 1
 
 	// Guarded by queues.mu.
-	checking bool // it reads: what happens in the meantime is kept in missed
-	missed   []deletion
-	deaf     int64 // what the watch delivered up to here, this waiter did not get
-	need     need
-	asOf     int64 // the revision that need was read at
-	woken    int64 // the revision that woke it
-	handed   *hand // from the previous holder
-	// ends is how many releases are under way that will report whether the waiter is next. What the
-	// watch delivered in the meantime is kept in owed.
-	ends int
-	owed int64
+	waits bool // it waits for need; otherwise it reads
+	need  need
+	asOf  int64 // the revision that need was read at
+	ends  int   // how many releases are under way that will report whether the waiter is next
+	next  *hand // the waiter is next
 }
 
 // hand tells a waiter that it is next, as the release of the lease before it found.
 type hand struct{ asked time.Time }
-
-// turn is what it takes to find out whether a waiter is next.
-type turn struct {
-	key  string // of the entry; empty: a release cannot decide for this waiter
-	rev  int64
-	sess *session
-}
-
-type deletion struct {
-	key string
-	rev int64
-}
 
 // snapshot is a lock at one revision.
 type snapshot struct {
@@ -89,23 +77,17 @@ type snapshot struct {
 }
 
 // join adds a waiter, which is about to read.
-func (l *queues) join(name string, lease backend.LeaseID, t turn) *waiter {
+func (l *queues) join(name string, w *waiter) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	ln, ok := l.byName[name]
+	q, ok := l.byName[name]
 	if !ok {
-		ln = &queue{name: name, waiters: make(map[*waiter]struct{}), byKey: make(map[string][]*waiter)}
-		l.byName[name] = ln
+		q = &queue{name: name, turn: make(chan struct{}, 1)}
+		l.byName[name] = q
 	}
-	w := &waiter{
-		turn: t, queue: ln, lease: lease, checking: true,
-		wake: make(chan struct{}, 1), gone: make(chan struct{}, 1),
-	}
-	ln.waiters[w] = struct{}{}
-	if ln.watch != nil {
-		w.deaf = ln.watch.seen
-	}
-	return w
+	w.queue, w.wake = q, make(chan struct{}, 1)
+	i, _ := slices.BinarySearchFunc(q.waiters, w.rev, func(o *waiter, rev int64) int { return cmp.Compare(o.rev, rev) })
+	q.waiters = slices.Insert(q.waiters, i, w)
 }
 
 // leave removes a waiter. If it stood before others that wait for any deletion, the first of them
@@ -113,16 +95,21 @@ func (l *queues) join(name string, lease backend.LeaseID, t turn) *waiter {
 func (l *queues) leave(w *waiter) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	ln := w.queue
-	ln.unindex(w)
-	delete(ln.waiters, w)
-	if len(ln.waiters) == 0 {
-		ln.stop()
-		delete(l.byName, ln.name)
+	q := w.queue
+	i := slices.Index(q.waiters, w)
+	q.waiters = slices.Delete(q.waiters, i, i+1)
+	if len(q.waiters) == 0 {
+		q.stop()
+		delete(l.byName, q.name)
 		return
 	}
-	if len(ln.any) > 0 {
-		ln.any[0].signal(0)
+	q.wakeFirst()
+}
+
+// wakeFirst makes the first of those read that wait for any deletion.
+func (q *queue) wakeFirst() {
+	if i := slices.IndexFunc(q.waiters, func(w *waiter) bool { return w.waits && w.need.any }); i >= 0 {
+		q.waiters[i].signal()
 	}
 }
 
@@ -134,12 +121,12 @@ const owedTime = 10 * time.Millisecond
 func (l *queues) after(name string, e entryRef) *waiter {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	ln, ok := l.byName[name]
+	q, ok := l.byName[name]
 	if !ok {
 		return nil
 	}
-	for _, w := range ln.byKey[e.key] {
-		if w.need.rev == e.rev && w.key != "" {
+	for _, w := range q.waiters {
+		if w.waits && w.need == (need{key: e.key, rev: e.rev}) && w.key != "" {
 			w.ends++
 			return w
 		}
@@ -154,55 +141,33 @@ func (l *queues) hand(w *waiter, h *hand) {
 	defer l.mu.Unlock()
 	w.ends--
 	if h != nil {
-		w.handed = h
+		w.next = h
 	}
-	if h != nil || w.owed > 0 {
-		w.signal(w.owed)
-	}
-}
-
-// tell wakes a waiter, unless a release is about to.
-func (l *queues) tell(w *waiter, rev int64) {
-	if w.ends == 0 {
-		w.signal(rev)
-		return
-	}
-	w.owed = rev
-	time.AfterFunc(owedTime, func() {
-		l.mu.Lock()
-		defer l.mu.Unlock()
-		w.signal(rev)
-	})
+	w.signal()
 }
 
 // took returns what a waiter was handed, or nil.
 func (l *queues) took(w *waiter) *hand {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return w.handed
+	return w.next
 }
 
 // waits reports whether a caller of this backend value waits for the lock.
 func (l *queues) waits(name string) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	ln, ok := l.byName[name]
-	return ok && len(ln.waiters) > 0
+	return l.byName[name] != nil
 }
 
-// remove tells a waiter that this process removed its entry from the queue.
+// remove makes the waiters of a lease read, of which this process has removed the entry.
 func (l *queues) remove(name string, lease backend.LeaseID) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	ln, ok := l.byName[name]
-	if !ok {
-		return
-	}
-	for w := range ln.waiters {
-		if w.lease == lease {
-			select {
-			case w.gone <- struct{}{}:
-			default:
+	if q, ok := l.byName[name]; ok {
+		for _, w := range q.waiters {
+			if w.lease == lease {
+				w.signal()
 			}
 		}
 	}
@@ -213,14 +178,15 @@ func (l *queues) remove(name string, lease backend.LeaseID) {
 func (l *queues) check(w *waiter) int64 {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	w.queue.unindex(w)
-	w.checking, w.missed = true, nil
-	since := max(w.woken, w.asOf+1)
+	w.waits = false
 	select {
 	case <-w.wake:
 	default:
 	}
-	return since
+	if w.queue.watch == nil {
+		return w.asOf + 1
+	}
+	return max(w.queue.watch.last, w.asOf+1)
 }
 
 // await arranges for the waiter to be woken when what it needs happens after the revision asOf. It
@@ -228,161 +194,125 @@ func (l *queues) check(w *waiter) int64 {
 func (l *queues) await(w *waiter, n need, asOf int64) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	ln := w.queue
 	w.need, w.asOf = n, asOf
-	if asOf < w.deaf {
-		return false
-	}
-	for _, d := range w.missed {
-		if d.rev > asOf && (n.any || d.key == n.key) {
-			w.woken = d.rev
-			return false
-		}
-	}
-	w.checking, w.missed = false, nil
-	ln.index(w)
-	if !l.cover(ln, w) {
-		ln.unindex(w)
-		w.checking = true
-		return false
-	}
-	return true
+	l.cover(w)
+	w.waits = !w.queue.watch.met(n, asOf)
+	return w.waits
 }
 
-func (ln *queue) index(w *waiter) {
-	if !w.need.any {
-		ln.byKey[w.need.key] = append(ln.byKey[w.need.key], w)
-		return
+// met reports whether what a waiter needs has happened after the revision asOf, or may have, before
+// the watch began.
+func (wt *watch) met(n need, asOf int64) bool {
+	if n.any {
+		return wt.from > asOf+1 || wt.last > asOf
 	}
-	i, _ := slices.BinarySearchFunc(ln.any, w.rev, func(o *waiter, rev int64) int { return cmp.Compare(o.rev, rev) })
-	ln.any = slices.Insert(ln.any, i, w)
+	return wt.from > asOf+1 || wt.deleted[n.key] > asOf
 }
 
-func (ln *queue) unindex(w *waiter) {
-	if w.checking {
-		return
-	}
-	isW := func(o *waiter) bool { return o == w }
-	if w.need.any {
-		ln.any = slices.DeleteFunc(ln.any, isW)
-		return
-	}
-	if ws := slices.DeleteFunc(ln.byKey[w.need.key], isW); len(ws) > 0 {
-		ln.byKey[w.need.key] = ws
-	} else {
-		delete(ln.byKey, w.need.key)
-	}
-}
-
-// signal makes the waiter read, at rev or later.
-func (w *waiter) signal(rev int64) {
-	w.woken = max(w.woken, rev)
+// signal makes the waiter read.
+func (w *waiter) signal() {
 	select {
 	case w.wake <- struct{}{}:
 	default:
 	}
 }
 
-// cover makes sure that the queue's watch delivers what w needs. It returns false if the watch began
-// too late for w.
-func (l *queues) cover(ln *queue, w *waiter) bool {
-	if ln.watch != nil {
-		all := ln.watch.key == ""
-		if all || len(ln.waiters) == 1 && !w.need.any && ln.watch.key == w.need.key {
-			return ln.watch.from <= w.asOf+1
-		}
-		ln.stop()
+// cover makes sure that the queue's watch delivers what w needs.
+func (l *queues) cover(w *waiter) {
+	q, key := w.queue, ""
+	if len(q.waiters) == 1 {
+		key = w.need.key
 	}
-	key := w.need.key
-	if len(ln.waiters) > 1 {
-		key = ""
+	if q.watch != nil && (q.watch.key == "" || q.watch.key == key) {
+		return
 	}
-	from := int64(math.MaxInt64)
-	for o := range ln.waiters {
-		if !o.checking {
+	q.stop()
+	from := w.asOf + 1
+	for _, o := range q.waiters {
+		if o.waits {
 			from = min(from, o.asOf+1)
 		}
 	}
 	ctx, cancel := context.WithCancel(clientv3.WithRequireLeader(l.b.base))
-	wt := &watch{key: key, from: from, cancel: cancel}
-	ln.watch = wt
+	wt := &watch{key: key, from: from, deleted: make(map[string]int64), cancel: cancel}
+	q.watch = wt
 	l.b.calls.Go(func() { // w's call is inside, so that Close waits
 		defer cancel()
-		l.pump(ctx, ln, wt)
+		l.pump(ctx, q, wt, from)
 	})
-	return true
 }
 
-func (ln *queue) stop() {
-	if ln.watch != nil {
-		ln.watch.cancel()
-		ln.watch = nil
+func (q *queue) stop() {
+	if q.watch != nil {
+		q.watch.cancel()
+		q.watch = nil
 	}
 }
 
 // pump passes on what the watch delivers, until the watch is stopped or breaks.
-func (l *queues) pump(ctx context.Context, ln *queue, wt *watch) {
-	sp := l.b.keys.entries(ln.name)
-	opts := []clientv3.OpOption{clientv3.WithRev(wt.from), clientv3.WithFilterPut(), clientv3.WithCreatedNotify()}
-	from := sp.from
-	if wt.key != "" {
-		from = wt.key
-	} else {
-		opts = append(opts, clientv3.WithRange(sp.to))
+func (l *queues) pump(ctx context.Context, q *queue, wt *watch, from int64) {
+	opts := []clientv3.OpOption{clientv3.WithRev(from), clientv3.WithFilterPut(), clientv3.WithCreatedNotify()}
+	key := wt.key
+	if key == "" {
+		all := l.b.keys.entries(q.name)
+		key, opts = all.from, append(opts, clientv3.WithRange(all.to))
 	}
-	for resp := range l.b.client.Watch(ctx, from, opts...) {
+	for resp := range l.b.client.Watch(ctx, key, opts...) {
 		if resp.Err() != nil {
 			break
 		}
-		l.deliver(ln, wt, resp.Events)
+		l.deliver(q, wt, resp.Events)
 	}
 	if ctx.Err() == nil {
-		l.broke(ctx, ln, wt)
+		l.broke(ctx, q, wt)
 	}
 }
 
 // deliver wakes the waiters that the deletions concern.
-func (l *queues) deliver(ln *queue, wt *watch, events []*clientv3.Event) {
+func (l *queues) deliver(q *queue, wt *watch, events []*clientv3.Event) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if ln.watch != wt {
+	if q.watch != wt {
 		return
 	}
-	ln.broken = 0
+	q.broken = 0
 	for _, ev := range events {
 		key, rev := string(ev.Kv.Key), ev.Kv.ModRevision
-		wt.seen = rev
-		for w := range ln.waiters {
-			if w.checking {
-				w.missed = append(w.missed, deletion{key, rev})
+		if len(wt.deleted) >= keptDeletions {
+			clear(wt.deleted)
+			wt.from = rev + 1
+		}
+		wt.deleted[key], wt.last = rev, rev
+		for _, w := range q.waiters {
+			switch {
+			case !w.waits || w.need.any || w.need.key != key:
+			case w.ends > 0: // the release is about to wake it
+				time.AfterFunc(owedTime, w.signal)
+			default:
+				w.signal()
 			}
 		}
-		for _, w := range ln.byKey[key] {
-			l.tell(w, rev)
-		}
-		if len(ln.any) > 0 {
-			ln.any[0].signal(rev)
-		}
+		q.wakeFirst()
 	}
 }
 
 // broke makes every waiter read, after a moment, because the watch delivers nothing any more: etcd
 // compacted the revisions, has no leader, or became unreachable.
-func (l *queues) broke(ctx context.Context, ln *queue, wt *watch) {
+func (l *queues) broke(ctx context.Context, q *queue, wt *watch) {
 	l.mu.Lock()
-	n := ln.broken
-	ln.broken++
+	n := q.broken
+	q.broken++
 	l.mu.Unlock()
 	retry.Pause(ctx, delay(n))
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if ln.watch != wt {
+	if q.watch != wt {
 		return
 	}
-	ln.watch = nil
-	for w := range ln.waiters {
-		if !w.checking {
-			w.signal(0)
+	q.watch = nil
+	for _, w := range q.waiters {
+		if w.waits {
+			w.signal()
 		}
 	}
 }
@@ -390,39 +320,21 @@ func (l *queues) broke(ctx context.Context, ln *queue, wt *watch) {
 // snapshot reads the whole lock, at the revision since or later, or returns what another waiter has
 // read.
 func (l *queues) snapshot(ctx context.Context, w *waiter, since int64) (*snapshot, error) {
-	ln := w.queue
-	force := since == math.MaxInt64
-	for {
-		l.mu.Lock()
-		if ln.snap != nil && ln.snap.rev >= since && !force {
-			defer l.mu.Unlock()
-			return ln.snap, nil
-		}
-		under := ln.reading
-		if under == nil {
-			ln.reading = make(chan struct{})
-			l.mu.Unlock()
-			return l.readSnapshot(ctx, ln)
-		}
-		l.mu.Unlock()
-		select {
-		case <-under:
-		case <-ctx.Done():
-			return nil, fail(ctx, opAcquire, context.Cause(ctx), false)
-		}
+	q := w.queue
+	select {
+	case q.turn <- struct{}{}:
+		defer func() { <-q.turn }()
+	case <-ctx.Done():
+		return nil, fail(ctx, opAcquire, context.Cause(ctx), false)
 	}
-}
-
-func (l *queues) readSnapshot(ctx context.Context, ln *queue) (*snapshot, error) {
+	if q.snap != nil && q.snap.rev >= since {
+		return q.snap, nil
+	}
 	asked := time.Now()
-	st, rev, err := l.b.read(ctx, ln.name)
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	close(ln.reading)
-	ln.reading = nil
+	st, rev, err := l.b.read(ctx, q.name)
 	if err != nil {
 		return nil, err
 	}
-	ln.snap = &snapshot{st: st, rev: rev, asked: asked}
-	return ln.snap, nil
+	q.snap = &snapshot{st: st, rev: rev, asked: asked}
+	return q.snap, nil
 }

@@ -21,8 +21,9 @@ func TestDeletedWhileLooking(t *testing.T) {
 		{"any one", need{any: true}, 11},
 	} {
 		l := &queues{byName: make(map[string]*queue)}
-		w := l.join("n", "lease", turn{rev: 10})
-		wt := &watch{from: 1, cancel: func() {}}
+		w := &waiter{rev: 10}
+		l.join("n", w)
+		wt := &watch{from: 1, deleted: make(map[string]int64), cancel: func() {}}
 		w.queue.watch = wt
 		l.check(w)
 		l.deliver(w.queue, wt, gone)

@@ -37,7 +37,11 @@ type verdict struct {
 // is known of the queue.
 func (a *acquisition) wait(ctx context.Context, own int64, seen verdict) (backend.Grant, error) {
 	l := a.b.queues
-	w := l.join(a.req.Name, a.req.Lease, a.turn(own))
+	w := &waiter{lease: a.req.Lease, rev: own, sess: a.sess}
+	if at, ok := a.b.slots.find(a.p.leaseKey); ok && at.rev == own && a.req.Mode == backend.Exclusive && !a.req.Timed {
+		w.key = at.key // a timed lease has to move first
+	}
+	l.join(a.req.Name, w)
 	defer l.leave(w)
 	timer := time.NewTimer(safetyTime/2 + rand.N(safetyTime/2))
 	defer timer.Stop()
@@ -48,8 +52,6 @@ func (a *acquisition) wait(ctx context.Context, own int64, seen verdict) (backen
 			byTimer = false
 			select {
 			case <-w.wake:
-			case <-w.gone:
-				return backend.Grant{}, a.vanished(ctx)
 			case <-a.sess.done:
 				return backend.Grant{}, backend.ErrSessionLost
 			case <-ctx.Done():
@@ -84,16 +86,6 @@ func (a *acquisition) wait(ctx context.Context, own int64, seen verdict) (backen
 	}
 }
 
-// turn returns what a release needs to find out whether this waiter is next, where nothing else is
-// left to do: a timed lease has to move first.
-func (a *acquisition) turn(own int64) turn {
-	t := turn{rev: own, sess: a.sess}
-	if at, ok := a.b.slots.find(a.p.leaseKey); ok && at.rev == own && a.req.Mode == backend.Exclusive && !a.req.Timed {
-		t.key = at.key
-	}
-	return t
-}
-
 // look reads where the entry stands. The result is of one moment: the entry, and with it the
 // session, was alive then (a waiter that trusts the wake-up alone may be granted after its own
 // death: etcd-io/etcd#11456).
@@ -102,12 +94,12 @@ func (a *acquisition) look(ctx context.Context, w *waiter, own int64, force bool
 	if force {
 		since = math.MaxInt64
 	}
-	if a.req.Mode == backend.Shared {
-		return a.lookShared(ctx, w, own, since)
-	}
 	at, ok := a.b.slots.find(a.p.leaseKey)
 	if !ok { // it was released in the meantime
 		return verdict{}, a.vanished(ctx)
+	}
+	if a.req.Mode == backend.Shared {
+		return a.lookShared(ctx, w, own, since)
 	}
 	a.asked = time.Now()
 	k := a.b.keys
