@@ -27,10 +27,6 @@ type acquisition struct {
 	claimK string
 	tomb   string
 	asked  time.Time // taken before the newest request was sent
-	fresh  time.Time // when lease was made
-	lease  clientv3.LeaseID
-	term   uint64  // of lease: see sessionLease
-	pool   *pooled // in place of lease; nil: none
 }
 
 // Acquire takes the lock, or waits for it in the queue. If ctx ends while it waits, the place in
@@ -180,17 +176,14 @@ func (a *acquisition) see(ctx context.Context) (found, error) {
 	return f, err
 }
 
-// record returns the entry's value. out is set where a timed lease is on an etcd lease other than
-// the session's.
-func (a *acquisition) record(out bool) record {
-	now := time.Now().UnixMilli()
+// record returns the entry's value while it is in the queue.
+func (a *acquisition) record() record {
 	r := record{
 		Lease: string(a.req.Lease), Session: string(a.req.Session), Owner: a.req.Owner, Note: a.req.Note,
-		Permits: a.req.Permits, Asked: now,
+		Permits: a.req.Permits, Asked: time.Now().UnixMilli(),
 	}
 	if a.req.Timed {
 		r.TTL = a.req.TTL.Milliseconds()
-		r.Out, r.Pooled, r.Term = out, out && a.pool != nil, a.term
 	}
 	return r
 }
@@ -242,7 +235,7 @@ func (a *acquisition) enqueue(ctx context.Context) (backend.Grant, error) {
 	for n := 0; ; n++ {
 		a.asked = time.Now()
 		a.step()
-		key, r := a.key(), a.record(false)
+		key, r := a.key(), a.record()
 		resp, rev, err := a.b.commits.commit(ctx, opAcquire, &change{
 			name: a.req.Name, kind: kind, rides: kind == joins && a.b.queues.waits(a.req.Name), cmps: a.b.keys.headed(a.req.Name, a.req.Lease),
 			els: []clientv3.Op{clientv3.OpTxn(a.guards(), a.newEntry(key, r), nil)},
@@ -279,7 +272,7 @@ func (a *acquisition) goAhead(ctx context.Context) (backend.Grant, bool, error) 
 	a.asked = time.Now()
 	a.step()
 	k := a.b.keys
-	key, r := k.head(a.req.Name), a.record(false)
+	key, r := k.head(a.req.Name), a.record()
 	resp, rev, err := a.b.commits.commit(ctx, opAcquire, &change{
 		name: a.req.Name,
 		cmps: a.ahead(),

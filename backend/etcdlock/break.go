@@ -105,7 +105,7 @@ func (br *breaking) part(ctx context.Context, part []*entry, told []backend.Hold
 		e := part[i]
 		then := []clientv3.Op{
 			clientv3.OpDelete(e.key), clientv3.OpDelete(b.keys.claim(br.req.Name, e.LeaseID())),
-			clientv3.OpPut(b.keys.tombstone(br.req.Name, e.LeaseID()), text, clientv3.WithLease(memory)),
+			clientv3.OpPut(b.keys.tombstone(br.req.Name, e.LeaseID()), text, clientv3.WithLease(memory.id)),
 		}
 		if e.Session != "" {
 			then = append(then, b.tellBroken(backend.SessionID(e.Session), e, text)...)
@@ -113,10 +113,10 @@ func (br *breaking) part(ctx context.Context, part []*entry, told []backend.Hold
 		ops = append(ops, clientv3.OpTxn([]clientv3.Cmp{created(e.key, e.rev)}, then, nil))
 		note.Leases = append(note.Leases, string(e.LeaseID()))
 	}
-	ops = append(ops, clientv3.OpPut(b.keys.note(br.req.Name), encode(note), clientv3.WithLease(memory)))
+	ops = append(ops, clientv3.OpPut(b.keys.note(br.req.Name), encode(note), clientv3.WithLease(memory.id)))
 	resp, err := b.txn(ctx, opBreak, true, nil, ops, nil)
 	if leaseGone(err) {
-		b.forgetMemory(memory)
+		memory.gone.Store(true)
 	}
 	if err != nil {
 		return err

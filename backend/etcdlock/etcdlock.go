@@ -93,7 +93,6 @@ type Backend struct {
 	queues  *queues
 	slots   *slots
 	pools   *pools
-	memory  memory
 	revoker *revoker
 
 	cluster atomic.Uint64 // ID of the cluster that answered last; 0: none has
@@ -139,8 +138,7 @@ func New(client *clientv3.Client, cfg Config) (*Backend, error) {
 	b.commits = &committer{b: b, riders: make(map[string][]*change), patience: rideTime}
 	b.queues = &queues{b: b, byName: make(map[string]*queue)}
 	b.slots = newSlots()
-	b.pools = newPools(b)
-	b.memory = memory{turn: make(chan struct{}, 1)}
+	b.pools = &pools{b: b, byLife: make(map[time.Duration]*pool)}
 	b.revoker = newRevoker(b)
 	b.background(b.checkVersions)
 	return b, nil

@@ -12,77 +12,74 @@ import (
 	"github.com/holdfast-io/holdfast/internal/retry"
 )
 
-// own returns the etcd lease that a grant lives on: the session's, one of the pool, or a new one.
-// For a timed lease it sets a.asked such that the etcd lease lasts for the TTL from then on.
-func (a *acquisition) own(ctx context.Context) (clientv3.LeaseID, error) {
-	if !a.req.Timed {
-		a.asked = time.Now()
-		return a.on.lease, nil
-	}
-	if sharesLeases(a.req.TTL) {
-		var err error
-		if a.pool, a.asked, err = a.b.pools.take(ctx, a.req.TTL); err != nil {
-			return clientv3.NoLease, err
-		}
-		a.term = a.pool.term
-		return a.pool.id, nil
-	}
-	if a.lease != clientv3.NoLease && time.Since(a.fresh) < a.req.TTL/8 {
-		a.asked = a.fresh // its TTL counts from then, however late the last request was sent
-		return a.lease, nil
-	}
-	a.drop()
-	a.fresh = time.Now()
-	a.asked = a.fresh
-	var err error
-	a.lease, a.term, err = a.b.grantLease(ctx, a.req.TTL)
-	return a.lease, err
+// home is the etcd lease that an entry is put on when its lease is granted.
+type home struct {
+	id    clientv3.LeaseID
+	asked time.Time // from then on it lasts for the TTL
+	term  uint64    // see sessionLease
+	own   bool      // it was made for this timed lease
+	pool  *pooled   // that timed leases share it; nil: none
 }
 
-// pooledID returns the etcd lease that own returned, if that is one of the pool.
-func (a *acquisition) pooledID() clientv3.LeaseID {
-	if a.pool == nil {
+// home returns an etcd lease for a timed lease.
+func (b *Backend) home(ctx context.Context, ttl time.Duration, share bool) (home, error) {
+	if share {
+		pl, asked, err := b.pools.take(ctx, poolLife(ttl), ttl)
+		if err != nil {
+			return home{}, err
+		}
+		return home{id: pl.id, asked: asked, term: pl.term, pool: pl}, nil
+	}
+	h := home{asked: time.Now(), own: true}
+	var err error
+	h.id, h.term, err = b.grantLease(ctx, ttl)
+	return h, err
+}
+
+// shared returns the etcd lease if timed leases share it, else NoLease.
+func (h *home) shared() clientv3.LeaseID {
+	if h.pool == nil {
 		return clientv3.NoLease
 	}
-	return a.pool.id
+	return h.id
 }
 
-// commitOut commits a change that puts the entry on the etcd lease that own returned.
-func (a *acquisition) commitOut(ctx context.Context, ch *change) (*pb.TxnResponse, int64, error) {
-	if !a.req.Timed {
-		return a.b.commits.commit(ctx, opAcquire, ch)
+// record returns the record of a timed lease that is put there.
+func (h *home) record(r record, ttl time.Duration) record {
+	r.TTL, r.Out, r.Pooled, r.Term = ttl.Milliseconds(), true, h.pool != nil, h.term
+	return r
+}
+
+// commitAt commits a change that puts an entry on an etcd lease. It takes care of the key that ends with
+// one that is shared, and of one that was made for nothing.
+func (b *Backend) commitAt(ctx context.Context, op string, h home, ch *change) (*pb.TxnResponse, int64, error) {
+	var mark []clientv3.Op
+	if h.pool != nil {
+		mark = b.keys.mark(h.pool)
+		ch.then = append(ch.then, mark...)
 	}
-	return a.b.commitPooled(ctx, opAcquire, a.pool, ch)
-}
-
-// commitPooled commits a change that puts an entry on a pooled etcd lease, if pl is not nil, and
-// takes care of the key that ends with it.
-func (b *Backend) commitPooled(ctx context.Context, op string, pl *pooled, ch *change) (*pb.TxnResponse, int64, error) {
-	mark := b.pools.mark(pl)
-	ch.then = append(ch.then, mark...)
 	resp, rev, err := b.commits.commit(ctx, op, ch)
-	if err != nil || !resp.Succeeded {
-		b.pools.unmark(pl, mark)
+	if err == nil && resp.Succeeded {
+		return resp, rev, nil
 	}
-	if leaseGone(err) {
-		b.pools.forget(pl)
+	if len(mark) > 0 {
+		h.pool.marker.Store(false) // the key was perhaps not put
+	}
+	if h.pool != nil && leaseGone(err) {
+		h.pool.gone.Store(true)
+	}
+	if h.own && !mayHold(err) { // otherwise the entry may be on it: it is left to expire
+		b.revoker.revoke(h.id)
 	}
 	return resp, rev, err
 }
 
-// drop gives up the etcd lease that was made for a grant that did not come about.
-func (a *acquisition) drop() {
-	a.b.revoker.revoke(a.lease)
-	a.lease = clientv3.NoLease
-}
-
-// failed records that a change failed which was to put the entry on the etcd lease that own
-// returned. That etcd lease is left to expire if the entry may be on it.
-func (a *acquisition) failed(err error) {
-	if !mayHold(err) && !leaseGone(err) {
-		a.drop()
+// home returns the etcd lease that a grant lives on: the session's, or that of a timed lease.
+func (a *acquisition) home(ctx context.Context) (home, error) {
+	if !a.req.Timed {
+		return home{id: a.on.lease, asked: time.Now()}, nil
 	}
-	a.lease = clientv3.NoLease
+	return a.b.home(ctx, a.req.TTL, sharesLeases(a.req.TTL))
 }
 
 // again answers a request whose lease has an entry, or had one: C6.
@@ -194,7 +191,6 @@ func (a *acquisition) out(ctx context.Context, e *entry, waited bool) (backend.G
 	if !a.req.Timed {
 		return a.grant(grantOf{rev: e.rev, waited: waited}), nil
 	}
-	defer a.drop()
 	for n := 0; ; n++ {
 		g, ok, err := a.detach(ctx, e, waited)
 		if ok || final(err) && err != nil {
@@ -237,26 +233,22 @@ func (a *acquisition) reread(ctx context.Context, e *entry) (*entry, error) {
 // detach moves a granted entry from the session to an etcd lease outside it, whose TTL counts from
 // now. It returns false if the entry has changed.
 func (a *acquisition) detach(ctx context.Context, e *entry, waited bool) (backend.Grant, bool, error) {
-	lease, err := a.own(ctx)
+	h, err := a.home(ctx)
 	if err != nil {
 		return backend.Grant{}, false, err
 	}
-	r := e.record
-	r.Out, r.Pooled, r.Term, r.TTL, r.Since = true, a.pool != nil, a.term, a.req.TTL.Milliseconds(), time.Now().UnixMilli()
-	resp, _, err := a.commitOut(ctx, &change{
+	r := h.record(e.record, a.req.TTL)
+	r.Since = time.Now().UnixMilli()
+	resp, _, err := a.b.commitAt(ctx, opAcquire, h, &change{
 		name: a.req.Name,
 		cmps: []clientv3.Cmp{created(e.key, e.rev), modified(e.key, e.mod)},
-		then: a.puts(e.key, lease, r),
+		then: a.puts(e.key, h.id, r),
 	})
-	switch {
-	case err != nil:
-		a.failed(err)
+	if err != nil || !resp.Succeeded {
 		return backend.Grant{}, false, err
-	case !resp.Succeeded:
-		return backend.Grant{}, false, nil
 	}
-	a.lease = clientv3.NoLease
-	return a.grant(grantOf{rev: e.rev, waited: waited, left: a.req.TTL, pool: a.pooledID()}), true, nil
+	a.asked = h.asked
+	return a.grant(grantOf{rev: e.rev, waited: waited, left: a.req.TTL, pool: h.shared()}), true, nil
 }
 
 // grantOf is what a grant is made of.
@@ -276,11 +268,10 @@ func (a *acquisition) grant(g grantOf) backend.Grant {
 	out := backend.Grant{Token: token(g.rev), Asked: a.asked, Since: g.since, Waited: g.waited}
 	if a.req.Timed {
 		out.Left = g.left
-		a.b.slots.out(a.p, nil, a.req.TTL)
-		a.b.slots.pooled(a.p.leaseKey, g.pool)
+		a.b.slots.timed(a.p.leaseKey, a.req.TTL, g.pool)
 		return out
 	}
-	a.b.slots.out(a.p, a.sess, 0)
+	a.b.slots.held(a.p, a.sess)
 	if g.waited {
 		a.b.markSince(a.p, g.rev)
 	}

@@ -124,8 +124,8 @@ func lost(_ *pb.TxnRequest, send func() error) error {
 	return errLost
 }
 
-// A timed lease ends when the etcd lease ends that it is on, which was made before another request
-// for the same lease arrived late: what is left of it counts from then.
+// A timed lease ends when the etcd lease ends that it is on. The first that was made for it had aged
+// when another request for the same lease arrived late.
 func TestTimedLeaseOnAnOlderEtcdLease(t *testing.T) {
 	t.Parallel()
 	members := etcd(t)
@@ -147,9 +147,11 @@ func TestTimedLeaseOnAnOlderEtcdLease(t *testing.T) {
 		t.Fatalf("a lost request is %v", err)
 	}
 	release(t, other, before)
-	var made time.Time // the etcd lease, at the latest
+	const aged = 2 * time.Second // more than the whole seconds of etcd hide
+	arrived := false
 	next(entry, func(_ *pb.TxnRequest, send func() error) error {
-		made = time.Now()
+		arrived = true
+		time.Sleep(aged)
 		resp, err := pb.NewKVClient(c.ActiveConnection()).Txn(t.Context(), late)
 		if err != nil || !resp.Responses[0].GetResponseTxn().GetSucceeded() {
 			t.Errorf("%v, %v: the late request has to join the queue", resp, err)
@@ -157,11 +159,20 @@ func TestTimedLeaseOnAnOlderEtcdLease(t *testing.T) {
 		return send()
 	})
 	g, err := b.Acquire(t.Context(), req)
-	if err != nil || made.IsZero() {
-		t.Fatalf("Acquire: %v; it made an etcd lease at %s", err, made)
+	if err != nil || !arrived {
+		t.Fatalf("Acquire: %v; the late request arrived: %v", err, arrived)
 	}
-	if g.Asked.After(made) || g.Left > req.TTL {
-		t.Errorf("%s are left from %s after the etcd lease was made, which lives for %s", g.Left, g.Asked.Sub(made), req.TTL)
+	entries, err := c.Get(t.Context(), etcdlock.DefaultPrefix+"/q/", clientv3.WithPrefix())
+	if err != nil || len(entries.Kvs) != 1 {
+		t.Fatalf("%v, %v: one entry has to be there", entries, err)
+	}
+	left, err := c.TimeToLive(t.Context(), clientv3.LeaseID(entries.Kvs[0].Lease))
+	if err != nil {
+		t.Fatal(err)
+	}
+	ends := time.Now().Add(time.Duration(left.TTL+1) * time.Second) // at the latest
+	if over := g.Asked.Add(g.Left).Sub(ends); over > 0 || g.Left > req.TTL {
+		t.Errorf("%s are left from %s on, %s longer than the etcd lease lives", g.Left, g.Asked, over)
 	}
 }
 

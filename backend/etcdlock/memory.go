@@ -22,43 +22,11 @@ const (
 	drainTime      = time.Second
 )
 
-// memory is the etcd lease that tombstones hang on.
-type memory struct {
-	turn chan struct{} // capacity 1: held by the caller that uses the other fields
-	id   clientv3.LeaseID
-	made time.Time
-}
-
-// memoryLease returns the etcd lease for something to be remembered.
-func (b *Backend) memoryLease(ctx context.Context) (clientv3.LeaseID, error) {
-	m := &b.memory
-	select {
-	case m.turn <- struct{}{}:
-		defer func() { <-m.turn }()
-	case <-ctx.Done():
-		return clientv3.NoLease, fail(ctx, opGrant, context.Cause(ctx), false)
-	}
-	if m.id != clientv3.NoLease && time.Since(m.made) < memoryTurn {
-		return m.id, nil
-	}
-	made := time.Now()
-	id, _, err := b.grantLease(ctx, memoryTTL)
-	if err != nil {
-		return clientv3.NoLease, err
-	}
-	m.id, m.made = id, made
-	return id, nil
-}
-
-// forgetMemory drops an etcd lease that turned out to be gone: the process slept for longer than
-// the lease lives.
-func (b *Backend) forgetMemory(id clientv3.LeaseID) {
-	m := &b.memory
-	m.turn <- struct{}{}
-	defer func() { <-m.turn }()
-	if m.id == id {
-		m.id = clientv3.NoLease
-	}
+// memoryLease returns the etcd lease for something to be remembered. It may be gone if the process
+// slept for longer than it lives.
+func (b *Backend) memoryLease(ctx context.Context) (*pooled, error) {
+	memory, _, err := b.pools.take(ctx, memoryTTL, memoryTTL-memoryTurn)
+	return memory, err
 }
 
 // revoker revokes etcd leases that are no longer needed, in the background. A lease that it cannot

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	clientv3 "go.etcd.io/etcd/client/v3"
@@ -18,35 +19,28 @@ const (
 	poolStep = time.Second
 )
 
-// pooled is an etcd lease shared by timed leases that were granted within a second. It lives for
-// that second longer than they need, and is never renewed or revoked: each of them moves to another
-// one when it is renewed.
+// pooled is an etcd lease that is shared. It is used for as long as it lasts for what is put on it,
+// and is never renewed or revoked: a timed lease moves to another one when it is renewed.
 type pooled struct {
 	id     clientv3.LeaseID
 	asked  time.Time     // before etcd was asked for it
 	term   uint64        // that etcd had reached then
 	life   time.Duration // counted from asked, at least
-	users  int           // callers that took it
-	marker bool          // a caller puts, or has put, the key whose end reports its end
+	marker atomic.Bool   // a caller puts, or has put, the key whose end reports its end
+	gone   atomic.Bool   // it turned out to be gone
 }
 
 // pools holds the newest pooled lease for each life.
 type pools struct {
 	b      *Backend
 	mu     sync.Mutex
-	newest map[time.Duration]*pooled
-	making map[time.Duration]*making
+	byLife map[time.Duration]*pool
 }
 
-// making is an etcd lease that was requested.
-type making struct {
-	done chan struct{}
-	pl   *pooled
-	err  error
-}
-
-func newPools(b *Backend) *pools {
-	return &pools{b: b, newest: make(map[time.Duration]*pooled), making: make(map[time.Duration]*making)}
+// pool is pooled leases of one life, of which one is used at a time.
+type pool struct {
+	turn   chan struct{} // capacity 1: held by the caller that uses newest
+	newest *pooled       // nil: none
 }
 
 // sharesLeases reports whether timed leases of that TTL share etcd leases.
@@ -65,96 +59,51 @@ func (p *pooled) late(asked time.Time, ttl time.Duration) time.Duration {
 }
 
 // covers reports whether the etcd lease lasts for the TTL of a lease requested at that moment.
-func (p *pooled) covers(asked time.Time, ttl time.Duration) bool { return p.late(asked, ttl) <= 0 }
+func (p *pooled) covers(asked time.Time, ttl time.Duration) bool {
+	return !p.gone.Load() && p.late(asked, ttl) <= 0
+}
 
-// take returns an etcd lease, and a moment from which on it lasts for the TTL. The moment is now
-// or, where etcd was slow, earlier.
-func (ps *pools) take(ctx context.Context, ttl time.Duration) (*pooled, time.Time, error) {
-	life := poolLife(ttl)
+func (ps *pools) of(life time.Duration) *pool {
 	ps.mu.Lock()
-	now := time.Now()
-	if pl := ps.newest[life]; pl != nil && pl.covers(now, ttl) {
-		pl.users++
-		if pl.users > 1 && !pl.covers(now.Add((life-ttl)/2), ttl) {
-			ps.make(life) // in time, so that no caller has to wait for it
-		}
-		ps.mu.Unlock()
-		return pl, now, nil
+	defer ps.mu.Unlock()
+	p, ok := ps.byLife[life]
+	if !ok {
+		p = &pool{turn: make(chan struct{}, 1)}
+		ps.byLife[life] = p
 	}
-	m := ps.make(life)
-	ps.mu.Unlock()
+	return p
+}
+
+// take returns an etcd lease of that life, and a moment from which on it lasts for the TTL. The moment
+// is now or, where etcd was slow, earlier.
+func (ps *pools) take(ctx context.Context, life, ttl time.Duration) (*pooled, time.Time, error) {
+	p := ps.of(life)
 	select {
-	case <-m.done:
+	case p.turn <- struct{}{}:
+		defer func() { <-p.turn }()
 	case <-ctx.Done():
-		return nil, now, fail(ctx, opGrant, context.Cause(ctx), false)
+		return nil, time.Time{}, fail(ctx, opGrant, context.Cause(ctx), false)
 	}
-	if m.err != nil {
-		return nil, now, m.err
-	}
-	now = time.Now()
-	return m.pl, now.Add(-max(0, m.pl.late(now, ttl))), nil
-}
-
-// make requests an etcd lease, unless a request is under way. ps.mu is held.
-func (ps *pools) make(life time.Duration) *making {
-	if m := ps.making[life]; m != nil {
-		return m
-	}
-	m := &making{done: make(chan struct{})}
-	ps.making[life] = m
-	ps.b.background(func(ctx context.Context) { ps.grant(ctx, life, m) })
-	return m
-}
-
-func (ps *pools) grant(ctx context.Context, life time.Duration, m *making) {
 	asked := time.Now()
+	if p.newest != nil && p.newest.covers(asked, ttl) {
+		return p.newest, asked, nil
+	}
 	id, term, err := ps.b.grantLease(ctx, life)
-	ps.mu.Lock()
-	defer ps.mu.Unlock()
-	defer close(m.done)
-	delete(ps.making, life)
 	if err != nil {
-		m.err = err
-		return
+		return nil, time.Time{}, err
 	}
-	m.pl = &pooled{id: id, asked: asked, term: term, life: life}
-	ps.newest[life] = m.pl
-	for other, pl := range ps.newest {
-		if time.Since(pl.asked) > poolTTL+2*poolStep {
-			delete(ps.newest, other)
-		}
-	}
-}
-
-// forget drops an etcd lease that turned out to be gone.
-func (ps *pools) forget(pl *pooled) {
-	ps.mu.Lock()
-	defer ps.mu.Unlock()
-	if pl != nil && ps.newest[pl.life] == pl {
-		delete(ps.newest, pl.life)
-	}
+	p.newest = &pooled{id: id, asked: asked, term: term, life: life}
+	now := time.Now()
+	return p.newest, now.Add(-max(0, p.newest.late(now, ttl))), nil
 }
 
 // mark returns the operation to commit with the first entry on the etcd lease. It puts a key whose
 // end shows watchers that the entries that end with it expired.
-func (ps *pools) mark(pl *pooled) []clientv3.Op {
-	ps.mu.Lock()
-	defer ps.mu.Unlock()
-	if pl == nil || pl.marker {
+func (k keys) mark(p *pooled) []clientv3.Op {
+	if p.marker.Swap(true) {
 		return nil
 	}
-	pl.marker = true
-	return []clientv3.Op{clientv3.OpPut(ps.b.keys.pool(pl.id), "", clientv3.WithLease(pl.id))}
-}
-
-// unmark records that the key was perhaps not put.
-func (ps *pools) unmark(pl *pooled, marked []clientv3.Op) {
-	if len(marked) == 0 {
-		return
-	}
-	ps.mu.Lock()
-	defer ps.mu.Unlock()
-	pl.marker = false
+	return []clientv3.Op{clientv3.OpPut(k.pool(p.id), "", clientv3.WithLease(p.id))}
 }
 
 // pool returns the key that ends with a pooled etcd lease.

@@ -159,11 +159,11 @@ func (b *Backend) bury(ctx context.Context, id leaseKey, build func([]clientv3.O
 		if err != nil {
 			return nil, err
 		}
-		tomb := clientv3.OpPut(b.keys.tombstone(id.name, id.id), "", clientv3.WithLease(memory))
+		tomb := clientv3.OpPut(b.keys.tombstone(id.name, id.id), "", clientv3.WithLease(memory.id))
 		resp, _, err := b.commits.commit(ctx, opRelease, build([]clientv3.Op{tomb}))
 		if !leaseGone(err) {
 			return resp, err
 		}
-		b.forgetMemory(memory) // this process slept for long
+		memory.gone.Store(true) // this process slept for long
 	}
 }

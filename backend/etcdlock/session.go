@@ -107,14 +107,14 @@ func (b *Backend) create(ctx context.Context, req backend.SessionRequest) error 
 		[]clientv3.Cmp{absent(key), absent(opened)},
 		[]clientv3.Op{
 			clientv3.OpPut(key, value, clientv3.WithLease(lease)),
-			clientv3.OpPut(opened, "", clientv3.WithLease(memory)),
+			clientv3.OpPut(opened, "", clientv3.WithLease(memory.id)),
 		},
 		[]clientv3.Op{clientv3.OpGet(key)},
 	)
 	switch {
 	case err != nil:
 		if leaseGone(err) {
-			b.forgetMemory(memory)
+			memory.gone.Store(true)
 		}
 		if !mayHold(err) { // otherwise it may be the session's: it is left to expire
 			b.revoker.revoke(lease)
@@ -265,14 +265,14 @@ func (b *Backend) deleteSession(ctx context.Context, id backend.SessionID) (*cli
 	memory, err := b.memoryLease(ctx)
 	var resp *clientv3.TxnResponse
 	if err == nil {
-		remember := clientv3.OpPut(b.keys.opened(id), "", clientv3.WithLease(memory))
+		remember := clientv3.OpPut(b.keys.opened(id), "", clientv3.WithLease(memory.id))
 		resp, err = b.txn(ctx, opEnd, true, nil, append(ops, remember), nil)
+		if leaseGone(err) {
+			memory.gone.Store(true)
+		}
 	}
 	if noSpace(err) { // it is remembered since it was opened, for as long as a late request can live
 		resp, err = b.txn(ctx, opEnd, true, nil, ops, nil)
-	}
-	if leaseGone(err) {
-		b.forgetMemory(memory)
 	}
 	return resp, err
 }

@@ -129,31 +129,19 @@ func (s *slots) stand(p *placed, key string, rev int64) {
 	p.key, p.rev = key, rev
 }
 
-// out records that the lease is held: under a session, or for a time.
-func (s *slots) out(p *placed, sess *session, ttl time.Duration) {
+// held records that the lease is held under a session.
+func (s *slots) held(p *placed, sess *session) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	p.sess = sess
-	if sess == nil {
-		p.until = time.Now().Add(ttl + expiryLag)
-	}
 }
 
-// pooled records which etcd lease a timed lease shares, if any.
-func (s *slots) pooled(id leaseKey, lease clientv3.LeaseID) {
+// timed records that a timed lease is held from now on, and which etcd lease it shares, if any.
+func (s *slots) timed(id leaseKey, ttl time.Duration, pool clientv3.LeaseID) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if p, ok := s.placed[id]; ok {
-		p.pool = lease
-	}
-}
-
-// renewed records that a timed lease was extended.
-func (s *slots) renewed(id leaseKey, ttl time.Duration) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if p, ok := s.placed[id]; ok {
-		p.until = time.Now().Add(ttl + expiryLag)
+		p.until, p.pool = time.Now().Add(ttl+expiryLag), pool
 	}
 }
 

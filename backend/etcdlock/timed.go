@@ -117,7 +117,7 @@ func (b *Backend) explain(ctx context.Context, ids []leaseKey, res []backend.Ren
 
 // kept returns the renewal of a lease whose etcd lease now has so many seconds.
 func (b *Backend) kept(e *entry, ttl time.Duration, has int64) backend.Renewal {
-	b.slots.renewed(leaseKey{e.name, e.LeaseID()}, ttl)
+	b.slots.timed(leaseKey{e.name, e.LeaseID()}, ttl, clientv3.NoLease)
 	return backend.Renewal{Token: e.token(), Left: min(ttl, time.Duration(has)*time.Second)}
 }
 
@@ -188,28 +188,15 @@ func (b *Backend) findMoved(ctx context.Context, e *entry) (*entry, error) {
 // is renewed from then on. If another client has changed the entry in the meantime, moveTimed
 // returns the entry as it is now.
 func (b *Backend) moveTimed(ctx context.Context, e *entry, ttl time.Duration, share bool) (backend.Renewal, *entry) {
-	asked := time.Now()
-	var lease, shared clientv3.LeaseID
-	var term uint64
-	var pl *pooled
-	var err error
-	if share {
-		if pl, asked, err = b.pools.take(ctx, ttl); err == nil {
-			lease, shared, term = pl.id, pl.id, pl.term
-		}
-	} else {
-		lease, term, err = b.grantLease(ctx, ttl)
-	}
+	h, err := b.home(ctx, ttl, share)
 	if err != nil {
 		return backend.Renewal{Err: err}, nil
 	}
-	r := e.record
-	r.TTL, r.Pooled, r.Term = ttl.Milliseconds(), share, term
 	id := leaseKey{e.name, e.LeaseID()}
-	resp, _, err := b.commitPooled(ctx, opRenew, pl, &change{
+	resp, _, err := b.commitAt(ctx, opRenew, h, &change{
 		name: e.name,
 		cmps: []clientv3.Cmp{created(e.key, e.rev), modified(e.key, e.mod)},
-		then: b.puts(id, e.key, lease, r),
+		then: b.puts(id, e.key, h.id, h.record(e.record, ttl)),
 		els:  []clientv3.Op{clientv3.OpGet(e.key)},
 	})
 	if mayHold(err) {
@@ -219,21 +206,17 @@ func (b *Backend) moveTimed(ctx context.Context, e *entry, ttl time.Duration, sh
 	case leaseGone(err):
 		return backend.Renewal{Err: &backend.UnavailableError{Backend: name, Op: opRenew, MayHold: true, Err: err}}, nil
 	case err != nil:
-		return backend.Renewal{Err: err}, nil // the etcd lease is left to expire: the entry may be on it
+		return backend.Renewal{Err: err}, nil
 	case !resp.Succeeded:
 		b.movesInDoubt.Drop(e.LeaseID())
-		if !share {
-			b.revoker.revoke(lease)
-		}
 		return b.overtaken(resp, e)
 	}
 	b.movesInDoubt.Drop(e.LeaseID())
 	if e.alone() {
 		b.revoker.revoke(e.lease)
 	}
-	b.slots.renewed(id, ttl)
-	b.slots.pooled(id, shared)
-	return backend.Renewal{Token: e.token(), Left: max(0, ttl-time.Since(asked))}, nil
+	b.slots.timed(id, ttl, h.shared())
+	return backend.Renewal{Token: e.token(), Left: max(0, ttl-time.Since(h.asked))}, nil
 }
 
 // overtaken returns the outcome for a lease that another client has changed in the meantime.

@@ -3,15 +3,12 @@ package etcdlock
 import (
 	"context"
 
-	clientv3 "go.etcd.io/etcd/client/v3"
-
 	"github.com/holdfast-io/holdfast/backend"
 )
 
 // try takes the lock if it is free. If it returns neither a grant nor an error, the state is the
 // reason, and no entry is left behind.
 func (a *acquisition) try(ctx context.Context) (backend.Grant, *state, error) {
-	defer a.drop()
 	f := found{rev: -1}
 	// This avoids an etcd lease made for nothing. If other leases of this value hold the lock or
 	// wait for it, it is read first, too.
@@ -41,9 +38,13 @@ func (a *acquisition) try(ctx context.Context) (backend.Grant, *state, error) {
 // yet, if nothing is in the way at all.
 func (a *acquisition) tryOnce(ctx context.Context, f found) (backend.Grant, *found, error) {
 	a.step()
-	lease, err := a.own(ctx)
+	h, err := a.home(ctx)
 	if err != nil {
 		return backend.Grant{}, nil, err
+	}
+	r := a.record()
+	if a.req.Timed {
+		r = h.record(r, a.req.TTL)
 	}
 	key, cmps := a.key(), a.guards()
 	ahead := a.req.Mode == backend.Exclusive && f.rev < 0 // a caller that has read the queue may have seen a tombstone
@@ -55,12 +56,12 @@ func (a *acquisition) tryOnce(ctx context.Context, f found) (backend.Grant, *fou
 	default:
 		cmps = append(cmps, a.b.keys.entries(a.req.Name).unchanged(f.rev))
 	}
-	resp, rev, err := a.commitOut(ctx, &change{
-		name: a.req.Name, cmps: cmps, then: a.puts(key, lease, a.record(true)),
+	a.asked = h.asked
+	resp, rev, err := a.b.commitAt(ctx, opAcquire, h, &change{
+		name: a.req.Name, cmps: cmps, then: a.puts(key, h.id, r),
 	})
 	switch {
 	case err != nil:
-		a.failed(err)
 		if leaseGone(err) && a.req.Timed { // it took longer than the TTL
 			return backend.Grant{}, &f, context.Cause(ctx)
 		}
@@ -69,7 +70,6 @@ func (a *acquisition) tryOnce(ctx context.Context, f found) (backend.Grant, *fou
 		next, err := a.see(ctx)
 		return backend.Grant{}, &next, err
 	}
-	a.lease = clientv3.NoLease // it is the entry's now
 	a.b.slots.stand(a.p, key, rev)
-	return a.grant(grantOf{rev: rev, left: a.req.TTL, pool: a.pooledID()}), nil, nil
+	return a.grant(grantOf{rev: rev, left: a.req.TTL, pool: h.shared()}), nil, nil
 }
