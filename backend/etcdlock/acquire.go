@@ -134,7 +134,7 @@ func (a *acquisition) otherLimits() []span {
 type found struct {
 	claimed bool // the lease has an entry, or had one
 	st      state
-	rev     int64
+	rev     int64 // 0: nothing was read
 }
 
 // see reads why a transaction did nothing, and returns the reason why the lease cannot be acquired, if
@@ -223,8 +223,8 @@ func (a *acquisition) clear() []clientv3.Cmp {
 func (a *acquisition) enqueue(ctx context.Context) (backend.Grant, error) {
 	// If other leases of this value hold the lock or wait for it, the queue is known not to be
 	// empty.
-	if a.req.Mode == backend.Exclusive && !a.b.slots.shares(a.p) {
-		if g, ok, err := a.goAhead(ctx); ok || err != nil {
+	if a.req.Mode == backend.Exclusive && !a.req.Timed && !a.b.slots.shares(a.p) {
+		if g, ok, err := a.tryOnce(ctx, found{}); ok || err != nil {
 			return g, err
 		}
 	}
@@ -264,32 +264,6 @@ func (a *acquisition) enqueue(ctx context.Context) (backend.Grant, error) {
 			return backend.Grant{}, a.over(ctx, context.Cause(ctx))
 		}
 	}
-}
-
-// goAhead takes a lock that no client holds or waits for. It returns false where one does, or where
-// something else is in the way.
-func (a *acquisition) goAhead(ctx context.Context) (backend.Grant, bool, error) {
-	a.asked = time.Now()
-	a.step()
-	k := a.b.keys
-	key, r := k.head(a.req.Name), a.record()
-	resp, rev, err := a.b.commits.commit(ctx, opAcquire, &change{
-		name: a.req.Name,
-		cmps: a.ahead(),
-		then: a.puts(key, a.on.lease, r),
-	})
-	if err != nil || !resp.Succeeded {
-		return backend.Grant{}, false, err
-	}
-	a.b.slots.stand(a.p, key, rev)
-	g, err := a.out(ctx, &entry{record: r, key: key, rev: rev, mod: rev, lease: a.on.lease}, false)
-	return g, true, err
-}
-
-// ahead returns the conditions of an entry at the head: no entry and no tombstone, which is a
-// single comparison. Otherwise the entry goes into the queue.
-func (a *acquisition) ahead() []clientv3.Cmp {
-	return append(a.alive(), a.b.keys.untouched(a.req.Name).empty())
 }
 
 // step loads what the session hangs on, for the next change.
