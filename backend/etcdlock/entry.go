@@ -29,8 +29,8 @@ type record struct {
 	Pooled bool `json:"pooled,omitempty"`
 	// Term is that of sessionLease, for the etcd lease of a timed lease that is held.
 	Term uint64 `json:"term,omitempty"`
-	// Asked and Since are wall-clock milliseconds, for people. Since is 0 while the lease is not
-	// known to have been granted later than it was requested.
+	// Asked and Since are wall-clock milliseconds, for people. Since is 0 where the lease may have been
+	// granted later than it was requested, and nothing was written then.
 	Asked int64 `json:"asked"`
 	Since int64 `json:"since,omitempty"`
 }

@@ -272,8 +272,5 @@ func (a *acquisition) grant(g grantOf) backend.Grant {
 		return out
 	}
 	a.b.slots.held(a.p, a.sess)
-	if g.waited {
-		a.b.markSince(a.p, g.rev)
-	}
 	return out
 }

@@ -21,8 +21,7 @@ const (
 )
 
 // Inspect returns the holders of the lock and its waiters. Holders' times are in whole seconds,
-// rounded down. Since, of a holder that waited, is when it joined the queue during the first
-// quarter of a second, and when it was granted after that.
+// rounded down. Since, of a lease of a session, is when it was requested: a grant writes nothing.
 //
 // Errors: *InvalidError, *UnavailableError, ErrClosed, ctx's cause.
 func (b *Backend) Inspect(ctx context.Context, lock string) (backend.LockInfo, error) {

@@ -14,14 +14,9 @@ import (
 	"github.com/holdfast-io/holdfast/internal/retry"
 )
 
-const (
-	// safetyTime is when a waiter reads although nothing woke it. Watches resume by themselves and
-	// report when they cannot: this is for unforeseen cases.
-	safetyTime = 15 * time.Second
-	// sinceDelay is how long a lease that waited is held before the time of its grant is written
-	// into its entry, which costs a write.
-	sinceDelay = 250 * time.Millisecond
-)
+// safetyTime is when a waiter reads although nothing woke it. Watches resume by themselves and
+// report when they cannot: this is for unforeseen cases.
+const safetyTime = 15 * time.Second
 
 func token(rev int64) fence.Token { return fence.Token(rev) } //nolint:gosec // revisions are positive
 
@@ -182,37 +177,4 @@ func (b *Backend) read(ctx context.Context, lock string) (state, int64, error) {
 		return state{}, 0, err
 	}
 	return judge(b.keys.decodeAll(resp.Kvs)), resp.Header.Revision, nil
-}
-
-// markSince writes the time of the grant into an entry, unless the lease is released soon. etcd
-// does not know that time, because a grant changes nothing there.
-func (b *Backend) markSince(p *placed, rev int64) {
-	since := time.Now().UnixMilli()
-	time.AfterFunc(sinceDelay, func() {
-		if at, ok := b.slots.find(p.leaseKey); ok && at.rev == rev {
-			b.background(func(ctx context.Context) { b.mark(ctx, p.name, at.key, rev, since) })
-		}
-	})
-}
-
-func (b *Backend) mark(ctx context.Context, lock, key string, rev, since int64) {
-	resp, err := b.get(ctx, "mark a lease", key)
-	if err != nil {
-		return // it is for people only
-	}
-	for _, kv := range resp.Kvs {
-		e := b.keys.decode(kv)
-		if e == nil || e.rev != rev {
-			return
-		}
-		e.Since = since
-		_, _, err = b.commits.commit(ctx, "mark a lease", &change{
-			name: lock,
-			cmps: []clientv3.Cmp{modified(key, e.mod)},
-			then: []clientv3.Op{clientv3.OpPut(key, encode(e.record), clientv3.WithIgnoreLease())},
-		})
-		if err != nil {
-			return
-		}
-	}
 }
