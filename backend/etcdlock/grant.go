@@ -201,33 +201,20 @@ func (a *acquisition) out(ctx context.Context, e *entry, waited bool) (backend.G
 		}
 		// The lost answer may have been a success, or the same request from another caller may have
 		// been faster: read the present state.
-		again, err := a.reread(ctx, e)
+		es, err := a.b.lookup(ctx, []leaseKey{a.p.leaseKey})
 		switch {
 		case err != nil:
 			if ctx.Err() != nil {
 				return backend.Grant{}, a.over(ctx, err)
 			}
-		case again == nil:
+		case es[0] == nil || es[0].rev != e.rev:
 			return backend.Grant{}, a.vanished(ctx)
-		case again.Out:
-			return a.outAgain(ctx, again)
+		case es[0].Out:
+			return a.outAgain(ctx, es[0])
 		default:
-			e = again
+			e = es[0]
 		}
 	}
-}
-
-func (a *acquisition) reread(ctx context.Context, e *entry) (*entry, error) {
-	resp, err := a.b.get(ctx, opAcquire, e.key)
-	if err != nil {
-		return nil, err
-	}
-	for _, kv := range resp.Kvs {
-		if again := a.b.keys.decode(kv); again != nil && again.rev == e.rev {
-			return again, nil
-		}
-	}
-	return nil, nil //nolint:nilnil // a nil entry means that it is gone
 }
 
 // detach moves a granted entry from the session to an etcd lease outside it, whose TTL counts from

@@ -314,30 +314,20 @@ func (b *Backend) getEach(ctx context.Context, keys []string) ([]*mvccpb.KeyValu
 			ops = append(ops, clientv3.OpGet(key))
 		}
 	}
-	var got []*pb.RangeResponse
-	switch len(ops) {
-	case 0:
-	case 1:
-		resp, err := b.get(ctx, op, string(ops[0].KeyBytes()))
-		if err != nil {
-			return nil, err
-		}
-		got = append(got, (*pb.RangeResponse)(resp))
-	default:
-		resp, err := b.txn(ctx, op, false, nil, ops, nil)
-		if err != nil {
-			return nil, err
-		}
-		for _, r := range resp.Responses {
-			got = append(got, r.GetResponseRange())
-		}
+	if len(ops) == 0 {
+		return kvs, nil
 	}
+	resp, err := b.txn(ctx, op, false, nil, ops, nil)
+	if err != nil {
+		return nil, err
+	}
+	got := resp.Responses
 	for i, key := range keys {
 		if key == "" {
 			continue
 		}
-		if len(got[0].Kvs) > 0 {
-			kvs[i] = got[0].Kvs[0]
+		if found := got[0].GetResponseRange().Kvs; len(found) > 0 {
+			kvs[i] = found[0]
 		}
 		got = got[1:]
 	}

@@ -162,26 +162,18 @@ func (b *Backend) renewMoving(ctx context.Context, e *entry, ttl time.Duration, 
 			return b.kept(e, ttl, has)
 		}
 		// Its etcd lease has ended: the lease has ended with it, unless it is on another.
-		was := e.lease
-		if e, err = b.findMoved(ctx, e); err != nil {
+		es, err := b.findTimed(ctx, []leaseKey{{e.name, e.LeaseID()}})
+		if err != nil {
 			return backend.Renewal{Err: err}
 		}
-		if e == nil || e.lease == was && ttls[was] <= 0 {
+		if es[0] == nil || es[0].lease == e.lease && ttls[e.lease] <= 0 {
 			return backend.Renewal{Err: backend.ErrLost}
 		}
+		e = es[0]
 	}
 	return backend.Renewal{Err: &backend.UnavailableError{
 		Backend: name, Op: opRenew, MayHold: true, Err: errors.New("other renewals came between"),
 	}}
-}
-
-// findMoved returns the entry of a timed lease as it is now, or nil if the lease is not held.
-func (b *Backend) findMoved(ctx context.Context, e *entry) (*entry, error) {
-	es, err := b.findTimed(ctx, []leaseKey{{e.name, e.LeaseID()}})
-	if err != nil {
-		return nil, err
-	}
-	return es[0], nil
 }
 
 // moveTimed moves a timed lease to another etcd lease: one that it shares, or one of its own, which
