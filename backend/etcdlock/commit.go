@@ -40,9 +40,9 @@ type committer struct {
 	// underway is how many changes are under way; waiting is true where late will be called.
 	underway int
 	waiting  bool
-	riders   map[string][]*change // by lock; they wait for at most patience
-	patience time.Duration        // rideTime, except in tests
-	nest     int                  // batches that are not tried flat
+	riders   []*change     // they wait for at most patience
+	patience time.Duration // rideTime, except in tests
+	nest     int           // batches that are not tried flat
 }
 
 // change is one request for one lock: a transaction of its own inside that of the batch.
@@ -128,26 +128,36 @@ func (c *committer) depart(ctx context.Context, ch *change, batch []*change) {
 func (c *committer) enter(ch *change) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	switch {
-	case ch.rides:
-		c.riders[ch.name] = append(c.riders[ch.name], ch)
-		time.AfterFunc(c.patience, func() { c.departAlone(ch) })
-		return false
-	case !c.room():
-		c.park(ch)
+	if ch.rides {
+		c.riders = append(c.riders, ch)
+		time.AfterFunc(c.patience, func() { c.inBackground(func() bool { return remove(&c.riders, ch) && c.admit(ch) }) })
 		return false
 	}
-	c.running++
-	c.pending = append(c.pending, ch)
-	return true
+	return c.admit(ch)
 }
 
-// park has a change wait for the next transaction.
-func (c *committer) park(ch *change) {
+// admit adds a change to the pending ones. It returns true if the caller must have them taken and sent. c.mu is
+// held.
+func (c *committer) admit(ch *change) bool {
 	c.pending = append(c.pending, ch)
+	if c.room() {
+		c.running++
+		return true
+	}
 	if c.running < commitsAtOnce && !c.waiting {
 		c.waiting = true
-		time.AfterFunc(lateTime, c.late)
+		time.AfterFunc(lateTime, func() { c.inBackground(c.late) })
+	}
+	return false
+}
+
+// inBackground sends the pending changes if due returns true.
+func (c *committer) inBackground(due func() bool) {
+	c.mu.Lock()
+	start := due()
+	c.mu.Unlock()
+	if start {
+		c.b.background(func(context.Context) { c.run(c.take()) })
 	}
 }
 
@@ -157,80 +167,43 @@ func (c *committer) room() bool {
 	return c.running == 0 || c.running < commitsAtOnce && c.underway < much
 }
 
-// late sends the pending changes although much is under way, because that takes too long.
-func (c *committer) late() {
-	c.mu.Lock()
+// late reports whether to send the pending changes although much is under way, because that takes too long. c.mu is
+// held.
+func (c *committer) late() bool {
 	c.waiting = false
-	start := len(c.pending) > 0 && c.running < commitsAtOnce
-	if start {
-		c.running++
+	if len(c.pending) == 0 || c.running == commitsAtOnce {
+		return false
 	}
-	c.mu.Unlock()
-	if start {
-		c.b.background(func(context.Context) { c.run(c.take()) })
-	}
+	c.running++
+	return true
 }
 
 // rider removes and returns a change that travels with ch, or returns nil.
 func (c *committer) rider(ch *change) *change {
-	riders := c.riders[ch.name]
-	if ch.kind != leaves || len(riders) == 0 {
+	i := slices.IndexFunc(c.riders, func(r *change) bool { return ch.kind == leaves && r.name == ch.name })
+	if i < 0 {
 		return nil
 	}
-	first := riders[0]
-	c.drop(first)
+	first := c.riders[i]
+	c.riders = slices.Delete(c.riders, i, i+1)
 	return first
 }
 
-// drop removes a rider, and reports whether it was there.
-func (c *committer) drop(ch *change) bool {
-	riders := c.riders[ch.name]
-	i := slices.Index(riders, ch)
+// remove removes a change, and reports whether it was there.
+func remove(from *[]*change, ch *change) bool {
+	i := slices.Index(*from, ch)
 	if i < 0 {
 		return false
 	}
-	if len(riders) == 1 {
-		delete(c.riders, ch.name)
-	} else {
-		c.riders[ch.name] = slices.Delete(riders, i, i+1)
-	}
+	*from = slices.Delete(*from, i, i+1)
 	return true
-}
-
-// departAlone sends a change that no other change travelled with.
-func (c *committer) departAlone(ch *change) {
-	c.mu.Lock()
-	if !c.drop(ch) {
-		c.mu.Unlock()
-		return
-	}
-	start := c.room()
-	if start {
-		c.running++
-		c.pending = append(c.pending, ch)
-	} else {
-		c.park(ch)
-	}
-	c.mu.Unlock()
-	if start {
-		c.b.background(func(context.Context) { c.run(c.take()) })
-	}
 }
 
 // withdraw removes a change that has not been sent yet, and reports whether it could.
 func (c *committer) withdraw(ch *change) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.drop(ch) {
-		return true
-	}
-	for i, p := range c.pending {
-		if p == ch {
-			c.pending = append(c.pending[:i], c.pending[i+1:]...)
-			return true
-		}
-	}
-	return false
+	return remove(&c.riders, ch) || remove(&c.pending, ch)
 }
 
 // run sends the batch, and then others until there is nothing to send.

@@ -135,7 +135,7 @@ func New(client *clientv3.Client, cfg Config) (*Backend, error) {
 		movesInDoubt: lockstate.NewEnded[backend.LeaseID](memoryTTL),
 	}
 	b.base, b.cancel = context.WithCancelCause(context.Background())
-	b.commits = &committer{b: b, riders: make(map[string][]*change), patience: rideTime}
+	b.commits = &committer{b: b, patience: rideTime}
 	b.queues = &queues{b: b, byName: make(map[string]*queue)}
 	b.slots = newSlots()
 	b.pools = &pools{b: b, byLife: make(map[time.Duration]*pool)}

@@ -66,7 +66,13 @@ func (b *Backend) RideFor(d time.Duration) {
 func (b *Backend) Riding(lock string) int {
 	b.commits.mu.Lock()
 	defer b.commits.mu.Unlock()
-	return len(b.commits.riders[lock])
+	n := 0
+	for _, ch := range b.commits.riders {
+		if ch.name == lock {
+			n++
+		}
+	}
+	return n
 }
 
 // Slots returns how many leases b tracks.
@@ -93,11 +99,11 @@ type Change struct {
 // Batch returns the first of those changes that travel in one transaction, in the order in which
 // they are in it.
 func Batch(changes ...Change) []Change {
-	c := &committer{riders: make(map[string][]*change), running: 1}
+	c := &committer{running: 1}
 	for _, ch := range changes {
 		p := &change{name: ch.Lock, kind: ch.Kind, rides: ch.Rides}
 		if ch.Rides {
-			c.riders[ch.Lock] = append(c.riders[ch.Lock], p)
+			c.riders = append(c.riders, p)
 		} else {
 			c.pending = append(c.pending, p)
 		}
