@@ -188,11 +188,6 @@ func (a *acquisition) record() record {
 	return r
 }
 
-// puts returns the operations that write the entry and its claim on an etcd lease.
-func (a *acquisition) puts(key string, lease clientv3.LeaseID, r record) []clientv3.Op {
-	return a.b.puts(leaseKey{a.req.Name, a.req.Lease}, key, lease, r)
-}
-
 // puts returns the operations that write an entry and its claim on an etcd lease. The entry at the
 // head has a claim only where it has an etcd lease of its own: watchers recognise the end of that
 // lease by the claim.
@@ -286,24 +281,24 @@ func (a *acquisition) alive() []clientv3.Cmp {
 func (a *acquisition) newEntry(key string, r record) []clientv3.Op {
 	if a.req.Mode == backend.Exclusive {
 		last := a.b.keys.entries(a.req.Name).get(append(clientv3.WithLastCreate(), clientv3.WithKeysOnly())...)
-		return append([]clientv3.Op{last}, a.puts(key, a.on.lease, r)...)
+		return append([]clientv3.Op{last}, a.b.puts(a.p.leaseKey, key, a.on.lease, r)...)
 	}
 	// The inner transaction does nothing: its conditions are the check. They are evaluated as of
 	// the moment before the entry was made, so an entry made later comes after it.
-	return append(a.puts(key, a.on.lease, r), clientv3.OpTxn(a.clear(), nil, nil))
+	return append(a.b.puts(a.p.leaseKey, key, a.on.lease, r), clientv3.OpTxn(a.clear(), nil, nil))
 }
 
 // entered decides on an entry that has just been made.
 func (a *acquisition) entered(ctx context.Context, in *pb.TxnResponse, own *entry) (backend.Grant, error) {
 	if a.req.Mode == backend.Shared {
 		if in.Responses[2].GetResponseTxn().GetSucceeded() {
-			return a.out(ctx, own, false)
+			return a.promote(ctx, own, false)
 		}
 		return a.again(ctx)
 	}
 	last := in.Responses[0].GetResponseRange().GetKvs()
 	if len(last) == 0 {
-		return a.out(ctx, own, false)
+		return a.promote(ctx, own, false)
 	}
 	before := need{key: string(last[0].Key), rev: last[0].CreateRevision}
 	return a.wait(ctx, own.rev, verdict{need: before, rev: own.rev})

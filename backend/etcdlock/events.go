@@ -98,13 +98,13 @@ type follower struct {
 // followed is a lock as of the newest revision.
 type followed struct {
 	entries map[string]*entry
-	out     map[string]bool // the keys of the holders
+	held    map[string]bool // the keys of the holders
 }
 
 func (f *follower) lock(lock string) *followed {
 	l, ok := f.locks[lock]
 	if !ok {
-		l = &followed{entries: make(map[string]*entry), out: make(map[string]bool)}
+		l = &followed{entries: make(map[string]*entry), held: make(map[string]bool)}
 		f.locks[lock] = l
 	}
 	return l
@@ -118,10 +118,10 @@ func (l *followed) judge() ([]*entry, []*entry) {
 		es = append(es, e)
 	}
 	st := judge(es)
-	was := l.out
-	l.out = make(map[string]bool, st.Out)
+	was := l.held
+	l.held = make(map[string]bool, st.Out)
 	for _, e := range st.All[:st.Out] {
-		l.out[e.key] = true
+		l.held[e.key] = true
 		if !was[e.key] {
 			granted = append(granted, e)
 		}
@@ -223,7 +223,7 @@ func (f *follower) entryChanged(c *changes, key string, ev *clientv3.Event) {
 // tell delivers the events that the changes of one revision mean for a lock.
 func (f *follower) tell(lock string, lc *lockChanges, c *changes) {
 	l := f.locks[lock]
-	was := l.out
+	was := l.held
 	slices.SortFunc(lc.removed, func(a, b *entry) int { return int(a.rev - b.rev) })
 	for _, e := range lc.removed {
 		kind, reason := f.end(e, was[e.key], c)
@@ -244,8 +244,8 @@ func (f *follower) tell(lock string, lc *lockChanges, c *changes) {
 }
 
 // end reports how an entry ended.
-func (f *follower) end(e *entry, out bool, c *changes) (backend.EventKind, string) {
-	if !out {
+func (f *follower) end(e *entry, held bool, c *changes) (backend.EventKind, string) {
+	if !held {
 		return backend.EventLeft, ""
 	}
 	if note, ok := c.broken[e.name]; ok && slices.Contains(note.Leases, string(e.LeaseID())) {

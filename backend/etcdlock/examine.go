@@ -47,12 +47,11 @@ func (b *Backend) Examine(ctx context.Context) ([]backend.Finding, error) {
 // lacking returns a finding for each right that the user lacks. etcd checks the rights for a transaction
 // before the condition, which is never true here.
 func (b *Backend) lacking(ctx context.Context) ([]string, error) {
-	all := span{b.keys.prefix, clientv3.GetPrefixRangeEnd(b.keys.prefix)}
 	var out []string
 	for _, try := range []struct {
 		right string
 		op    clientv3.Op
-	}{{"read", all.get(clientv3.WithCountOnly())}, {"write", clientv3.OpPut(b.keys.prefix, "")}} {
+	}{{"read", b.keys.all().get(clientv3.WithCountOnly())}, {"write", clientv3.OpPut(b.keys.prefix, "")}} {
 		_, err := b.client.Txn(ctx).If(clientv3.Compare(clientv3.Version(b.keys.prefix), "<", 0)).Then(try.op).Commit()
 		switch {
 		case is(err, rpctypes.ErrPermissionDenied):

@@ -93,14 +93,14 @@ func (a *acquisition) again(ctx context.Context) (backend.Grant, error) {
 	if i < 0 {
 		return backend.Grant{}, a.vanished(ctx)
 	}
-	e, out := st.All[i], i < st.Out
+	e, held := st.All[i], i < st.Out
 	a.b.slots.stand(a.p, e.key, e.rev)
 	switch {
-	case out && e.timed() && e.Out:
+	case held && e.timed() && e.Out:
 		return a.outAgain(ctx, e)
-	case out && !e.timed() && e.Session != string(a.req.Session):
+	case held && !e.timed() && e.Session != string(a.req.Session):
 		return backend.Grant{}, backend.ErrLost // it will die with the other session
-	case out && !e.timed():
+	case held && !e.timed():
 		return a.grant(grantOf{rev: e.rev, since: e.since()}), nil
 	}
 	if a.sess == nil {
@@ -119,8 +119,8 @@ func (a *acquisition) again(ctx context.Context) (backend.Grant, error) {
 		}
 	}
 	switch {
-	case out:
-		return a.out(ctx, e, false)
+	case held:
+		return a.promote(ctx, e, false)
 	case !a.req.Wait:
 		return backend.Grant{}, a.held(ctx, st, i)
 	}
@@ -135,7 +135,7 @@ func (a *acquisition) adopt(ctx context.Context, e *entry) (bool, error) {
 	resp, rev, err := a.b.commits.commit(ctx, opAcquire, &change{
 		name: a.req.Name,
 		cmps: append(a.alive(), created(e.key, e.rev), modified(e.key, e.mod)),
-		then: a.puts(e.key, a.on.lease, e.record),
+		then: a.b.puts(a.p.leaseKey, e.key, a.on.lease, e.record),
 	})
 	if err != nil || !resp.Succeeded {
 		return false, err
@@ -185,9 +185,9 @@ func (a *acquisition) onNew(ctx context.Context, e *entry) (backend.Grant, error
 	return a.grant(grantOf{rev: e.rev, left: r.Left, since: e.since(), pool: at.pool}), nil
 }
 
-// out turns an entry at the head of the queue into a grant. A timed lease first moves to an etcd
+// promote turns an entry at the head of the queue into a grant. A timed lease first moves to an etcd
 // lease outside the session: until then it lives with the session.
-func (a *acquisition) out(ctx context.Context, e *entry, waited bool) (backend.Grant, error) {
+func (a *acquisition) promote(ctx context.Context, e *entry, waited bool) (backend.Grant, error) {
 	if !a.req.Timed {
 		return a.grant(grantOf{rev: e.rev, waited: waited}), nil
 	}
@@ -229,7 +229,7 @@ func (a *acquisition) detach(ctx context.Context, e *entry, waited bool) (backen
 	resp, _, err := a.b.commitAt(ctx, opAcquire, h, &change{
 		name: a.req.Name,
 		cmps: []clientv3.Cmp{created(e.key, e.rev), modified(e.key, e.mod)},
-		then: a.puts(e.key, h.id, r),
+		then: a.b.puts(a.p.leaseKey, e.key, h.id, r),
 	})
 	if err != nil || !resp.Succeeded {
 		return backend.Grant{}, false, err
@@ -252,12 +252,12 @@ func (a *acquisition) grant(g grantOf) backend.Grant {
 	if g.since.IsZero() {
 		g.since = time.Now()
 	}
-	out := backend.Grant{Token: token(g.rev), Asked: a.asked, Since: g.since, Waited: g.waited}
+	granted := backend.Grant{Token: token(g.rev), Asked: a.asked, Since: g.since, Waited: g.waited}
 	if a.req.Timed {
-		out.Left = g.left
+		granted.Left = g.left
 		a.b.slots.timed(a.p.leaseKey, a.req.TTL, g.pool)
-		return out
+		return granted
 	}
 	a.b.slots.held(a.p, a.sess)
-	return out
+	return granted
 }

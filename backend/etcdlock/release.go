@@ -69,7 +69,7 @@ func (b *Backend) release(ctx context.Context, id leaseKey, bury bool) (bool, er
 			return false, err
 		}
 		e := es[0]
-		if found, err := b.remove(ctx, id, entryRef{key: e.key, rev: e.rev, out: e.alone()}, false); found || err != nil {
+		if found, err := b.remove(ctx, id, entryRef{key: e.key, rev: e.rev, alone: e.alone()}, false); found || err != nil {
 			return found, err
 		}
 	}
@@ -77,11 +77,11 @@ func (b *Backend) release(ctx context.Context, id leaseKey, bury bool) (bool, er
 
 // entryRef identifies one entry: keys are reused.
 type entryRef struct {
-	key  string
-	rev  int64
-	out  bool             // of a timed lease with an etcd lease of its own
-	pool clientv3.LeaseID // of a timed lease that shares one
-	held bool             // held, and not timed
+	key   string
+	rev   int64
+	alone bool             // of a timed lease with an etcd lease of its own
+	pool  clientv3.LeaseID // of a timed lease that shares one
+	held  bool             // held, and not timed
 }
 
 // remove deletes an entry. The claim of a timed lease stays, and ends with its etcd lease: that
@@ -106,7 +106,7 @@ func (b *Backend) remove(ctx context.Context, id leaseKey, e entryRef, bury bool
 			// Another client may have renewed it, and moved it to an etcd lease of its own.
 			here := []clientv3.Cmp{clientv3.Compare(clientv3.LeaseValue(e.key), "=", int64(e.pool))}
 			ch.then = append(ch.then, clientv3.OpTxn(here, []clientv3.Op{claim}, nil))
-		} else if !e.out && e.key != b.keys.head(id.name) {
+		} else if !e.alone && e.key != b.keys.head(id.name) {
 			ch.then = append(ch.then, claim)
 		}
 		if next != nil {

@@ -153,7 +153,7 @@ func (s *slots) find(id leaseKey) (entryRef, bool) {
 	if !ok || p.key == "" {
 		return entryRef{}, false
 	}
-	return entryRef{key: p.key, rev: p.rev, out: !p.until.IsZero() && p.pool == clientv3.NoLease, pool: p.pool, held: p.sess != nil}, true
+	return entryRef{key: p.key, rev: p.rev, alone: !p.until.IsZero() && p.pool == clientv3.NoLease, pool: p.pool, held: p.sess != nil}, true
 }
 
 // drop forgets a lease that has no entry any more.

@@ -57,7 +57,7 @@ func (a *acquisition) tryOnce(ctx context.Context, f found) (backend.Grant, bool
 	}
 	a.asked = h.asked
 	resp, rev, err := a.b.commitAt(ctx, opAcquire, h, &change{
-		name: a.req.Name, cmps: cmps, then: a.puts(key, h.id, r),
+		name: a.req.Name, cmps: cmps, then: a.b.puts(a.p.leaseKey, key, h.id, r),
 	})
 	if err != nil || !resp.Succeeded {
 		if leaseGone(err) && a.req.Timed { // it took longer than the TTL

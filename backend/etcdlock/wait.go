@@ -23,7 +23,7 @@ func token(rev int64) fence.Token { return fence.Token(rev) } //nolint:gosec // 
 // verdict is what a waiter found when it read.
 type verdict struct {
 	own  *entry
-	out  bool
+	held bool
 	need need
 	rev  int64
 }
@@ -63,8 +63,8 @@ func (a *acquisition) wait(ctx context.Context, own int64, seen verdict) (backen
 		var err error
 		known = false
 		if v, err = a.look(ctx, w, own, byTimer); err == nil {
-			if v.out {
-				g, err := a.out(ctx, v.own, true)
+			if v.held {
+				g, err := a.promote(ctx, v.own, true)
 				g.ByTimer = byTimer && err == nil
 				return g, err
 			}
@@ -124,7 +124,7 @@ func (a *acquisition) look(ctx context.Context, w *waiter, own int64, force bool
 	for _, kv := range resp.Responses[1].GetResponseRange().Kvs {
 		v.need = need{key: string(kv.Key), rev: kv.CreateRevision}
 	}
-	v.out = v.need.key == ""
+	v.held = v.need.key == ""
 	return v, nil
 }
 
@@ -140,8 +140,8 @@ func (a *acquisition) lookShared(ctx context.Context, w *waiter, own, since int6
 	if i < 0 || snap.st.All[i].rev != own || snap.st.All[i].Session != string(a.req.Session) {
 		return verdict{}, a.vanished(ctx)
 	}
-	v := verdict{own: snap.st.All[i], out: i < snap.st.Out, rev: snap.rev}
-	if !v.out {
+	v := verdict{own: snap.st.All[i], held: i < snap.st.Out, rev: snap.rev}
+	if !v.held {
 		v.need = needOf(&snap.st, i)
 	}
 	return v, nil
