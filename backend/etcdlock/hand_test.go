@@ -25,7 +25,7 @@ func still(t *testing.T, b *etcdlock.Backend, name string, waits <-chan result) 
 // next waiter, and takes along a change that joins the queue.
 func TestHandOverIsOneRequest(t *testing.T) {
 	t.Parallel()
-	members := etcd(t) // a lease that is held for long is written again
+	members := etcd(t)
 	b := direct(t, members)
 	s := kept(t, b)
 	const waiters, proposals = 12, "etcd_server_proposals_committed_total"
@@ -62,7 +62,7 @@ func TestHandOverIsOneRequest(t *testing.T) {
 		await(t, "waiting for one to travel with", func() bool { return b.Riding("lock") == 1 })
 		pass()
 	}
-	// Some are etcd's own, or write again what was held for long; twice as many would be ours.
+	// Some are etcd's own; twice as many would be ours.
 	if n := metric(t, members[0], proposals) - before; n > waiters*3/2 {
 		t.Errorf("%d hand-overs with one that joined were %d transactions", waiters, n)
 	}
