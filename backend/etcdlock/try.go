@@ -3,6 +3,8 @@ package etcdlock
 import (
 	"context"
 
+	clientv3 "go.etcd.io/etcd/client/v3"
+
 	"github.com/holdfast-io/holdfast/backend"
 )
 
@@ -45,15 +47,16 @@ func (a *acquisition) tryOnce(ctx context.Context, f found) (backend.Grant, bool
 	if a.req.Timed {
 		r = h.record(r, a.req.TTL)
 	}
-	key, cmps := a.key(), a.guards()
+	var key string
+	var cmps []clientv3.Cmp
 	switch {
 	case f.rev > 0:
-		cmps = append(cmps, a.b.keys.entries(a.req.Name).unchanged(f.rev))
+		key, cmps = a.key(), append(a.guards(), a.b.keys.entries(a.req.Name).unchanged(f.rev))
 	case a.req.Mode == backend.Exclusive:
 		// An entry at the head: there is no other entry and no tombstone, which is a single comparison.
 		key, cmps = a.b.keys.head(a.req.Name), append(a.alive(), a.b.keys.untouched(a.req.Name).empty())
 	default:
-		cmps = append(cmps, a.clear()...)
+		key, cmps = a.key(), append(a.guards(), a.clear()...)
 	}
 	a.asked = h.asked
 	resp, rev, err := a.b.commitAt(ctx, opAcquire, h, &change{
