@@ -87,9 +87,12 @@ const (
 	opBreak   = "break"
 )
 
-// enter begins every call. The context that it returns also ends with Close. Errors: ErrClosed;
-// ctx's cause; those of Store.Setup.
-func (b *Leases) enter(ctx context.Context, op string) (context.Context, func(), error) {
+// enter begins every call. invalid is what is wrong with its arguments. The context that it returns
+// also ends with Close. Errors: invalid; ErrClosed; ctx's cause; those of Store.Setup.
+func (b *Leases) enter(ctx context.Context, op string, invalid error) (context.Context, func(), error) {
+	if invalid != nil {
+		return nil, nil, invalid
+	}
 	ctx, leave, err := backend.Begin(ctx, b.life)
 	if err != nil {
 		return nil, nil, err
@@ -155,13 +158,20 @@ func isClosed(c <-chan struct{}) bool {
 	}
 }
 
+// closed waits until the channel is closed. The error is ctx's cause.
+func closed(ctx context.Context, c <-chan struct{}) error {
+	select {
+	case <-c:
+		return nil
+	case <-ctx.Done():
+		return connect.Cause(ctx, ctx.Err())
+	}
+}
+
 // OpenSession creates or confirms a session. Errors: *InvalidError, also for a TTL that differs
 // from the one it was opened with; ErrSessionLost; *UnavailableError; ErrClosed; ctx's cause.
 func (b *Leases) OpenSession(ctx context.Context, req backend.SessionRequest) error {
-	if err := req.Validate(b.cfg.Caps); err != nil {
-		return err
-	}
-	ctx, leave, err := b.enter(ctx, opOpen)
+	ctx, leave, err := b.enter(ctx, opOpen, req.Validate(b.cfg.Caps))
 	if err != nil {
 		return err
 	}
@@ -174,10 +184,8 @@ func (b *Leases) OpenSession(ctx context.Context, req backend.SessionRequest) er
 		b.open(ctx, s)
 		return s.err
 	}
-	select {
-	case <-s.opened:
-	case <-ctx.Done():
-		return b.fail(ctx, opOpen, true, connect.Cause(ctx, ctx.Err()))
+	if err := closed(ctx, s.opened); err != nil {
+		return b.fail(ctx, opOpen, true, err)
 	}
 	switch {
 	case s.err != nil:
@@ -247,29 +255,18 @@ func (b *Leases) EndSession(ctx context.Context, id backend.SessionID) error {
 	if s == nil {
 		return nil
 	}
-	select {
-	case <-s.opened:
-	case <-ctx.Done():
-		return b.fail(ctx, opEnd, true, connect.Cause(ctx, ctx.Err()))
-	}
-	if s.err == nil { // otherwise it was never opened
+	err := closed(ctx, s.opened)
+	if err == nil && s.err == nil { // otherwise it was never opened
 		s.finish()
-		select {
-		case <-s.over:
-		case <-ctx.Done():
-			return b.fail(ctx, opEnd, true, connect.Cause(ctx, ctx.Err()))
-		}
+		err = closed(ctx, s.over)
 	}
-	return nil
+	return b.fail(ctx, opEnd, true, err)
 }
 
 // Renew extends a session. The result has the outcome. Errors: *InvalidError, ErrUnsupported,
 // *UnavailableError, ErrClosed, ctx's cause.
 func (b *Leases) Renew(ctx context.Context, req backend.RenewRequest) (backend.RenewResult, error) {
-	if err := req.Validate(b.cfg.Caps); err != nil {
-		return backend.RenewResult{}, err
-	}
-	ctx, leave, err := b.enter(ctx, opRenew)
+	ctx, leave, err := b.enter(ctx, opRenew, req.Validate(b.cfg.Caps))
 	if err != nil {
 		return backend.RenewResult{}, err
 	}

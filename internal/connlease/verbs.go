@@ -16,10 +16,7 @@ import (
 // during the wait, the place in the queue stays. Errors: *InvalidError, *HeldError, ErrLost,
 // ErrSessionLost, ErrUnsupported, *UnavailableError, ErrClosed, ctx's cause.
 func (b *Leases) Acquire(ctx context.Context, req backend.AcquireRequest) (backend.Grant, error) {
-	if err := req.Validate(b.cfg.Caps); err != nil {
-		return backend.Grant{}, err
-	}
-	ctx, leave, err := b.enter(ctx, opAcquire)
+	ctx, leave, err := b.enter(ctx, opAcquire, req.Validate(b.cfg.Caps))
 	if err != nil {
 		return backend.Grant{}, err
 	}
@@ -125,26 +122,17 @@ func (s *session) waitsFor(p *spot, l *lease) bool {
 // await waits until the lease is held or, without wait, for the first answer. Errors: those of
 // the lease; errRefused; ctx's cause.
 func (s *session) await(ctx context.Context, l *lease, wait bool) error {
+	answer := l.done
 	if !wait {
-		select {
-		case <-l.tried:
-		case <-l.done:
-		case <-s.over:
-			return backend.ErrSessionLost
-		case <-ctx.Done():
-			return connect.Cause(ctx, ctx.Err())
-		}
-		if !isClosed(l.done) {
-			return errRefused // it is in the queue, because another call waits for it
-		}
-		return l.err
+		answer = l.tried
 	}
-	select {
-	case <-l.done:
-		return l.err
-	case <-ctx.Done():
-		return connect.Cause(ctx, ctx.Err())
+	if err := closed(ctx, answer); err != nil {
+		return err
 	}
+	if !isClosed(l.done) {
+		return errRefused // it is in the queue, because another call waits for it
+	}
+	return l.err
 }
 
 // mostRefusals bounds the tries of a lock that is free each time its holder is read.
@@ -181,10 +169,7 @@ func (b *Leases) held(ctx context.Context, req backend.AcquireRequest, mayHold b
 // granted afterwards. Errors: ErrLost where there is no such lease, unless req.Abandon is set;
 // *InvalidError; *UnavailableError; ErrClosed; ctx's cause.
 func (b *Leases) Release(ctx context.Context, req backend.ReleaseRequest) error {
-	if err := req.Validate(); err != nil {
-		return err
-	}
-	ctx, leave, err := b.enter(ctx, opRelease)
+	ctx, leave, err := b.enter(ctx, opRelease, req.Validate())
 	if err != nil {
 		return err
 	}
@@ -197,15 +182,11 @@ func (b *Leases) Release(ctx context.Context, req backend.ReleaseRequest) error 
 	}
 	switch {
 	case freed != nil:
-		select {
-		case <-freed:
-			if isClosed(s.over) && !req.Abandon {
-				return backend.ErrLost // it may have gone with its session
-			}
-			return nil
-		case <-ctx.Done():
-			return b.fail(ctx, opRelease, true, connect.Cause(ctx, ctx.Err()))
+		err := closed(ctx, freed)
+		if err == nil && isClosed(s.over) && !req.Abandon {
+			err = backend.ErrLost // it may have gone with its session
 		}
+		return b.fail(ctx, opRelease, true, err)
 	case req.Abandon: // all that its session had is here, or gone with it
 		return nil
 	case s != nil && s.id == req.Session:
@@ -271,10 +252,7 @@ func (s *session) leave(k Key, abandon bool) <-chan struct{} {
 // Inspect returns the holders of the lock and, where the store knows them, the waiters. Errors:
 // *InvalidError, *UnavailableError, ErrClosed, ctx's cause.
 func (b *Leases) Inspect(ctx context.Context, name string) (backend.LockInfo, error) {
-	if err := backend.ValidateName(name); err != nil {
-		return backend.LockInfo{}, err
-	}
-	ctx, leave, err := b.enter(ctx, opInspect)
+	ctx, leave, err := b.enter(ctx, opInspect, backend.ValidateName(name))
 	if err != nil {
 		return backend.LockInfo{}, err
 	}
@@ -291,10 +269,7 @@ func (b *Leases) Inspect(ctx context.Context, name string) (backend.LockInfo, er
 // List returns the locks that are held, by name. Errors: *InvalidError, *UnavailableError,
 // ErrClosed, ctx's cause.
 func (b *Leases) List(ctx context.Context, req backend.ListRequest) (backend.ListPage, error) {
-	if err := req.Validate(); err != nil {
-		return backend.ListPage{}, err
-	}
-	ctx, leave, err := b.enter(ctx, opList)
+	ctx, leave, err := b.enter(ctx, opList, req.Validate())
 	if err != nil {
 		return backend.ListPage{}, err
 	}
@@ -329,10 +304,7 @@ func (b *Leases) List(ctx context.Context, req backend.ListRequest) (backend.Lis
 // lock, with a token below the break's: Break repeats until there are none. Errors:
 // *InvalidError, *UnavailableError, ErrClosed, ctx's cause.
 func (b *Leases) Break(ctx context.Context, req backend.BreakRequest) (backend.BreakResult, error) {
-	if err := req.Validate(); err != nil {
-		return backend.BreakResult{}, err
-	}
-	ctx, leave, err := b.enter(ctx, opBreak)
+	ctx, leave, err := b.enter(ctx, opBreak, req.Validate())
 	if err != nil {
 		return backend.BreakResult{}, err
 	}
