@@ -14,18 +14,17 @@ var errRefused = errors.New("refused")
 // maxTries is how many locks are tried together.
 const maxTries = 256
 
-// gather returns the work to be sent now, or nil. The leases are those of the tries, and those
-// that join the queue.
-func (s *session) gather() (*Work, []*lease, []*lease) {
+// gather returns the work to be sent now, or nil.
+func (s *session) gather() *Work {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	now := time.Now()
 	if s.ending || s.b.life.Err() != nil || !now.Before(s.deadline) {
 		s.ended = true
-		return &Work{End: true, Left: endTime}, nil, nil
+		return &Work{End: true, Left: endTime}
 	}
-	w := &Work{Left: s.deadline.Sub(now), Renew: len(s.renews) > 0, Look: s.look || s.lookDue(now)}
-	s.look = false
+	w := &Work{Left: s.deadline.Sub(now), Renew: len(s.renews) > 0, Look: s.look || !now.Before(s.nextLook()), renews: s.renews}
+	s.look, s.renews = false, nil
 	if w.Renew {
 		w.Left = s.ttl // its holders count on the whole TTL from now on
 	}
@@ -46,26 +45,25 @@ func (s *session) gather() (*Work, []*lease, []*lease) {
 			}
 		}
 	}
-	var trying []*lease
 	for name, byTimer := range s.due {
-		if len(trying) >= maxTries {
+		if len(w.trying) >= maxTries {
 			break
 		}
 		delete(s.due, name)
-		trying = append(trying, s.front(name, byTimer)...)
+		w.trying = append(w.trying, s.front(name, byTimer)...)
 	}
-	for _, l := range trying {
+	for _, l := range w.trying {
 		w.Try = append(w.Try, &Try{Req: &l.req, First: !isClosed(l.tried), Queue: l.wait})
 	}
-	joining := s.joining()
-	for _, l := range joining {
+	w.joining = s.joining()
+	for _, l := range w.joining {
 		w.Join = append(w.Join, &l.req)
 	}
 	s.schedule(now)
 	if len(w.Free)+len(w.Leave)+len(w.Try)+len(w.Join) == 0 && !w.Renew && !w.Look {
-		return nil, nil, nil
+		return nil
 	}
-	return w, trying, joining
+	return w
 }
 
 // joining returns the leases to be queued in the store without being tried. They are woken like
@@ -82,17 +80,11 @@ func (s *session) joining() []*lease {
 	return all
 }
 
-// lookDue reports whether it is time to read the marks, where there are no notifications of them.
-// The caller holds mu.
-func (s *session) lookDue(now time.Time) bool {
-	at := s.nextLook()
-	return !at.IsZero() && !now.Before(at)
-}
-
-// nextLook returns when to read the marks; zero: never. The caller holds mu.
+// nextLook returns when to read the marks: not before the session's end where there are
+// notifications of them. The caller holds mu.
 func (s *session) nextLook() time.Time {
 	if s.b.cfg.LookEvery == 0 || len(s.leases) == 0 {
-		return time.Time{}
+		return s.deadline
 	}
 	return s.looked.Add(s.b.cfg.LookEvery)
 }
@@ -194,9 +186,12 @@ func (s *session) free(l *lease) {
 }
 
 // settle processes the answers.
-func (s *session) settle(w *Work, trying, joining []*lease) {
+func (s *session) settle(w *Work) {
 	s.mu.Lock()
 	now := time.Now()
+	if w.Renew {
+		s.deadline = now.Add(s.ttl)
+	}
 	for _, l := range s.freed[:len(w.Free)] {
 		l.release()
 	}
@@ -206,13 +201,13 @@ func (s *session) settle(w *Work, trying, joining []*lease) {
 	}
 	s.left = slices.Delete(s.left, 0, len(w.Leave))
 	if w.Refused != nil {
-		s.refuse(slices.Concat(trying, joining), s.b.store.Unavailable(opAcquire, false, w.Refused))
-		trying, joining = nil, nil
+		s.refuse(slices.Concat(w.trying, w.joining), s.b.store.Unavailable(opAcquire, false, w.Refused))
+		w.trying, w.joining = nil, nil
 	}
-	for i, l := range trying {
+	for i, l := range w.trying {
 		s.answer(l, w.Try[i], now)
 	}
-	for _, l := range joining {
+	for _, l := range w.joining {
 		l.trying, l.queued, l.waited = false, true, true
 		l.answer()
 		if l.gone {
@@ -221,6 +216,9 @@ func (s *session) settle(w *Work, trying, joining []*lease) {
 	}
 	s.refuseBehind()
 	losses := s.markedAre(w.Marked, now)
+	for _, done := range w.renews {
+		close(done)
+	}
 	s.mu.Unlock()
 	if s.lost != nil && s.b.cfg.Caps.LossPush {
 		for _, x := range losses {
@@ -237,26 +235,6 @@ func (s *session) refuse(all []*lease, err error) {
 			s.drop(l, backend.ErrLost)
 		} else {
 			s.drop(l, err)
-		}
-	}
-}
-
-// renewed is called before the work is sent, and returns what to do after it succeeded. A renewal
-// requested in between needs another one.
-func (s *session) renewed(w *Work) func() {
-	if !w.Renew {
-		return func() {}
-	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	renews := s.renews
-	s.renews = nil
-	return func() {
-		s.mu.Lock()
-		s.deadline = time.Now().Add(s.ttl)
-		s.mu.Unlock()
-		for _, done := range renews {
-			close(done)
 		}
 	}
 }

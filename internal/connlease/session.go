@@ -165,7 +165,7 @@ func (s *session) run() {
 		time.AfterFunc(hangUpTime, func() { cancel(backend.ErrClosed) })
 	})()
 	for {
-		w, trying, joining := s.gather()
+		w := s.gather()
 		if w == nil {
 			if err := s.rest(ctx); err != nil {
 				s.die(err)
@@ -173,13 +173,11 @@ func (s *session) run() {
 			}
 			continue
 		}
-		renewed := s.renewed(w)
 		if err := s.send(ctx, w); w.End || err != nil {
 			s.die(err)
 			return
 		}
-		s.settle(w, trying, joining)
-		renewed()
+		s.settle(w)
 	}
 }
 
@@ -214,7 +212,7 @@ func (s *session) rest(ctx context.Context) error {
 	if !s.again.IsZero() && s.again.Before(at) {
 		at = s.again
 	}
-	if look := s.nextLook(); !look.IsZero() && look.Before(at) {
+	if look := s.nextLook(); look.Before(at) {
 		at = look
 	}
 	s.mu.Unlock()

@@ -116,6 +116,10 @@ type Work struct {
 	// Refused is why the database refused Try and Join, none of which is then executed. All else
 	// is, and what the connection has is known.
 	Refused error
+
+	// What the session has to settle: the leases of Try, those of Join, and the callers of Renew.
+	trying, joining []*lease
+	renews          []chan struct{}
 }
 
 // WithoutNew removes from the work what is new, Try and Join, which the database refused for the
