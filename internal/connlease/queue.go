@@ -164,8 +164,12 @@ func (s *session) remove(l *lease) {
 	}
 }
 
-// drop takes a lease out of the queue, for good. The caller holds mu.
+// drop takes a lease out of the queue, for good. err is why, unless it is no longer wanted. The
+// caller holds mu.
 func (s *session) drop(l *lease, err error) {
+	if l.gone {
+		err = backend.ErrLost
+	}
 	s.remove(l)
 	s.overWith(Key{Name: l.req.Name, ID: l.req.Lease}, l, err)
 	if !l.queued {
@@ -231,11 +235,7 @@ func (s *session) settle(w *Work) {
 func (s *session) refuse(all []*lease, err error) {
 	for _, l := range all {
 		l.trying = false
-		if l.gone {
-			s.drop(l, backend.ErrLost)
-		} else {
-			s.drop(l, err)
-		}
+		s.drop(l, err)
 	}
 }
 
@@ -265,17 +265,14 @@ func (s *session) answer(l *lease, t *Try, now time.Time) {
 	default:
 		fresh := t.Queue && !l.queued && s.b.cfg.Wakes
 		l.queued = l.queued || fresh
-		switch {
-		case l.gone:
-			s.drop(l, backend.ErrLost)
-		case !l.wait:
+		if l.gone || !l.wait {
 			s.drop(l, errRefused)
-		default:
-			l.waited = true
-			l.answer()
-			if fresh { // the lock may have been freed in between
-				s.due[l.req.Name] = false
-			}
+			return
+		}
+		l.waited = true
+		l.answer()
+		if fresh { // the lock may have been freed in between
+			s.due[l.req.Name] = false
 		}
 	}
 }
