@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"net"
 	"strings"
-	"sync"
 	"time"
 
 	"github.com/holdfast-io/holdfast/backend"
@@ -40,11 +39,10 @@ const (
 )
 
 var (
-	errNoLock  = errors.New("the server did not answer GET_LOCK, and was asked to end the connection")
-	errNotHad  = errors.New("the connection no longer holds a lock that it had acquired")
-	errTaken   = errors.New("another connection holds the lock with this connection's name")
-	errHungUp  = errors.New("the server ended the connection")
-	errNoWires = errors.New("there is no connection")
+	errNoLock = errors.New("the server did not answer GET_LOCK, and was asked to end the connection")
+	errNotHad = errors.New("the connection no longer holds a lock that it had acquired")
+	errTaken  = errors.New("another connection holds the lock with this connection's name")
+	errHungUp = errors.New("the server ended the connection")
 )
 
 // getlockConn is a connection with the locks of a session.
@@ -57,23 +55,20 @@ type getlockConn struct {
 	wire net.Conn
 }
 
-// connect establishes the connection of a session.
-func (b *UserLocks) connect(ctx context.Context, id backend.SessionID, ttl time.Duration) (*getlockConn, error) {
-	c := &getlockConn{b: b, name: "hc" + strings.ToLower(rand.Text()), ttl: ttl}
-	conf := b.conf.Clone()
+// Connect establishes the connection of a session. The server sends nothing by itself.
+func (s getlockStore) Connect(ctx context.Context, id backend.SessionID, ttl time.Duration, _ func(connlease.Note)) (connlease.Conn, error) {
+	c := &getlockConn{b: s.b, name: "hc" + strings.ToLower(rand.Text()), ttl: ttl}
+	conf := s.b.conf.Clone()
 	dial := conf.DialFunc
 	if dial == nil {
 		dial = new(net.Dialer).DialContext
 	}
-	var mu sync.Mutex
 	conf.DialFunc = func(ctx context.Context, network, addr string) (net.Conn, error) {
-		wire, err := dial(ctx, network, addr)
-		mu.Lock()
-		c.wire = wire
-		mu.Unlock()
-		return wire, err
+		var err error
+		c.wire, err = dial(ctx, network, addr)
+		return c.wire, err
 	}
-	made, err := configure(conf, b.leases.Life(), &b.open)
+	made, err := configure(conf, s.b.leases.Life(), &s.b.open)
 	if err != nil {
 		return nil, err
 	}
@@ -83,14 +78,7 @@ func (b *UserLocks) connect(ctx context.Context, id backend.SessionID, ttl time.
 		_ = c.db.Close()
 		return nil, err //nolint:wrapcheck // see unavailable
 	}
-	mu.Lock()
-	defer mu.Unlock()
-	if c.wire == nil {
-		err = errNoWires
-	} else {
-		err = c.hello(ctx, id)
-	}
-	if err != nil {
+	if err := c.hello(ctx, id); err != nil {
 		c.Close()
 		return nil, err
 	}
@@ -328,12 +316,8 @@ func (c *getlockConn) Wait(ctx context.Context) error {
 
 // Close closes the connection, and waits for nothing.
 func (c *getlockConn) Close() {
-	if c.wire != nil {
-		_ = c.wire.SetDeadline(time.Now().Add(hangUpTime))
-	}
+	_ = c.wire.SetDeadline(time.Now().Add(hangUpTime))
 	_ = c.db.Close()
 	_ = c.conn.Close()
-	if c.wire != nil {
-		_ = c.wire.Close()
-	}
+	_ = c.wire.Close()
 }

@@ -46,15 +46,15 @@ type getlockStore struct{ b *UserLocks }
 var _ connlease.Store = getlockStore{}
 
 // Setup makes sure that the tables exist.
-func (s getlockStore) Setup(ctx context.Context) error { return s.b.setup(ctx) }
-
-// Connect establishes the connection of a session. The server sends nothing by itself.
-func (s getlockStore) Connect(ctx context.Context, id backend.SessionID, ttl time.Duration, _ func(connlease.Note)) (connlease.Conn, error) {
-	c, err := s.b.connect(ctx, id, ttl)
-	if err != nil {
-		return nil, err
+func (s getlockStore) Setup(ctx context.Context) error {
+	t := tables{
+		db: s.b.db, backend: getlockName, version: getlockVersion, read: getMeta, meta: putMeta,
+		sql: s.b.sql, create: getlockTables, again: func(error, int) bool { return false },
 	}
-	return c, nil
+	if err := t.ensure(ctx); err != nil {
+		return s.Unavailable("setup", false, connect.Cause(ctx, err))
+	}
+	return nil
 }
 
 // Unavailable returns the error for the caller.
@@ -63,17 +63,16 @@ func (s getlockStore) Unavailable(op string, mayHold bool, err error) error {
 }
 
 // Look returns what is known of the locks.
-func (s getlockStore) Look(ctx context.Context, names []string) (map[string]backend.LockInfo, map[connlease.Holding]bool, error) {
-	all, out := make(map[string]backend.LockInfo), make(map[connlease.Holding]bool)
+func (s getlockStore) Look(ctx context.Context, names []string) (map[string]backend.LockInfo, error) {
+	all := make(map[string]backend.LockInfo)
 	q := new(batch)
 	q.query(func(r *sql.Rows) error {
 		var name, conn string
 		h, err := scanHolder(r, &name, &conn)
-		out[connlease.Holding{Lease: h.Lease, Conn: conn}] = true
 		all[name] = backend.LockInfo{Name: name, Limit: 1, Token: h.Token, Holders: append(all[name].Holders, h)}
 		return err
 	}, s.b.sql(lookOut)+" AND e.name IN ("+list("?", len(names))+") ORDER BY e.name, e.token", values(names)...)
-	return all, out, q.run(ctx, s.b.db)
+	return all, q.run(ctx, s.b.db)
 }
 
 // scanHolder reads the columns of lookOut.
@@ -220,14 +219,3 @@ func (s getlockStore) Terminate(ctx context.Context, conns []string) error {
 // with ErrReadOnly; ErrNewer, ErrGalera and ErrForgetful, which are backend.ErrUnsupported;
 // ErrClosed; ctx's cause.
 func (b *UserLocks) Migrate(ctx context.Context) error { return b.leases.Ready(ctx, "migrate") }
-
-func (b *UserLocks) setup(ctx context.Context) error {
-	t := tables{
-		db: b.db, backend: getlockName, version: getlockVersion, read: getMeta, meta: putMeta,
-		sql: b.sql, create: getlockTables, again: func(error, int) bool { return false },
-	}
-	if err := t.ensure(ctx); err != nil {
-		return getlockStore{b}.Unavailable("setup", false, connect.Cause(ctx, err))
-	}
-	return nil
-}

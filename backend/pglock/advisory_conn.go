@@ -105,9 +105,9 @@ type advisoryConn struct {
 	has  map[int64]int // how often it has each lock, by key; without those that it does not have
 }
 
-// connect establishes the connection of a session.
-func (b *Advisory) connect(ctx context.Context, id backend.SessionID, ttl time.Duration, hear func(connlease.Note)) (*advisoryConn, error) {
-	conf := b.conf.Copy()
+// Connect establishes the connection of a session.
+func (s advisoryStore) Connect(ctx context.Context, id backend.SessionID, ttl time.Duration, hear func(connlease.Note)) (connlease.Conn, error) {
+	conf := s.b.conf.Copy()
 	conf.OnNotification = func(_ *pgconn.PgConn, n *pgconn.Notification) {
 		if name, ok := strings.CutPrefix(n.Payload, wakePrefix); ok {
 			hear(connlease.Note{Wake: name})
@@ -115,11 +115,11 @@ func (b *Advisory) connect(ctx context.Context, id backend.SessionID, ttl time.D
 			hear(connlease.Note{Marked: true})
 		}
 	}
-	conn, err := b.program.connect(ctx, conf)
+	conn, err := s.b.program.connect(ctx, conf)
 	if err != nil {
 		return nil, tooOld(err)
 	}
-	c := &advisoryConn{b: b, id: rand.Int64(), ttl: ttl, conn: conn, has: make(map[int64]int)}
+	c := &advisoryConn{b: s.b, id: rand.Int64(), ttl: ttl, conn: conn, has: make(map[int64]int)}
 	if err := c.hello(ctx, id); err != nil {
 		c.Close()
 		return nil, err

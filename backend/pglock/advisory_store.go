@@ -29,7 +29,7 @@ const (
 		alive AS MATERIALIZED (SELECT s.* FROM @sessions s JOIN held h ON h.key = s.conn AND h.pid = s.pid),
 		out AS (SELECT e.*, s.session, s.expires, s.pid FROM @leases e JOIN alive s USING (conn)
 			WHERE EXISTS (SELECT FROM held h WHERE h.key = e.key AND h.pid = s.pid)) `
-	lookLeases = outLeases + `SELECT name, conn::text, lease, session, owner, note, shared, token, since,
+	lookLeases = outLeases + `SELECT name, lease, session, owner, note, shared, token, since,
 		(extract(epoch FROM expires - clock_timestamp()) * 1000000)::bigint FROM out WHERE name = ANY($1) ORDER BY name, token`
 	lookWaiters = outLeases + `SELECT w.name, w.lease, s.session, w.owner, w.note, w.shared, w.asked
 		FROM @waiters w JOIN alive s USING (conn) WHERE w.name = ANY($1) ORDER BY w.name, w.n`
@@ -65,15 +65,16 @@ type advisoryStore struct{ b *Advisory }
 var _ connlease.Store = advisoryStore{}
 
 // Setup makes sure that the tables exist.
-func (s advisoryStore) Setup(ctx context.Context) error { return s.b.setup(ctx) }
-
-// Connect establishes the connection of a session.
-func (s advisoryStore) Connect(ctx context.Context, id backend.SessionID, ttl time.Duration, hear func(connlease.Note)) (connlease.Conn, error) {
-	c, err := s.b.connect(ctx, id, ttl, hear)
-	if err != nil {
-		return nil, err
+func (s advisoryStore) Setup(ctx context.Context) error {
+	b := s.b
+	t := tables{
+		pool: b.pool, backend: advisoryName, version: advisoryVersion, schema: b.schema, create: advisoryTables, sql: b.sql,
+		again: func(error, int) bool { return false },
 	}
-	return c, nil
+	if err := t.ensure(ctx); err != nil {
+		return s.Unavailable("setup", false, tooOld(err))
+	}
+	return nil
 }
 
 // Unavailable returns the error for the caller.
@@ -102,20 +103,19 @@ func modeOf(shared bool) backend.Mode {
 }
 
 // Look returns what is known of the locks.
-func (s advisoryStore) Look(ctx context.Context, names []string) (map[string]backend.LockInfo, map[connlease.Holding]bool, error) {
-	all, out := make(map[string]backend.LockInfo), make(map[connlease.Holding]bool)
+func (s advisoryStore) Look(ctx context.Context, names []string) (map[string]backend.LockInfo, error) {
+	all := make(map[string]backend.LockInfo)
 	q := new(pgx.Batch)
 	q.Queue(s.b.sql(lookLeases), names).Query(func(rows pgx.Rows) error {
 		for rows.Next() {
-			var name, conn string
+			var name string
 			var shared bool
 			var micros int64
 			h := backend.Holder{Permits: 1}
-			if err := rows.Scan(&name, &conn, &h.Lease, &h.Session, &h.Owner, &h.Note, &shared, &h.Token, &h.Since, &micros); err != nil {
+			if err := rows.Scan(&name, &h.Lease, &h.Session, &h.Owner, &h.Note, &shared, &h.Token, &h.Since, &micros); err != nil {
 				return err //nolint:wrapcheck // see unavailable
 			}
 			h.Mode, h.Left = modeOf(shared), left(micros)
-			out[connlease.Holding{Lease: h.Lease, Conn: conn}] = true
 			info := all[name]
 			info.Name, info.Token, info.Holders = name, max(info.Token, h.Token), append(info.Holders, h)
 			if !shared {
@@ -140,7 +140,7 @@ func (s advisoryStore) Look(ctx context.Context, names []string) (map[string]bac
 		}
 		return rows.Err()
 	})
-	return all, out, s.b.pool.SendBatch(ctx, q).Close() //nolint:wrapcheck // see unavailable
+	return all, s.b.pool.SendBatch(ctx, q).Close() //nolint:wrapcheck // see unavailable
 }
 
 // Names lists locks that are held.
@@ -242,14 +242,3 @@ func (s advisoryStore) Terminate(ctx context.Context, conns []string) error {
 // ErrNewer, ErrOld, ErrPooler and ErrEncoding, which are backend.ErrUnsupported; ErrClosed; ctx's
 // cause.
 func (b *Advisory) Migrate(ctx context.Context) error { return b.leases.Ready(ctx, "migrate") }
-
-func (b *Advisory) setup(ctx context.Context) error {
-	t := tables{
-		pool: b.pool, backend: advisoryName, version: advisoryVersion, schema: b.schema, create: advisoryTables, sql: b.sql,
-		again: func(error, int) bool { return false },
-	}
-	if err := t.ensure(ctx); err != nil {
-		return advisoryStore{b}.Unavailable("setup", false, tooOld(err))
-	}
-	return nil
-}

@@ -31,7 +31,7 @@ func (b bounded) Connect(ctx context.Context, id backend.SessionID, ttl time.Dur
 	return b.Store.Connect(ctx, id, ttl, hear)
 }
 
-func (b bounded) Look(ctx context.Context, names []string) (map[string]backend.LockInfo, map[Holding]bool, error) {
+func (b bounded) Look(ctx context.Context, names []string) (map[string]backend.LockInfo, error) {
 	ctx, cancel := context.WithTimeout(ctx, askTime)
 	defer cancel()
 	return b.Store.Look(ctx, names)

@@ -39,11 +39,11 @@ func (s *silent) Connect(ctx context.Context, _ backend.SessionID, _ time.Durati
 	return connection{&s.database}, s.ask(ctx, "connect")
 }
 
-func (s *silent) Look(ctx context.Context, _ []string) (map[string]backend.LockInfo, map[connlease.Holding]bool, error) {
+func (s *silent) Look(ctx context.Context, _ []string) (map[string]backend.LockInfo, error) {
 	if s.question == "terminate" {
-		return nil, map[connlease.Holding]bool{{}: true}, nil
+		return map[string]backend.LockInfo{"": {Holders: make([]backend.Holder, 1)}}, nil
 	}
-	return nil, nil, s.ask(ctx, "look")
+	return nil, s.ask(ctx, "look")
 }
 
 func (s *silent) Names(ctx context.Context, _ backend.ListRequest, _ int) ([]string, error) {

@@ -30,12 +30,12 @@ func (d *database) Connect(context.Context, backend.SessionID, time.Duration, fu
 }
 
 // Look names a holder, whichever it is.
-func (d *database) Look(_ context.Context, names []string) (map[string]backend.LockInfo, map[connlease.Holding]bool, error) {
+func (d *database) Look(_ context.Context, names []string) (map[string]backend.LockInfo, error) {
 	all := make(map[string]backend.LockInfo)
 	for _, n := range names {
 		all[n] = backend.LockInfo{Name: n, Holders: []backend.Holder{{Lease: "holder", Permits: 1}}}
 	}
-	return all, nil, nil
+	return all, nil
 }
 
 func (d *database) Names(context.Context, backend.ListRequest, int) ([]string, error) {

@@ -52,9 +52,9 @@ type Store interface {
 	// Connect makes the connection of a session. hear is called, from any goroutine, with what
 	// the server sends without a request.
 	Connect(ctx context.Context, id backend.SessionID, ttl time.Duration, hear func(Note)) (Conn, error)
-	// Look returns what is known of those of the locks that are held or waited for, and who holds them. Other locks
-	// are not in the map.
-	Look(ctx context.Context, names []string) (map[string]backend.LockInfo, map[Holding]bool, error)
+	// Look returns what is known of those of the locks that are held or waited for. Other locks are
+	// not in the map.
+	Look(ctx context.Context, names []string) (map[string]backend.LockInfo, error)
 	// Names lists locks that are held, in order, up to the limit.
 	Names(ctx context.Context, req backend.ListRequest, limit int) ([]string, error)
 	// Mark asks the connections that hold these leases to release them. It raises the token, or
@@ -178,17 +178,11 @@ type Mark struct {
 	Below fence.Token
 }
 
-// Holding is a lease that a connection holds.
-type Holding struct {
-	Lease backend.LeaseID
-	Conn  string // the connection, in the store's notation
-}
-
 // Marked is a lease that was marked.
 type Marked struct {
 	backend.Holder
 	Key  Key
-	Conn string // that holds it
+	Conn string // that holds it, in the store's notation
 	// Before: it was marked already. The caller that marked it reports it; this one only waits
 	// for its end.
 	Before bool

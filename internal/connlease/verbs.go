@@ -150,7 +150,7 @@ func (s *session) inQueue(l *lease) bool {
 // held returns the refusal of a request that does not wait. It is nil where the lock has no
 // holder any more. Errors: *UnavailableError, which says mayHold; ErrClosed; ctx's cause.
 func (b *Leases) held(ctx context.Context, req backend.AcquireRequest, mayHold bool) (*backend.HeldError, error) {
-	all, _, err := b.store.Look(ctx, []string{req.Name})
+	all, err := b.store.Look(ctx, []string{req.Name})
 	if err != nil {
 		return nil, b.fail(ctx, opAcquire, mayHold, err)
 	}
@@ -257,7 +257,7 @@ func (b *Leases) Inspect(ctx context.Context, name string) (backend.LockInfo, er
 		return backend.LockInfo{}, err
 	}
 	defer leave()
-	all, _, err := b.store.Look(ctx, []string{name})
+	all, err := b.store.Look(ctx, []string{name})
 	if err != nil {
 		return backend.LockInfo{}, b.fail(ctx, opInspect, false, err)
 	}
@@ -287,7 +287,7 @@ func (b *Leases) List(ctx context.Context, req backend.ListRequest) (backend.Lis
 	if len(names) == 0 {
 		return page, nil
 	}
-	all, _, err := b.store.Look(ctx, names)
+	all, err := b.store.Look(ctx, names)
 	if err != nil {
 		return backend.ListPage{}, b.fail(ctx, opList, false, err)
 	}
@@ -340,10 +340,10 @@ func (b *Leases) yielded(ctx context.Context, hit []Marked) error {
 		return nil
 	}
 	return Poll(ctx, func(late bool) (bool, error) {
-		_, out, err := b.store.Look(ctx, []string{hit[0].Key.Name})
+		all, err := b.store.Look(ctx, []string{hit[0].Key.Name})
 		var conns []string
 		for _, m := range hit {
-			if out[Holding{m.Key.ID, m.Conn}] {
+			if slices.ContainsFunc(all[m.Key.Name].Holders, func(h backend.Holder) bool { return h.Token == m.Token }) {
 				conns = append(conns, m.Conn)
 			}
 		}
