@@ -345,16 +345,12 @@ func (c *advisoryConn) end(ctx context.Context, rest *pgx.Batch) error {
 }
 
 func (c *advisoryConn) look(q *pgx.Batch, w *connlease.Work) {
-	q.Queue(c.b.sql(readMarked), c.id).Query(func(rows pgx.Rows) error {
-		for rows.Next() {
-			var m connlease.Told
-			if err := rows.Scan(&m.Name, &m.ID, &m.Reason, &m.Released); err != nil {
-				return err //nolint:wrapcheck // the session has ended
-			}
-			w.Marked = append(w.Marked, m)
-		}
-		return rows.Err()
-	})
+	query(q, func(rows pgx.Rows) error {
+		var m connlease.Told
+		err := rows.Scan(&m.Name, &m.ID, &m.Reason, &m.Released)
+		w.Marked = append(w.Marked, m)
+		return err //nolint:wrapcheck // the session has ended
+	}, c.b.sql(readMarked), c.id)
 }
 
 func (c *advisoryConn) try(q *pgx.Batch, t *connlease.Try, answered *int) {

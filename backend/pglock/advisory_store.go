@@ -106,40 +106,32 @@ func modeOf(shared bool) backend.Mode {
 func (s advisoryStore) Look(ctx context.Context, names []string) (map[string]backend.LockInfo, error) {
 	all := make(map[string]backend.LockInfo)
 	q := new(pgx.Batch)
-	q.Queue(s.b.sql(lookLeases), names).Query(func(rows pgx.Rows) error {
-		for rows.Next() {
-			var name string
-			var shared bool
-			var micros int64
-			h := backend.Holder{Permits: 1}
-			if err := rows.Scan(&name, &h.Lease, &h.Session, &h.Owner, &h.Note, &shared, &h.Token, &h.Since, &micros); err != nil {
-				return err //nolint:wrapcheck // see unavailable
-			}
-			h.Mode, h.Left = modeOf(shared), left(micros)
-			info := all[name]
-			info.Name, info.Token, info.Holders = name, max(info.Token, h.Token), append(info.Holders, h)
-			if !shared {
-				info.Limit = 1
-			}
-			all[name] = info
+	query(q, func(rows pgx.Rows) error {
+		var name string
+		var shared bool
+		var micros int64
+		h := backend.Holder{Permits: 1}
+		err := rows.Scan(&name, &h.Lease, &h.Session, &h.Owner, &h.Note, &shared, &h.Token, &h.Since, &micros)
+		h.Mode, h.Left = modeOf(shared), left(micros)
+		info := all[name]
+		info.Name, info.Token, info.Holders = name, max(info.Token, h.Token), append(info.Holders, h)
+		if !shared {
+			info.Limit = 1
 		}
-		return rows.Err()
-	})
-	q.Queue(s.b.sql(lookWaiters), names).Query(func(rows pgx.Rows) error {
-		for rows.Next() {
-			var name string
-			var shared bool
-			w := backend.Waiter{Permits: 1}
-			if err := rows.Scan(&name, &w.Lease, &w.Session, &w.Owner, &w.Note, &shared, &w.Since); err != nil {
-				return err //nolint:wrapcheck // see unavailable
-			}
-			w.Mode = modeOf(shared)
-			info := all[name]
-			info.Name, info.Waiters = name, append(info.Waiters, w)
-			all[name] = info
-		}
-		return rows.Err()
-	})
+		all[name] = info
+		return err //nolint:wrapcheck // see unavailable
+	}, s.b.sql(lookLeases), names)
+	query(q, func(rows pgx.Rows) error {
+		var name string
+		var shared bool
+		w := backend.Waiter{Permits: 1}
+		err := rows.Scan(&name, &w.Lease, &w.Session, &w.Owner, &w.Note, &shared, &w.Since)
+		w.Mode = modeOf(shared)
+		info := all[name]
+		info.Name, info.Waiters = name, append(info.Waiters, w)
+		all[name] = info
+		return err //nolint:wrapcheck // see unavailable
+	}, s.b.sql(lookWaiters), names)
 	return all, s.b.pool.SendBatch(ctx, q).Close() //nolint:wrapcheck // see unavailable
 }
 

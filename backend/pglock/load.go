@@ -72,7 +72,11 @@ func (s store) Begin(ctx context.Context, scope *sqllease.Scope) (sqllease.Tx, *
 	q := new(pgx.Batch)
 	s.queueLock(q, scope.Names, v)
 	s.queueRead(q, scope, v, thinBefore)
-	if err := conn.SendBatch(ctx, q).Close(); err != nil {
+	err = conn.SendBatch(ctx, q).Close()
+	if err == nil && v.Now.IsZero() {
+		err = errNoMeta
+	}
+	if err != nil {
 		t.End(ctx)
 		return nil, nil, err //nolint:wrapcheck // see Unavailable
 	}
@@ -83,6 +87,9 @@ func (s store) Begin(ctx context.Context, scope *sqllease.Scope) (sqllease.Tx, *
 func (s store) Read(ctx context.Context, names []string) (*sqllease.View, error) {
 	v := new(sqllease.View)
 	err := s.batch(ctx, func(q *pgx.Batch) { s.queueRead(q, &sqllease.Scope{Names: names}, v, thinNow) })
+	if err == nil && v.Now.IsZero() {
+		err = errNoMeta
+	}
 	return v, err
 }
 
@@ -101,36 +108,32 @@ func (s store) queueLock(q *pgx.Batch, names []string, v *sqllease.View) {
 		return
 	}
 	v.Taken = make(map[string]int64, len(names))
-	q.Queue(s.b.sql(lockLocks), names, int64(sqllease.Reserve)).Query(func(rows pgx.Rows) error {
-		return each(rows, func() error {
-			var name string
-			var last int64
-			err := rows.Scan(&name, &last)
-			v.Taken[name] = last
-			return err //nolint:wrapcheck // see Unavailable
-		})
-	})
+	query(q, func(rows pgx.Rows) error {
+		var name string
+		var last int64
+		err := rows.Scan(&name, &last)
+		v.Taken[name] = last
+		return err //nolint:wrapcheck // see Unavailable
+	}, s.b.sql(lockLocks), names, int64(sqllease.Reserve))
 }
 
 // queueRead reads everything in the scope. Rows are taken as they arrive. thin selects the leases of
 // thin locks.
 func (s store) queueRead(q *pgx.Batch, scope *sqllease.Scope, v *sqllease.View, thin string) {
-	q.Queue(s.b.sql(readMeta), texts(scope.Sessions)).Query(func(rows pgx.Rows) error { return scanMeta(rows, v) })
+	query(q, func(rows pgx.Rows) error { return scanMeta(rows, v) }, s.b.sql(readMeta), texts(scope.Sessions))
 	if len(scope.Front) == 0 {
-		q.Queue(s.b.sql(readLeases+thin), scope.Names).Query(func(rows pgx.Rows) error { return scanLeases(rows, v) })
+		query(q, func(rows pgx.Rows) error { return scanLease(rows, v) }, s.b.sql(readLeases+thin), scope.Names)
 	} else {
 		s.queueFront(q, scope, v, thin)
 	}
 	if len(scope.Leases) > 0 {
 		names, leases := columns(scope.Leases)
-		q.Queue(s.b.sql(readTombs), names, leases).Query(func(rows pgx.Rows) error {
-			return each(rows, func() error {
-				var k sqllease.Key
-				err := rows.Scan(&k.Name, &k.ID)
-				v.Buried = append(v.Buried, k)
-				return err //nolint:wrapcheck // see Unavailable
-			})
-		})
+		query(q, func(rows pgx.Rows) error {
+			var k sqllease.Key
+			err := rows.Scan(&k.Name, &k.ID)
+			v.Buried = append(v.Buried, k)
+			return err //nolint:wrapcheck // see Unavailable
+		}, s.b.sql(readTombs), names, leases)
 	}
 }
 
@@ -148,89 +151,73 @@ func (s store) queueFront(q *pgx.Batch, scope *sqllease.Scope, v *sqllease.View,
 	for _, k := range slices.Concat(scope.Leases, scope.Back) {
 		leases = append(leases, string(k.ID))
 	}
-	q.Queue(s.b.sql(readFront+thin), scope.Names, places, leases).Query(func(rows pgx.Rows) error { return scanLeases(rows, v) })
-	q.Queue(s.b.sql(countRest), scope.Names, places, leases, int16(backend.Shared)).Query(func(rows pgx.Rows) error {
-		return each(rows, func() error {
-			var r sqllease.RestRow
-			err := rows.Scan(&r.Name, &r.Count, &r.Limit, &r.First)
-			v.Rest = append(v.Rest, r)
-			return err //nolint:wrapcheck // see Unavailable
-		})
-	})
+	query(q, func(rows pgx.Rows) error { return scanLease(rows, v) }, s.b.sql(readFront+thin), scope.Names, places, leases)
+	query(q, func(rows pgx.Rows) error {
+		var r sqllease.RestRow
+		err := rows.Scan(&r.Name, &r.Count, &r.Limit, &r.First)
+		v.Rest = append(v.Rest, r)
+		return err //nolint:wrapcheck // see Unavailable
+	}, s.b.sql(countRest), scope.Names, places, leases, int16(backend.Shared))
 }
 
 // scanMeta reads the clock, and the sessions beside it.
 func scanMeta(rows pgx.Rows, v *sqllease.View) error {
-	found := false
-	err := each(rows, func() error {
-		var id, cause, addr *string
-		var ttl *int64
-		var ends *time.Time
-		if err := rows.Scan(&v.Now, &v.Floor, &v.Watched, &v.Early, &id, &ttl, &ends, &cause, &addr); err != nil {
-			return err //nolint:wrapcheck // see Unavailable
-		}
-		if id != nil {
-			v.Sessions = append(v.Sessions, sqllease.SessionRow{ID: backend.SessionID(*id), TTL: micros(*ttl), Ends: *ends, Cause: *cause, Addr: *addr})
-		}
-		found = true
-		return nil
-	})
-	if err == nil && !found {
-		return errNoMeta
+	var id, cause, addr *string
+	var ttl *int64
+	var ends *time.Time
+	if err := rows.Scan(&v.Now, &v.Floor, &v.Watched, &v.Early, &id, &ttl, &ends, &cause, &addr); err != nil {
+		return err //nolint:wrapcheck // see Unavailable
 	}
-	return err
+	if id != nil {
+		v.Sessions = append(v.Sessions, sqllease.SessionRow{ID: backend.SessionID(*id), TTL: micros(*ttl), Ends: *ends, Cause: *cause, Addr: *addr})
+	}
+	return nil
 }
 
-func scanLeases(rows pgx.Rows, v *sqllease.View) error {
-	return each(rows, func() error {
-		var l sqllease.LeaseRow
-		var cause, addr *string
-		var ttl int64
-		var sessionTTL *int64
-		var ends, sessionEnds *time.Time
-		err := rows.Scan(&l.Name, &l.Lease, &l.Addr, &l.Held, &l.Place, &l.Claim.Mode, &l.Claim.Permits, &l.Claim.Limit, &l.Owner, &l.Note,
-			&l.Timed, &ttl, &l.Token, &l.Asked, &l.Since, &ends, &l.Waited,
-			&l.Session, &sessionTTL, &sessionEnds, &cause, &addr, &l.Thin)
-		if err != nil {
-			return err //nolint:wrapcheck // see Unavailable
-		}
-		l.TTL = micros(ttl)
-		if ends != nil {
-			l.Ends = *ends
-		}
-		v.Leases = append(v.Leases, l)
-		if sessionTTL != nil {
-			v.Sessions = append(v.Sessions, sqllease.SessionRow{ID: l.Session, TTL: micros(*sessionTTL), Ends: *sessionEnds, Cause: *cause, Addr: *addr})
-		}
-		return nil
-	})
+func scanLease(rows pgx.Rows, v *sqllease.View) error {
+	var l sqllease.LeaseRow
+	var cause, addr *string
+	var ttl int64
+	var sessionTTL *int64
+	var ends, sessionEnds *time.Time
+	err := rows.Scan(&l.Name, &l.Lease, &l.Addr, &l.Held, &l.Place, &l.Claim.Mode, &l.Claim.Permits, &l.Claim.Limit, &l.Owner, &l.Note,
+		&l.Timed, &ttl, &l.Token, &l.Asked, &l.Since, &ends, &l.Waited,
+		&l.Session, &sessionTTL, &sessionEnds, &cause, &addr, &l.Thin)
+	if err != nil {
+		return err //nolint:wrapcheck // see Unavailable
+	}
+	l.TTL = micros(ttl)
+	if ends != nil {
+		l.Ends = *ends
+	}
+	v.Leases = append(v.Leases, l)
+	if sessionTTL != nil {
+		v.Sessions = append(v.Sessions, sqllease.SessionRow{ID: l.Session, TTL: micros(*sessionTTL), Ends: *sessionEnds, Cause: *cause, Addr: *addr})
+	}
+	return nil
 }
 
 // Again locks and reads in one round trip.
 func (t *txn) Again(ctx context.Context, sessions []backend.SessionID, keys []sqllease.Key) (*sqllease.View, error) {
 	v, q := new(sqllease.View), new(pgx.Batch)
 	if len(sessions) > 0 {
-		q.Queue(t.s.b.sql(lockSessions), texts(sessions)).Query(func(rows pgx.Rows) error {
-			return each(rows, func() error {
-				var x sqllease.SessionRow
-				var ttl int64
-				err := rows.Scan(&x.ID, &ttl, &x.Ends, &x.Cause, &x.Addr)
-				x.TTL = micros(ttl)
-				v.Sessions = append(v.Sessions, x)
-				return err //nolint:wrapcheck // see Unavailable
-			})
-		})
+		query(q, func(rows pgx.Rows) error {
+			var x sqllease.SessionRow
+			var ttl int64
+			err := rows.Scan(&x.ID, &ttl, &x.Ends, &x.Cause, &x.Addr)
+			x.TTL = micros(ttl)
+			v.Sessions = append(v.Sessions, x)
+			return err //nolint:wrapcheck // see Unavailable
+		}, t.s.b.sql(lockSessions), texts(sessions))
 	}
 	if len(keys) > 0 {
 		names, leases := columns(keys)
-		q.Queue(t.s.b.sql(lockLeases), names, leases).Query(func(rows pgx.Rows) error {
-			return each(rows, func() error {
-				var l sqllease.LeaseRow
-				err := rows.Scan(&l.Name, &l.Lease, &l.Ends)
-				v.Leases = append(v.Leases, l)
-				return err //nolint:wrapcheck // see Unavailable
-			})
-		})
+		query(q, func(rows pgx.Rows) error {
+			var l sqllease.LeaseRow
+			err := rows.Scan(&l.Name, &l.Lease, &l.Ends)
+			v.Leases = append(v.Leases, l)
+			return err //nolint:wrapcheck // see Unavailable
+		}, t.s.b.sql(lockLeases), names, leases)
 	}
 	return v, t.conn.SendBatch(ctx, q).Close() //nolint:wrapcheck // see Unavailable
 }
@@ -260,17 +247,6 @@ func (t *txn) End(ctx context.Context) {
 		_, _ = t.conn.Exec(ctx, `ROLLBACK`)
 	}
 	t.conn.Release()
-}
-
-// each calls scan for every row, and closes the rows.
-func each(rows pgx.Rows, scan func() error) error {
-	defer rows.Close()
-	for rows.Next() {
-		if err := scan(); err != nil {
-			return err
-		}
-	}
-	return rows.Err()
 }
 
 // columns splits keys into names and leases.

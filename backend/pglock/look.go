@@ -2,7 +2,6 @@ package pglock
 
 import (
 	"context"
-	"time"
 
 	"github.com/jackc/pgx/v5"
 
@@ -38,57 +37,49 @@ func (s store) Look(ctx context.Context, g *sqllease.Glance) error {
 	return s.batch(ctx, func(q *pgx.Batch) {
 		q.Queue(`SELECT clock_timestamp(), ` + isEarly).QueryRow(func(row pgx.Row) error { return row.Scan(&g.Now, &g.Early) })
 		if len(g.Waiters) > 0 {
-			q.Queue(s.b.sql(lookAtLeases), names, leases, sessions).Query(func(rows pgx.Rows) error { return scanSeen(rows, &g.Seen) })
+			query(q, func(rows pgx.Rows) error { return scanSeen(rows, g) }, s.b.sql(lookAtLeases), names, leases, sessions)
 			if g.Ends {
-				q.Queue(s.b.sql(lookAtEnds), names, sqllease.ClockSlack.Microseconds()).Query(func(rows pgx.Rows) error { return scanRest(rows, g.Rest) })
+				query(q, func(rows pgx.Rows) error { return scanRest(rows, g) }, s.b.sql(lookAtEnds), names, sqllease.ClockSlack.Microseconds())
 			}
 		}
 		if len(g.Sessions) > 0 {
-			q.Queue(s.b.sql(lookAtSessions), texts(g.Sessions)).Query(func(rows pgx.Rows) error { return scanDead(rows, g) })
-			q.Queue(s.b.sql(lookAtLosses), texts(g.Sessions)).Query(func(rows pgx.Rows) error { return scanLosses(rows, &g.Losses) })
+			query(q, func(rows pgx.Rows) error { return scanDead(rows, g) }, s.b.sql(lookAtSessions), texts(g.Sessions))
+			query(q, func(rows pgx.Rows) error { return scanLoss(rows, &g.Losses) }, s.b.sql(lookAtLosses), texts(g.Sessions))
 		}
 	})
 }
 
-func scanSeen(rows pgx.Rows, all *[]sqllease.Seen) error {
-	return each(rows, func() error {
-		var x sqllease.Seen
-		r := &x.Row
-		err := rows.Scan(&x.N, &x.There, &r.Held, &r.Timed, &r.Session, &r.Token, &r.Since, &r.Ends, &x.Lives, &x.Ended)
-		x.N--
-		*all = append(*all, x)
-		return err //nolint:wrapcheck // see Unavailable
-	})
+func scanSeen(rows pgx.Rows, g *sqllease.Glance) error {
+	var x sqllease.Seen
+	r := &x.Row
+	err := rows.Scan(&x.N, &x.There, &r.Held, &r.Timed, &r.Session, &r.Token, &r.Since, &r.Ends, &x.Lives, &x.Ended)
+	x.N--
+	g.Seen = append(g.Seen, x)
+	return err //nolint:wrapcheck // see Unavailable
 }
 
-func scanRest(rows pgx.Rows, rest map[string]time.Duration) error {
-	return each(rows, func() error {
-		var name string
-		var left int64
-		err := rows.Scan(&name, &left)
-		rest[name] = micros(left)
-		return err //nolint:wrapcheck // see Unavailable
-	})
+func scanRest(rows pgx.Rows, g *sqllease.Glance) error {
+	var name string
+	var left int64
+	err := rows.Scan(&name, &left)
+	g.Rest[name] = micros(left)
+	return err //nolint:wrapcheck // see Unavailable
 }
 
 func scanDead(rows pgx.Rows, g *sqllease.Glance) error {
-	return each(rows, func() error {
-		var x backend.Loss
-		err := rows.Scan(&x.Session, &x.Cause)
-		if x.Cause == "" {
-			g.Overdue = append(g.Overdue, x.Session)
-		} else {
-			g.Losses = append(g.Losses, x)
-		}
-		return err //nolint:wrapcheck // see Unavailable
-	})
+	var x backend.Loss
+	err := rows.Scan(&x.Session, &x.Cause)
+	if x.Cause == "" {
+		g.Overdue = append(g.Overdue, x.Session)
+	} else {
+		g.Losses = append(g.Losses, x)
+	}
+	return err //nolint:wrapcheck // see Unavailable
 }
 
-func scanLosses(rows pgx.Rows, losses *[]backend.Loss) error {
-	return each(rows, func() error {
-		var x backend.Loss
-		err := rows.Scan(&x.Session, &x.Lease, &x.Cause, &x.Reason)
-		*losses = append(*losses, x)
-		return err //nolint:wrapcheck // see Unavailable
-	})
+func scanLoss(rows pgx.Rows, losses *[]backend.Loss) error {
+	var x backend.Loss
+	err := rows.Scan(&x.Session, &x.Lease, &x.Cause, &x.Reason)
+	*losses = append(*losses, x)
+	return err //nolint:wrapcheck // see Unavailable
 }

@@ -59,29 +59,23 @@ func (s store) Quick(ctx context.Context, x *sqllease.Quick) error {
 			if !x.Known[l.Name] {
 				q.Queue(s.b.sql(newLock), l.Name)
 			}
-			q.Queue(s.b.sql(quickAcquire), l.Name, string(l.Lease), string(l.Session), int16(l.Claim.Mode), int32(l.Claim.Permits), int32(l.Claim.Limit), //nolint:gosec // at most backend.MaxLimit
-				l.Owner, l.Note, l.Timed, l.TTL.Microseconds()).Query(func(rows pgx.Rows) error { return scanGranted(rows, &x.Granted) })
+			query(q, func(rows pgx.Rows) error {
+				var g sqllease.QuickGrant
+				err := rows.Scan(&g.Name, &g.Token, &g.Since)
+				x.Granted = append(x.Granted, g)
+				return err //nolint:wrapcheck // see Unavailable
+			}, s.b.sql(quickAcquire), l.Name, string(l.Lease), string(l.Session), int16(l.Claim.Mode), int32(l.Claim.Permits), int32(l.Claim.Limit), //nolint:gosec // at most backend.MaxLimit
+				l.Owner, l.Note, l.Timed, l.TTL.Microseconds())
 		}
 		for _, k := range x.Release {
-			q.Queue(s.b.sql(quickRelease), k.Name, string(k.ID)).Query(func(rows pgx.Rows) error { return scanNames(rows, &x.Released) })
+			query(q, func(rows pgx.Rows) error { return scanName(rows, &x.Released) }, s.b.sql(quickRelease), k.Name, string(k.ID))
 		}
 	})
 }
 
-func scanGranted(rows pgx.Rows, all *[]sqllease.QuickGrant) error {
-	return each(rows, func() error {
-		var x sqllease.QuickGrant
-		err := rows.Scan(&x.Name, &x.Token, &x.Since)
-		*all = append(*all, x)
-		return err //nolint:wrapcheck // see Unavailable
-	})
-}
-
-func scanNames(rows pgx.Rows, all *[]string) error {
-	return each(rows, func() error {
-		var name string
-		err := rows.Scan(&name)
-		*all = append(*all, name)
-		return err //nolint:wrapcheck // see unavailable
-	})
+func scanName(rows pgx.Rows, all *[]string) error {
+	var name string
+	err := rows.Scan(&name)
+	*all = append(*all, name)
+	return err //nolint:wrapcheck // see unavailable
 }

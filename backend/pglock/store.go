@@ -33,6 +33,18 @@ func (s store) batch(ctx context.Context, fill func(*pgx.Batch)) error {
 	return t.commit(ctx, q)
 }
 
+// query adds a statement with rows. scan is called for each of them.
+func query(q *pgx.Batch, scan func(pgx.Rows) error, statement string, args ...any) {
+	q.Queue(statement, args...).Query(func(rows pgx.Rows) error {
+		for rows.Next() {
+			if err := scan(rows); err != nil {
+				return err
+			}
+		}
+		return rows.Err()
+	})
+}
+
 // Migrate makes sure that the tables exist. From then on the value is in use, and listens.
 func (s store) Migrate(ctx context.Context) error {
 	err := s.b.Migrate(ctx)
@@ -90,10 +102,7 @@ const (
 func (s store) OpenSession(ctx context.Context, id backend.SessionID, ttl time.Duration, addr string) (bool, error) {
 	alive := false
 	err := s.batch(ctx, func(q *pgx.Batch) {
-		q.Queue(s.b.sql(openSession), string(id), ttl.Microseconds(), addr).Query(func(rows pgx.Rows) error {
-			alive = rows.Next()
-			return rows.Err()
-		})
+		query(q, func(pgx.Rows) error { alive = true; return nil }, s.b.sql(openSession), string(id), ttl.Microseconds(), addr)
 	})
 	return alive, err
 }
@@ -104,11 +113,9 @@ func (s store) Renew(ctx context.Context, r *sqllease.Renewals) error {
 	return s.batch(ctx, func(q *pgx.Batch) {
 		renewTimed(q, s.b.sql(renewThin), r)
 		if r.Session != "" {
-			q.Queue(s.b.sql(renewSession), string(r.Session)).Query(func(rows pgx.Rows) error {
-				r.SessionLost = !rows.Next()
-				return rows.Err()
-			})
-			q.Queue(s.b.sql(readLosses), string(r.Session)).Query(func(rows pgx.Rows) error { return scanLosses(rows, &r.Lost) })
+			r.SessionLost = true
+			query(q, func(pgx.Rows) error { r.SessionLost = false; return nil }, s.b.sql(renewSession), string(r.Session))
+			query(q, func(rows pgx.Rows) error { return scanLoss(rows, &r.Lost) }, s.b.sql(readLosses), string(r.Session))
 		}
 		renewTimed(q, s.b.sql(renewLeases), r)
 	})
@@ -123,15 +130,15 @@ func renewTimed(q *pgx.Batch, statement string, r *sqllease.Renewals) {
 	for _, ttl := range r.TTLs {
 		ttls = append(ttls, ttl.Microseconds())
 	}
-	q.Queue(statement, names, leases, ttls).Query(func(rows pgx.Rows) error {
-		return each(rows, func() error {
-			var n int
-			var token, left int64
-			err := rows.Scan(&n, &token, &left)
-			r.Renewed[n-1] = sqllease.Renewed{Token: token, Left: micros(left)}
+	query(q, func(rows pgx.Rows) error {
+		var n int
+		var token, left int64
+		if err := rows.Scan(&n, &token, &left); err != nil {
 			return err //nolint:wrapcheck // see Unavailable
-		})
-	})
+		}
+		r.Renewed[n-1] = sqllease.Renewed{Token: token, Left: micros(left)}
+		return nil
+	}, statement, names, leases, ttls)
 }
 
 const (
@@ -154,7 +161,7 @@ func (s store) Sync(ctx context.Context) error {
 func (s store) LocksOf(ctx context.Context, id backend.SessionID) ([]string, error) {
 	names := []string{}
 	err := s.batch(ctx, func(q *pgx.Batch) {
-		q.Queue(s.b.sql(locksOfSession), string(id)).Query(func(rows pgx.Rows) error { return scanNames(rows, &names) })
+		query(q, func(rows pgx.Rows) error { return scanName(rows, &names) }, s.b.sql(locksOfSession), string(id))
 	})
 	return names, err
 }
@@ -169,7 +176,7 @@ const listNames = `SELECT DISTINCT l.name FROM (SELECT name, session, held AND t
 func (s store) Names(ctx context.Context, req backend.ListRequest) ([]string, error) {
 	var names []string
 	err := s.batch(ctx, func(q *pgx.Batch) {
-		q.Queue(s.b.sql(listNames), req.After, req.Prefix, sqllease.Behind(req.Prefix), req.Limit).Query(func(rows pgx.Rows) error { return scanNames(rows, &names) })
+		query(q, func(rows pgx.Rows) error { return scanName(rows, &names) }, s.b.sql(listNames), req.After, req.Prefix, sqllease.Behind(req.Prefix), req.Limit)
 	})
 	return names, err
 }

@@ -41,7 +41,7 @@ const (
 func (s store) Dead(ctx context.Context, age time.Duration) ([]string, error) {
 	var names []string
 	err := s.batch(ctx, func(q *pgx.Batch) {
-		q.Queue(s.b.sql(deadLeases), age.Microseconds(), sqllease.SweepAtOnce).Query(func(rows pgx.Rows) error { return scanNames(rows, &names) })
+		query(q, func(rows pgx.Rows) error { return scanName(rows, &names) }, s.b.sql(deadLeases), age.Microseconds(), sqllease.SweepAtOnce)
 	})
 	return names, err
 }
@@ -57,30 +57,7 @@ func (s store) Sweep(ctx context.Context, after string, age time.Duration) (stri
 	if err != nil {
 		return after, nil, 0 // until the next time
 	}
-	var names, dead []string
-	deleted := 0
-	err = pgx.BeginTxFunc(ctx, b.pool, pgx.TxOptions{IsoLevel: pgx.ReadCommitted}, func(tx pgx.Tx) error {
-		if _, err := tx.Exec(ctx, settingsOfLeases, idleLimit, lockLimit, true); err != nil {
-			return err //nolint:wrapcheck // no caller sees it
-		}
-		rows, err := tx.Query(ctx, b.sql(oldLocks), after, age.Microseconds(), sqllease.SweepAtOnce)
-		if err != nil {
-			return err //nolint:wrapcheck // no caller sees it
-		}
-		err = each(rows, func() error {
-			var name string
-			var isDead bool
-			err := rows.Scan(&name, &isDead)
-			if names = append(names, name); isDead {
-				dead = append(dead, name)
-			}
-			return err //nolint:wrapcheck // no caller sees it
-		})
-		if err != nil || len(names) == 0 {
-			return err
-		}
-		return tx.QueryRow(ctx, b.sql(sweepLocks), names, (sqllease.Remembered - age).Microseconds()).Scan(&deleted)
-	})
+	names, dead, deleted, err := s.sweepLocks(ctx, after, age)
 	switch {
 	case err != nil:
 		return after, nil, 0
@@ -88,4 +65,33 @@ func (s store) Sweep(ctx context.Context, after string, age time.Duration) (stri
 		return "", dead, deleted // from the start
 	}
 	return names[len(names)-1], dead, deleted
+}
+
+// sweepLocks returns the locks that were examined, those whose thin lease seems to have expired, and how many it has
+// deleted.
+func (s store) sweepLocks(ctx context.Context, after string, age time.Duration) ([]string, []string, int, error) {
+	conn, err := s.b.pool.Acquire(ctx)
+	if err != nil {
+		return nil, nil, 0, err //nolint:wrapcheck // no caller sees it
+	}
+	t, q := &txn{s, conn}, new(pgx.Batch)
+	defer t.End(ctx)
+	var names, dead []string
+	deleted := 0
+	s.queueBegin(q)
+	query(q, func(rows pgx.Rows) error {
+		var name string
+		var isDead bool
+		err := rows.Scan(&name, &isDead)
+		if names = append(names, name); isDead {
+			dead = append(dead, name)
+		}
+		return err //nolint:wrapcheck // no caller sees it
+	}, s.b.sql(oldLocks), after, age.Microseconds(), sqllease.SweepAtOnce)
+	if err := conn.SendBatch(ctx, q).Close(); err != nil || len(names) == 0 {
+		return nil, nil, 0, err //nolint:wrapcheck // no caller sees it
+	}
+	q = new(pgx.Batch)
+	query(q, func(rows pgx.Rows) error { return rows.Scan(&deleted) }, s.b.sql(sweepLocks), names, (sqllease.Remembered - age).Microseconds())
+	return names, dead, deleted, t.commit(ctx, q)
 }
