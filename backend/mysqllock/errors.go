@@ -32,8 +32,6 @@ var (
 	ErrForgetful = errors.New("innodb_flush_log_at_trx_commit is 0: a crash of the server would forget grants")
 )
 
-var errNoMeta = errors.New("the row of the table meta does not exist")
-
 // Numbers of the servers' errors.
 const (
 	codeNoDatabase   = 1049

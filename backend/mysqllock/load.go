@@ -73,10 +73,6 @@ func (s store) Begin(ctx context.Context, scope *sqllease.Scope) (sqllease.Tx, *
 		t.End(ctx)
 		return nil, nil, err
 	}
-	if v.Now.IsZero() {
-		t.End(ctx)
-		return nil, nil, errNoMeta
-	}
 	return t, v, nil
 }
 
@@ -97,11 +93,7 @@ func (s store) lock(q *batch, names []string) {
 func (s store) Read(ctx context.Context, names []string) (*sqllease.View, error) {
 	v, q := new(sqllease.View), new(batch)
 	s.read(q, &sqllease.Scope{Names: names}, v, 0)
-	err := q.run(ctx, s.b.db)
-	if err == nil && v.Now.IsZero() {
-		err = errNoMeta
-	}
-	return v, err
+	return v, q.run(ctx, s.b.db)
 }
 
 // read reads everything in the scope. fat is what thin locks have in that column.

@@ -41,7 +41,6 @@ var (
 )
 
 var (
-	errNoMeta       = errors.New("the row of the table meta does not exist")
 	errNotCommitted = errors.New("the transaction was not committed")
 	errDeaf         = fmt.Errorf("watch: notifications are turned off: %w", backend.ErrUnsupported)
 	errAsleep       = errors.New("the watcher slept for too long")

@@ -72,11 +72,7 @@ func (s store) Begin(ctx context.Context, scope *sqllease.Scope) (sqllease.Tx, *
 	q := new(pgx.Batch)
 	s.queueLock(q, scope.Names, v)
 	s.queueRead(q, scope, v, thinBefore)
-	err = conn.SendBatch(ctx, q).Close()
-	if err == nil && v.Now.IsZero() {
-		err = errNoMeta
-	}
-	if err != nil {
+	if err := conn.SendBatch(ctx, q).Close(); err != nil {
 		t.End(ctx)
 		return nil, nil, err //nolint:wrapcheck // see Unavailable
 	}
@@ -87,9 +83,6 @@ func (s store) Begin(ctx context.Context, scope *sqllease.Scope) (sqllease.Tx, *
 func (s store) Read(ctx context.Context, names []string) (*sqllease.View, error) {
 	v := new(sqllease.View)
 	err := s.batch(ctx, func(q *pgx.Batch) { s.queueRead(q, &sqllease.Scope{Names: names}, v, thinNow) })
-	if err == nil && v.Now.IsZero() {
-		err = errNoMeta
-	}
 	return v, err
 }
 

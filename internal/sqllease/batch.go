@@ -304,7 +304,9 @@ func (b *Leases) transact(ctx context.Context, t *txn, reqs []*request) (bool, e
 	for name, place := range s.Front {
 		t.lock(name).Own.front = place
 	}
-	t.read(view, s.Names)
+	if err := t.read(view, s.Names); err != nil {
+		return true, err
+	}
 	if err := t.again(ctx, tx, s.Kill); err != nil {
 		return true, err
 	}

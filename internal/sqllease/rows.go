@@ -2,6 +2,7 @@ package sqllease
 
 import (
 	"context"
+	"errors"
 	"maps"
 	"slices"
 	"time"
@@ -30,8 +31,13 @@ func (s *Scope) add(o *Scope) {
 	s.Kill = append(s.Kill, o.Kill...)
 }
 
+var errNoMeta = errors.New("the row of the table meta does not exist")
+
 // read takes over a view, read with or without the rows of the locks locked.
-func (t *txn) read(v *View, names []string) {
+func (t *txn) read(v *View, names []string) error {
+	if v.Now.IsZero() { // it is read together with the row of meta
+		return errNoMeta
+	}
 	t.now, t.watched, t.early = v.Now, v.Watched, v.Early
 	for _, name := range names {
 		// The floor was committed when the rows of the locks were locked, so a row that was
@@ -57,6 +63,7 @@ func (t *txn) read(v *View, names []string) {
 	for _, name := range v.Tombs {
 		t.tombed[name] = true
 	}
+	return nil
 }
 
 // cut returns the end of something that lives for at most ttl from now, and whether its stored

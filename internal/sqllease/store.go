@@ -113,7 +113,7 @@ type Key = lockstate.Key
 
 // View is what was read.
 type View struct {
-	Now     time.Time // the server's clock, read when the rows were locked
+	Now     time.Time // the server's clock, read when the rows were locked; zero: there is no row of meta
 	Floor   int64     // at least as great as any number of a lock whose row was deleted
 	Watched bool      // there are watchers
 	Early   bool      // other clients see the transaction's commit before it survives a crash: see Store.Sync

@@ -125,16 +125,16 @@ func (b *Leases) Watch(_ context.Context, req backend.WatchRequest, _ func(backe
 // readOnly reads some locks as they are, without what has expired.
 func (b *Leases) readOnly(ctx context.Context, op string, names []string) (*txn, error) {
 	t := newTxn(b)
-	var v *View
 	err := b.direct(ctx, op, func(ctx context.Context) error {
-		var err error
-		v, err = b.store.Read(ctx, names)
-		return err
+		v, err := b.store.Read(ctx, names)
+		if err != nil {
+			return err
+		}
+		return t.read(v, names)
 	})
 	if err != nil {
 		return nil, err
 	}
-	t.read(v, names)
 	t.sort()
 	t.watched = false
 	t.expire()
