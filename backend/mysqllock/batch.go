@@ -3,7 +3,6 @@ package mysqllock
 import (
 	"context"
 	"database/sql"
-	"fmt"
 	"strings"
 
 	"github.com/holdfast-io/holdfast/internal/sqllease"
@@ -18,42 +17,38 @@ type batch struct {
 	scans []func(*sql.Rows) error // one for each statement that has rows
 }
 
-// exec adds a statement without rows.
-func (q *batch) exec(statement string, args ...any) {
-	if q.text.Len() > 0 {
-		q.text.WriteString(";\n")
-	}
-	q.text.WriteString(statement)
-	for _, a := range args {
-		if s, ok := a.(string); ok {
-			a = []byte(s)
-		}
-		q.args = append(q.args, a)
-	}
-}
-
-// part is a piece of a statement, and its arguments.
+// part is an argument that is a piece of a statement, with arguments of its own.
 type part struct {
 	text string
 	args []any
 }
 
-// fill adds a statement, and replaces the names in braces by the parts.
-func (q *batch) fill(statement string, parts map[string]part) {
-	var text strings.Builder
-	var args []any
-	for {
-		before, rest, found := strings.Cut(statement, "{")
-		text.WriteString(before)
-		if !found {
-			break
-		}
-		name, after, _ := strings.Cut(rest, "}")
-		text.WriteString(parts[name].text)
-		args = append(args, parts[name].args...)
-		statement = after
+// exec adds a statement without rows.
+func (q *batch) exec(statement string, args ...any) {
+	if q.text.Len() > 0 {
+		q.text.WriteString(";\n")
 	}
-	q.exec(text.String(), args...)
+	q.write(part{statement, args})
+}
+
+// write adds a piece of a statement. Each question mark in it stands for an argument.
+func (q *batch) write(p part) {
+	text := p.text
+	for _, a := range p.args {
+		before, after, _ := strings.Cut(text, "?")
+		q.text.WriteString(before)
+		text = after
+		if piece, ok := a.(part); ok {
+			q.write(piece)
+			continue
+		}
+		if s, ok := a.(string); ok {
+			a = []byte(s)
+		}
+		q.text.WriteByte('?')
+		q.args = append(q.args, a)
+	}
+	q.text.WriteString(text)
 }
 
 // query adds a statement with rows. scan is called for each of them.
@@ -90,39 +85,34 @@ func (q *batch) run(ctx context.Context, c conn) error {
 	return rows.Err()
 }
 
-// list returns the part n times, separated by commas.
-func list(part string, n int) string {
-	return strings.TrimSuffix(strings.Repeat(part+", ", n), ", ")
+// list returns the text n times, separated by commas, with the arguments.
+func list(text string, n int, args []any) part {
+	return part{strings.TrimSuffix(strings.Repeat(text+", ", n), ", "), args}
 }
 
-// anyOf returns a condition for one of several leases, and its arguments. of is the table's name
-// and a dot, or empty.
-func anyOf(of string, keys []sqllease.Key) (string, []any) {
-	var args []any
-	for _, k := range keys {
-		args = append(args, k.Name, string(k.ID))
-	}
-	return "(" + strings.TrimSuffix(strings.Repeat("("+of+"name = ? AND "+of+"lease = ?) OR ", len(keys)), " OR ") + ")", args
-}
-
-// values returns the values as arguments.
-func values[T ~string](all []T) []any {
+// in returns a list of texts.
+func in[T ~string](all []T) part {
 	args := make([]any, 0, len(all))
 	for _, x := range all {
 		args = append(args, string(x))
 	}
-	return args
+	return list("?", len(all), args)
 }
 
+// anyOf returns a condition that is true where one of several is.
+func anyOf(all []any) part {
+	return part{strings.TrimSuffix(strings.Repeat("? OR ", len(all)), " OR "), all}
+}
+
+// is returns a condition for a lease.
+func is(k sqllease.Key) part { return part{"name = ? AND lease = ?", []any{k.Name, string(k.ID)}} }
+
 // sql inserts the expression for the server's clock and the prefix of the tables. A variable of
-// the session is $@name. What the arguments insert has none of those.
-func (b *Backend) sql(format string, args ...any) string {
-	text, ok := b.texts.Load(format)
+// the session is $@name.
+func (b *Backend) sql(statement string) string {
+	text, ok := b.texts.Load(statement)
 	if !ok {
-		text, _ = b.texts.LoadOrStore(format, b.names.Replace(format))
-	}
-	if len(args) > 0 {
-		return fmt.Sprintf(text.(string), args...) //nolint:forcetypeassert // nothing else is stored there
+		text, _ = b.texts.LoadOrStore(statement, b.names.Replace(statement))
 	}
 	return text.(string) //nolint:forcetypeassert // nothing else is stored there
 }

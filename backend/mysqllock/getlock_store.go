@@ -35,7 +35,7 @@ const (
 	// marks is 0 where the lease was marked already: the reason of that one stays.
 	marks   = `SELECT ROW_COUNT()`
 	hasRow  = `SELECT EXISTS (SELECT 1 FROM @leases e JOIN @sessions s ON s.conn = e.conn WHERE e.lockname = ? AND s.id = ? AND IS_USED_LOCK(s.conn) = s.id)`
-	victims = `SELECT id FROM @sessions WHERE IS_USED_LOCK(conn) = id AND conn IN (%s)`
+	victims = `SELECT id FROM @sessions WHERE IS_USED_LOCK(conn) = id AND conn IN (?)`
 	getMeta = `SELECT version, $READONLY, @@global.innodb_flush_log_at_trx_commit FROM @meta WHERE id = 1`
 	putMeta = `INSERT INTO @meta (id, version) VALUES (1, ?) ON DUPLICATE KEY UPDATE id = id`
 )
@@ -71,7 +71,7 @@ func (s getlockStore) Look(ctx context.Context, names []string) (map[string]back
 		h, err := scanHolder(r, &name, &conn)
 		all[name] = backend.LockInfo{Name: name, Limit: 1, Token: h.Token, Holders: append(all[name].Holders, h)}
 		return err
-	}, s.b.sql(lookOut)+" AND e.name IN ("+list("?", len(names))+") ORDER BY e.name, e.token", values(names)...)
+	}, s.b.sql(lookOut)+" AND e.name IN (?) ORDER BY e.name, e.token", in(names))
 	return all, q.run(ctx, s.b.db)
 }
 
@@ -198,7 +198,7 @@ func (s getlockStore) Terminate(ctx context.Context, conns []string) error {
 		err := r.Scan(&id)
 		ids = append(ids, id)
 		return err //nolint:wrapcheck // see unavailable
-	}, s.b.sql(fmt.Sprintf(victims, list("?", len(conns)))), values(conns)...)
+	}, s.b.sql(victims), in(conns))
 	if err := q.run(ctx, s.b.db); err != nil {
 		return err
 	}

@@ -6,7 +6,6 @@ import (
 	"database/sql/driver"
 	"math"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/holdfast-io/holdfast/backend"
@@ -26,25 +25,25 @@ const (
 	// A thin lock is inflated: fat is 1 then, and its lease is read from the row. What the row has
 	// of it means nothing once this is committed.
 	setNow    = `SET $@now = $NOW`
-	lockLocks = `INSERT INTO @locks (name, last, used, fat) VALUES %s ON DUPLICATE KEY UPDATE last = GREATEST(last, $@now) + ?, used = $@now, fat = LEAST(fat + 1, 2)`
+	lockLocks = `INSERT INTO @locks (name, last, used, fat) VALUES ? ON DUPLICATE KEY UPDATE last = GREATEST(last, $@now) + ?, used = $@now, fat = LEAST(fat + 1, 2)`
 	lockedRow = `(?, GREATEST(?, $@now) + ?, $@now, 1)`
 
 	// The clock, and the locks' numbers. A server may become a replica while we are connected,
 	// and a user who may write there does not notice: see primary.
 	readMeta     = `SELECT $NOW, m.last_floor, NULL, 0, FALSE, $READONLY FROM @meta m WHERE m.id = 1`
-	readLocks    = `SELECT $NOW, m.last_floor, k.name, k.last, k.buried > $NOW, $READONLY FROM @meta m JOIN @locks k ON k.name IN (%s) WHERE m.id = 1`
-	readSessions = `SELECT id, ttl, ends, cause FROM @sessions WHERE id IN (%s)`
+	readLocks    = `SELECT $NOW, m.last_floor, k.name, k.last, k.buried > $NOW, $READONLY FROM @meta m JOIN @locks k ON k.name IN (?) WHERE m.id = 1`
+	readSessions = `SELECT id, ttl, ends, cause FROM @sessions WHERE id IN (?)`
 	readLeases   = `SELECT l.name, l.lease, l.held, l.place, l.mode, l.permits, l.cap, l.owner, l.note, l.timed, l.ttl,
 			l.token, l.asked, l.since, l.ends, l.waited, l.session, s.ttl, s.ends, s.cause, FALSE
-		FROM @leases l LEFT JOIN @sessions s ON s.id = l.session WHERE l.name IN (%s)`
+		FROM @leases l LEFT JOIN @sessions s ON s.id = l.session WHERE l.name IN (?) AND (?)`
 	// Thin leases as rows of the table of leases. fat is 0, or 1 after lockLocks.
 	thinLeases = ` UNION ALL SELECT k.name, k.lease, TRUE, k.token, k.mode, k.permits, k.cap, k.owner, k.note, k.timed, k.ttl,
 			k.token, k.since, k.since, k.ends, FALSE, k.session, s.ttl, s.ends, s.cause, TRUE
-		FROM @locks k LEFT JOIN @sessions s ON s.id = k.session WHERE k.name IN (%s) AND k.lease <> '' AND k.fat = %d`
+		FROM @locks k LEFT JOIN @sessions s ON s.id = k.session WHERE k.name IN (?) AND k.lease <> '' AND k.fat = ?`
 	// What readLeases leaves out of long queues.
-	countRest = `SELECT l.name, COUNT(*), MAX(IF(l.mode = ?, l.cap, -1)), MIN(l.place) FROM @leases l WHERE l.name IN (%s) AND NOT (%s) GROUP BY l.name`
+	countRest = `SELECT l.name, COUNT(*), MAX(IF(l.mode = ?, l.cap, -1)), MIN(l.place) FROM @leases l WHERE l.name IN (?) AND NOT (?) GROUP BY l.name`
 	// Combinations of the name of one and the lease of another may be among them, too.
-	readTombs = `SELECT name, lease FROM @tombs WHERE expires > $NOW AND name IN (%s) AND lease IN (%s)`
+	readTombs = `SELECT name, lease FROM @tombs WHERE expires > $NOW AND name IN (?) AND lease IN (?)`
 
 	// What seems to have expired is locked and read again: it may have been renewed. Each row is
 	// named by its key, so that no other row is locked on the way.
@@ -81,12 +80,12 @@ func (s store) lock(q *batch, names []string) {
 	if len(names) == 0 {
 		return
 	}
-	args := make([]any, 0, 3*len(names)+1) //nolint:mnd // see lockedRow
+	args := make([]any, 0, 3*len(names)) //nolint:mnd // see lockedRow
 	for _, name := range names {
 		args = append(args, name, s.b.floor.Load(), sqllease.Reserve)
 	}
 	q.exec(s.b.sql(setNow))
-	q.exec(s.b.sql(lockLocks, list(s.b.sql(lockedRow), len(names))), append(args, sqllease.Reserve)...)
+	q.exec(s.b.sql(lockLocks), list(s.b.sql(lockedRow), len(names), args), sqllease.Reserve)
 }
 
 // Read reads in one round trip.
@@ -98,9 +97,9 @@ func (s store) Read(ctx context.Context, names []string) (*sqllease.View, error)
 
 // read reads everything in the scope. fat is what thin locks have in that column.
 func (s store) read(q *batch, scope *sqllease.Scope, v *sqllease.View, fat int) {
-	numbers, args := s.b.sql(readMeta), []any(nil)
+	numbers, args := readMeta, []any(nil)
 	if v.Taken != nil && len(scope.Names) > 0 {
-		numbers, args = s.b.sql(readLocks, list("?", len(scope.Names))), values(scope.Names)
+		numbers, args = readLocks, []any{in(scope.Names)}
 	}
 	q.query(func(rows *sql.Rows) error {
 		var us, last int64
@@ -116,58 +115,59 @@ func (s store) read(q *batch, scope *sqllease.Scope, v *sqllease.View, fat int) 
 			v.Tombs = append(v.Tombs, name.String)
 		}
 		return primary(readOnly, err)
-	}, numbers, args...)
+	}, s.b.sql(numbers), args...)
 	if len(scope.Sessions) > 0 {
-		q.query(func(rows *sql.Rows) error { return scanSession(rows, v) }, s.b.sql(readSessions, list("?", len(scope.Sessions))), values(scope.Sessions)...)
+		q.query(func(rows *sql.Rows) error { return scanSession(rows, v) }, s.b.sql(readSessions), in(scope.Sessions))
 	}
 	if len(scope.Names) > 0 {
 		s.readLeases(q, scope, v, fat)
 	}
 	if len(scope.Leases) > 0 {
-		var names, leases []any
+		var names, leases []string
 		for _, k := range scope.Leases {
 			names, leases = append(names, k.Name), append(leases, string(k.ID))
 		}
-		n := list("?", len(names))
 		q.query(func(rows *sql.Rows) error {
 			var k sqllease.Key
 			err := rows.Scan(&k.Name, &k.ID)
 			v.Buried = append(v.Buried, k)
 			return err //nolint:wrapcheck // see Unavailable
-		}, s.b.sql(readTombs, n, n), append(names, leases...)...)
+		}, s.b.sql(readTombs), in(names), in(leases))
 	}
 }
 
 // readLeases reads leases, and what is behind the front of long queues.
 func (s store) readLeases(q *batch, scope *sqllease.Scope, v *sqllease.View, fat int) {
-	names, args := list("?", len(scope.Names)), values(scope.Names)
-	thin := s.b.sql(thinLeases, names, fat)
+	names, read := in(scope.Names), part{text: "TRUE"}
+	if len(scope.Front) > 0 {
+		read = front(scope)
+	}
+	q.query(func(rows *sql.Rows) error { return scanLease(rows, v) }, s.b.sql(readLeases+thinLeases), names, read, names, fat)
 	if len(scope.Front) == 0 {
-		q.query(func(rows *sql.Rows) error { return scanLease(rows, v) }, s.b.sql(readLeases, names)+thin, slices.Concat(args, args)...)
 		return
 	}
-	which := []string{"l.held"}
-	var more []any
-	for _, name := range scope.Names {
-		place, long := scope.Front[name]
-		if !long {
-			place = math.MaxInt64
-		}
-		which = append(which, "l.name = ? AND l.place <= ?")
-		more = append(more, name, place)
-	}
-	for _, k := range slices.Concat(scope.Leases, scope.Back) {
-		which = append(which, "l.name = ? AND l.lease = ?")
-		more = append(more, k.Name, string(k.ID))
-	}
-	read := strings.Join(which, " OR ")
-	q.query(func(rows *sql.Rows) error { return scanLease(rows, v) }, s.b.sql(readLeases, names)+" AND ("+read+")"+thin, slices.Concat(args, more, args)...)
 	q.query(func(rows *sql.Rows) error {
 		var r sqllease.RestRow
 		err := rows.Scan(&r.Name, &r.Count, &r.Limit, &r.First)
 		v.Rest = append(v.Rest, r)
 		return err //nolint:wrapcheck // see Unavailable
-	}, s.b.sql(countRest, names, read), slices.Concat([]any{int64(backend.Shared)}, args, more)...)
+	}, s.b.sql(countRest), int64(backend.Shared), names, read)
+}
+
+// front returns a condition for what is read of long queues.
+func front(scope *sqllease.Scope) part {
+	which := []any{part{text: "l.held"}}
+	for _, name := range scope.Names {
+		place, long := scope.Front[name]
+		if !long {
+			place = math.MaxInt64
+		}
+		which = append(which, part{"l.name = ? AND l.place <= ?", []any{name, place}})
+	}
+	for _, k := range slices.Concat(scope.Leases, scope.Back) {
+		which = append(which, is(k))
+	}
+	return anyOf(which)
 }
 
 func scanSession(rows *sql.Rows, v *sqllease.View) error {

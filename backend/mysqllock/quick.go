@@ -3,7 +3,6 @@ package mysqllock
 import (
 	"context"
 	"database/sql"
-	"slices"
 	"time"
 
 	"github.com/holdfast-io/holdfast/internal/sqllease"
@@ -32,27 +31,27 @@ const (
 	// The rows, locked, of locks of which some may have none. The floor of now is not known yet: the
 	// statement may wait for the sweep of the row before. So a new row has no number, and is not thin
 	// before a statement that follows has written one.
-	newLocks = `INSERT INTO @locks (name, last, used) VALUES %s ON DUPLICATE KEY UPDATE used = used`
+	newLocks = `INSERT INTO @locks (name, last, used) VALUES ? ON DUPLICATE KEY UPDATE used = used`
 	newRow   = `(?, 0, $NOW)`
 
 	// A later assignment sees the result of an earlier one.
-	takeRows = `UPDATE @locks k SET mark = {mark}, since = $CLOCK, used = since, last = GREATEST(since, `
-	takeNext = `) + 1, token = last, lease = {lease}, session = {session}, mode = {mode}, permits = {permits}, cap = {cap},
-			owner = {owner}, note = {note}, timed = {timed}, ttl = {ttl}, ends = CASE WHEN timed THEN since + ttl END
-		WHERE name IN ({names}) AND lease = '' AND fat = 0 AND NOT ($READONLY)
-			AND ({its session} = '' OR EXISTS (SELECT 1 FROM @sessions s WHERE s.id = {its session} AND s.cause = '' AND s.ends > $CLOCK)) AND `
+	takeRows = `UPDATE @locks k SET mark = ?, since = $CLOCK, used = since, last = GREATEST(since, `
+	takeNext = `) + 1, token = last, lease = ?, session = ?, mode = ?, permits = ?, cap = ?,
+			owner = ?, note = ?, timed = ?, ttl = ?, ends = CASE WHEN timed THEN since + ttl END
+		WHERE name IN (?) AND lease = '' AND fat = 0 AND NOT ($READONLY)
+			AND (? = '' OR EXISTS (SELECT 1 FROM @sessions s WHERE s.id = ? AND s.cause = '' AND s.ends > $CLOCK)) AND `
 	takeKnown = takeRows + `last` + takeNext + `last > 0 AND buried <= $CLOCK`
 	// Each lease is requested for one lock. If the same ID was abandoned on another one of the locks,
 	// that sends the request the long way, and nothing worse.
 	takeLocked = takeRows + `last, (SELECT last_floor FROM @meta WHERE id = 1)` + takeNext +
-		`NOT EXISTS (SELECT 1 FROM @tombs t FORCE INDEX (PRIMARY) WHERE t.name = k.name AND t.lease IN ({leases}) AND t.expires > $CLOCK)`
-	quickGranted = `SELECT name, token, since, buried > $NOW FROM @locks WHERE name IN ({names}) AND lease IN ({leases}) AND mark BETWEEN {marks}`
+		`NOT EXISTS (SELECT 1 FROM @tombs t FORCE INDEX (PRIMARY) WHERE t.name = k.name AND t.lease IN (?) AND t.expires > $CLOCK)`
+	quickGranted = `SELECT name, token, since, buried > $NOW FROM @locks WHERE name IN (?) AND lease IN (?) AND mark BETWEEN ?`
 
 	noThin       = `lease = '', session = '', owner = '', note = '', ends = NULL`
-	quickRelease = `UPDATE @locks k SET mark = {mark}, ` + noThin + ` WHERE name IN ({names}) AND lease = {its lease} AND fat = 0 AND NOT ($READONLY)
+	quickRelease = `UPDATE @locks k SET mark = ?, ` + noThin + ` WHERE name IN (?) AND lease = ? AND fat = 0 AND NOT ($READONLY)
 			AND CASE WHEN timed THEN ends > $CLOCK
 				ELSE EXISTS (SELECT 1 FROM @sessions s WHERE s.id = k.session AND s.cause = '' AND s.ends > $CLOCK) END`
-	quickReleased = `SELECT name FROM @locks WHERE name IN ({names}) AND mark BETWEEN {marks}`
+	quickReleased = `SELECT name FROM @locks WHERE name IN (?) AND mark BETWEEN ?`
 )
 
 // Quick is one round trip. A statement that decides alone is a transaction by itself.
@@ -64,46 +63,52 @@ func (s store) Quick(ctx context.Context, x *sqllease.Quick) error {
 }
 
 func (s store) quickAcquire(ctx context.Context, x *sqllease.Quick) error {
-	column := func(of func(*sqllease.LeaseRow) any) []any {
+	var names, leases []string
+	known := true
+	for i := range x.Acquire {
+		l := &x.Acquire[i]
+		names, leases = append(names, l.Name), append(leases, string(l.Lease))
+		known = known && x.Known[l.Name]
+	}
+	m := s.marked(names)
+	column := func(place part, of func(*sqllease.LeaseRow) any) part {
 		all := make([]any, len(x.Acquire))
 		for i := range x.Acquire {
 			all[i] = of(&x.Acquire[i])
 		}
-		return all
+		return chosen(place, all)
 	}
-	names, leases := column(func(l *sqllease.LeaseRow) any { return l.Name }), column(func(l *sqllease.LeaseRow) any { return string(l.Lease) })
-	sessions := column(func(l *sqllease.LeaseRow) any { return string(l.Session) })
-	parts, place, granted := s.marked(names)
-	parts["lease"], parts["leases"] = chosen(granted, leases), in(leases)
-	parts["session"], parts["its session"] = chosen(granted, sessions), chosen(place, sessions)
-	for name, of := range map[string]func(*sqllease.LeaseRow) any{
-		"mode":    func(l *sqllease.LeaseRow) any { return int64(l.Claim.Mode) },
-		"permits": func(l *sqllease.LeaseRow) any { return int64(l.Claim.Permits) },
-		"cap":     func(l *sqllease.LeaseRow) any { return int64(l.Claim.Limit) },
-		"owner":   func(l *sqllease.LeaseRow) any { return l.Owner },
-		"note":    func(l *sqllease.LeaseRow) any { return l.Note },
-		"timed":   func(l *sqllease.LeaseRow) any { return number(l.Timed) },
-		"ttl":     func(l *sqllease.LeaseRow) any { return l.TTL.Microseconds() },
-	} {
-		parts[name] = chosen(granted, column(of))
+	session := func(l *sqllease.LeaseRow) any { return string(l.Session) }
+	its := column(m.place, session)
+	args := []any{
+		m.mark,
+		column(m.marked, func(l *sqllease.LeaseRow) any { return string(l.Lease) }),
+		column(m.marked, session),
+		column(m.marked, func(l *sqllease.LeaseRow) any { return int64(l.Claim.Mode) }),
+		column(m.marked, func(l *sqllease.LeaseRow) any { return l.Claim.Permits }),
+		column(m.marked, func(l *sqllease.LeaseRow) any { return l.Claim.Limit }),
+		column(m.marked, func(l *sqllease.LeaseRow) any { return l.Owner }),
+		column(m.marked, func(l *sqllease.LeaseRow) any { return l.Note }),
+		column(m.marked, func(l *sqllease.LeaseRow) any { return l.Timed }),
+		column(m.marked, func(l *sqllease.LeaseRow) any { return l.TTL.Microseconds() }),
+		in(names), its, its,
 	}
-	known := !slices.ContainsFunc(x.Acquire, func(l sqllease.LeaseRow) bool { return !x.Known[l.Name] })
-	q, take := new(batch), takeKnown
-	if !known {
-		take = takeLocked
+	q := new(batch)
+	if known {
+		q.exec(s.b.sql(takeKnown), args...)
+	} else {
 		q.exec(begin)
-		q.exec(s.b.sql(newLocks, list(s.b.sql(newRow), len(names))), names...)
+		q.exec(s.b.sql(newLocks), list(s.b.sql(newRow), len(names), in(names).args))
+		q.exec(s.b.sql(takeLocked), append(args, in(leases))...)
 	}
-	q.fill(s.b.sql(take), parts)
-	q.fill(s.b.sql(quickGranted), parts)
-	q.scans = append(q.scans, func(rows *sql.Rows) error {
+	q.query(func(rows *sql.Rows) error {
 		var g sqllease.QuickGrant
 		var since int64
 		err := rows.Scan(&g.Name, &g.Token, &since, &g.Tombs)
 		g.Since = time.UnixMicro(since)
 		x.Granted = append(x.Granted, g)
 		return err //nolint:wrapcheck // see Unavailable
-	})
+	}, s.b.sql(quickGranted), in(names), in(leases), m.all)
 	if !known {
 		q.exec(commit)
 		return s.alone(ctx, q)
@@ -112,49 +117,48 @@ func (s store) quickAcquire(ctx context.Context, x *sqllease.Quick) error {
 }
 
 func (s store) quickRelease(ctx context.Context, x *sqllease.Quick) error {
-	names, leases := make([]any, len(x.Release)), make([]any, len(x.Release))
-	for i, k := range x.Release {
-		names[i], leases[i] = k.Name, string(k.ID)
+	var names []string
+	var leases []any
+	for _, k := range x.Release {
+		names, leases = append(names, k.Name), append(leases, string(k.ID))
 	}
-	parts, place, _ := s.marked(names)
-	parts["its lease"] = chosen(place, leases)
-	q := new(batch)
+	m, q := s.marked(names), new(batch)
+	args := []any{m.mark, in(names), chosen(m.place, leases)}
 	if len(names) == 1 {
-		q.fill(s.b.sql(quickRelease), parts)
+		q.exec(s.b.sql(quickRelease), args...)
 		n, err := s.count(ctx, q)
 		if n > 0 {
-			x.Released = append(x.Released, x.Release[0].Name)
+			x.Released = append(x.Released, names[0])
 		}
 		return err
 	}
 	q.exec(begin)
-	q.fill(s.b.sql(quickRelease), parts)
-	q.fill(s.b.sql(quickReleased), parts)
-	q.scans = append(q.scans, func(rows *sql.Rows) error { return scanName(rows, &x.Released) })
+	q.exec(s.b.sql(quickRelease), args...)
+	q.query(func(rows *sql.Rows) error { return scanName(rows, &x.Released) }, s.b.sql(quickReleased), in(names), m.all)
 	q.exec(commit)
 	return s.alone(ctx, q)
 }
 
-// marked returns the parts for locks that are marked with the numbers of this call, in the order of their
-// names. It also returns an expression for the place of a lock among them, from 1, and one for the same
-// after its mark was assigned.
-func (s store) marked(names []any) (map[string]part, part, part) {
-	n := int64(len(names))
-	before := s.b.marks.Add(n) - n
-	var place, marked part
-	parts := map[string]part{
-		"names": in(names), "mark": {"?", []any{before + 1}}, "marks": {"? AND ?", []any{before + 1, before + n}},
-	}
-	if n > 1 {
-		place = part{"FIELD(name, " + parts["names"].text + ")", names}
-		marked = part{"mark - ?", []any{before}}
-		parts["mark"] = part{"? + " + place.text, append([]any{before}, names...)}
-	}
-	return parts, place, marked
+// marking has the numbers with which a call marks its locks, in the order of their names.
+type marking struct {
+	mark   part // of a lock
+	all    part // the first and the last
+	place  part // of a lock among the names, from 1
+	marked part // the same after its mark was assigned
 }
 
-// in returns a list of values.
-func in(all []any) part { return part{list("?", len(all)), all} }
+// marked returns the marking of a call.
+func (s store) marked(names []string) marking {
+	n := int64(len(names))
+	before := s.b.marks.Add(n) - n
+	m := marking{mark: part{"?", []any{before + 1}}, all: part{"? AND ?", []any{before + 1, before + n}}}
+	if n > 1 {
+		m.place = part{"FIELD(name, ?)", []any{in(names)}}
+		m.marked = part{"mark - ?", []any{before}}
+		m.mark = part{"? + ?", []any{before, m.place}}
+	}
+	return m
+}
 
 // chosen returns an expression for the value at a place, from 1. The value is written once where all
 // are the same. Numbers are written as numbers.
@@ -166,17 +170,9 @@ func chosen(place part, all []any) part {
 	if same {
 		return part{"?", all[:1]}
 	}
-	text := "ELT(" + place.text + ", " + list("?", len(all)) + ")"
+	p := part{"ELT(?, ?)", []any{place, list("?", len(all), all)}}
 	if _, isText := all[0].(string); !isText {
-		text = "CAST(" + text + " AS SIGNED)"
+		p = part{"CAST(? AS SIGNED)", []any{p}}
 	}
-	return part{text, slices.Concat(place.args, all)}
-}
-
-// number returns the number for a condition.
-func number(b bool) int64 {
-	if b {
-		return 1
-	}
-	return 0
+	return p
 }

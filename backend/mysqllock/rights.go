@@ -27,8 +27,7 @@ type need struct{ table, column, privileges string }
 const writes = "SELECT INSERT UPDATE DELETE"
 
 func (b *Backend) rights() rights {
-	text := func(query string) string { return b.sql(query) }
-	return rights{b.db, backendName, b.name, text, []need{
+	return rights{b.db, backendName, b.name, b.sql, []need{
 		{"meta", "version", "SELECT UPDATE"},
 		{"locks", "last", writes},
 		{"sessions", "ttl", writes},

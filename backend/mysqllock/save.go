@@ -18,7 +18,7 @@ const (
 	deleteLease  = `DELETE FROM @leases WHERE name = ? AND lease = ?`
 	updateLease  = `UPDATE @leases SET session = ?, held = ?, place = ?, token = ?, since = ?, ends = ? WHERE name = ? AND lease = ?`
 	insertLeases = `INSERT INTO @leases (name, lease, session, held, place, mode, permits, cap, owner, note, timed, ttl, token, asked,
-		since, ends, waited) VALUES %s`
+		since, ends, waited) VALUES ?`
 	newLease     = `(?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)`
 	updateLock   = `UPDATE @locks SET last = ?, used = ? WHERE name = ?`
 	freeLock     = `UPDATE @locks SET fat = 0, ` + noThin + ` WHERE name = ?`
@@ -54,7 +54,7 @@ func (s store) save(q *batch, c *sqllease.Changes) {
 		for i := range c.Fresh {
 			args = append(args, row(&c.Fresh[i])...)
 		}
-		q.exec(s.b.sql(insertLeases, list(newLease, len(c.Fresh))), args...)
+		q.exec(s.b.sql(insertLeases), list(newLease, len(c.Fresh), args))
 	}
 	for _, x := range c.Lasts {
 		q.exec(s.b.sql(updateLock), x.Last, now, x.Name)

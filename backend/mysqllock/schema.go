@@ -63,9 +63,8 @@ func (b *Backend) Migrate(ctx context.Context) error {
 	var floor int64
 	t := tables{
 		db: b.db, backend: backendName, version: schemaVersion, read: readVersion, more: []any{&floor}, meta: makeMeta,
-		sql:    func(query string) string { return b.sql(query) },
-		create: schema,
-		again:  func(err error, try int) bool { return b.leases.Again(err, try, true) },
+		sql: b.sql, create: schema,
+		again: func(err error, try int) bool { return b.leases.Again(err, try, true) },
 	}
 	return b.leases.Setup(ctx, "migrate", func(ctx context.Context) error {
 		err := t.ensure(ctx)

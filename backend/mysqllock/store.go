@@ -174,15 +174,15 @@ func scanName(rows *sql.Rows, all *[]string) error {
 }
 
 const (
-	lookAtLeases   = `SELECT name, lease, session, held, timed, token, since, ends FROM @leases WHERE %s`
-	lookAtSessions = `SELECT id, ends > $NOW FROM @sessions WHERE id IN (%s) AND cause = ''`
+	lookAtLeases   = `SELECT name, lease, session, held, timed, token, since, ends FROM @leases WHERE ?`
+	lookAtSessions = `SELECT id, ends > $NOW FROM @sessions WHERE id IN (?) AND cause = ''`
 	// When the next of the leases of each lock can end. Now, where one is to be cut; see
 	// sqllease.Changes.
 	lookAtEnds = `SELECT l.name, MIN(CASE WHEN l.held AND l.timed AND l.ends <= $NOW + l.ttl + ? THEN l.ends
 			WHEN l.held AND l.timed THEN $NOW
 			WHEN s.cause = '' AND s.ends <= $NOW + s.ttl + ? THEN CASE WHEN l.timed THEN LEAST(s.ends, $NOW + l.ttl) ELSE s.ends END
 			ELSE $NOW END) - $NOW
-		FROM @leases l LEFT JOIN @sessions s ON s.id = l.session WHERE l.name IN (%s) GROUP BY l.name`
+		FROM @leases l LEFT JOIN @sessions s ON s.id = l.session WHERE l.name IN (?) GROUP BY l.name`
 )
 
 // Look is one round trip. Leases come before sessions: a lease that is held was held while its
@@ -191,15 +191,14 @@ func (s store) Look(ctx context.Context, g *sqllease.Glance) error {
 	found := make(map[sqllease.Key]sqllease.LeaseRow)
 	lives := make(map[backend.SessionID]bool) // without those that have ended
 	names, sessions := make(map[string]struct{}), make(map[backend.SessionID]struct{})
-	var keys []sqllease.Key
+	var leases []any
 	for _, w := range g.Waiters {
-		keys = append(keys, w.Key)
+		leases = append(leases, is(w.Key))
 		names[w.Key.Name], sessions[w.Session] = struct{}{}, struct{}{}
 	}
 	q := new(batch)
 	q.query(func(rows *sql.Rows) error { return scanTime(rows, &g.Now) }, s.b.sql(`SELECT $NOW, $READONLY`))
-	if len(keys) > 0 {
-		where, args := anyOf("", keys)
+	if len(leases) > 0 {
 		q.query(func(rows *sql.Rows) error {
 			var r sqllease.LeaseRow
 			var since int64
@@ -208,18 +207,16 @@ func (s store) Look(ctx context.Context, g *sqllease.Glance) error {
 			r.Since, r.Ends = time.UnixMicro(since), endOf(ends)
 			found[sqllease.Key{Name: r.Name, ID: r.Lease}] = r
 			return err //nolint:wrapcheck // see Unavailable
-		}, s.b.sql(lookAtLeases, where), args...)
-		ids := values(slices.Collect(maps.Keys(sessions)))
+		}, s.b.sql(lookAtLeases), anyOf(leases))
 		q.query(func(rows *sql.Rows) error {
 			var id backend.SessionID
 			var inTime bool
 			err := rows.Scan(&id, &inTime)
 			lives[id] = inTime
 			return err //nolint:wrapcheck // see Unavailable
-		}, s.b.sql(lookAtSessions, list("?", len(ids))), ids...)
+		}, s.b.sql(lookAtSessions), in(slices.Collect(maps.Keys(sessions))))
 	}
-	if g.Ends && len(keys) > 0 {
-		of := values(slices.Collect(maps.Keys(names)))
+	if g.Ends && len(leases) > 0 {
 		slack := sqllease.ClockSlack.Microseconds()
 		q.query(func(rows *sql.Rows) error {
 			var name string
@@ -227,7 +224,7 @@ func (s store) Look(ctx context.Context, g *sqllease.Glance) error {
 			err := rows.Scan(&name, &left)
 			g.Rest[name] = micros(left)
 			return err //nolint:wrapcheck // see Unavailable
-		}, s.b.sql(lookAtEnds, list("?", len(of))), append([]any{slack, slack}, of...)...)
+		}, s.b.sql(lookAtEnds), slack, slack, in(slices.Collect(maps.Keys(names))))
 	}
 	g.Early = true // see Sync
 	if err := q.run(ctx, s.b.db); err != nil {

@@ -18,10 +18,10 @@ const (
 	// lock may ever go back behind the floor. Neither a thin lock is swept nor one with a recent
 	// tomb: the next row would not know of the tomb.
 	oldLocks    = `SELECT name FROM @locks WHERE name > ? AND used < $NOW - ? ORDER BY name LIMIT ? FOR UPDATE SKIP LOCKED`
-	unusedLocks = `SELECT k.name, k.last FROM @locks k WHERE k.name IN (%s) AND NOT (k.lease <> '' AND k.fat = 0) AND k.buried <= $NOW + ?
+	unusedLocks = `SELECT k.name, k.last FROM @locks k WHERE k.name IN (?) AND NOT (k.lease <> '' AND k.fat = 0) AND k.buried <= $NOW + ?
 		AND NOT EXISTS (SELECT 1 FROM @leases l WHERE l.name = k.name)`
 	// Thin leases whose session does not seem to live.
-	deadThin = `SELECT k.name FROM @locks k WHERE k.name IN (%s) AND k.lease <> '' AND k.fat = 0 AND NOT k.timed
+	deadThin = `SELECT k.name FROM @locks k WHERE k.name IN (?) AND k.lease <> '' AND k.fat = 0 AND NOT k.timed
 		AND NOT EXISTS (SELECT 1 FROM @sessions s WHERE s.id = k.session AND s.cause = '' AND s.ends > $NOW)`
 	raiseFloor = `UPDATE @meta SET last_floor = GREATEST(last_floor, ?) WHERE id = 1`
 )
@@ -81,8 +81,8 @@ func (s store) sweepLocks(ctx context.Context, conn *sql.Conn, after string, age
 			err := rows.Scan(&name, &last)
 			unused, floor = append(unused, name), max(floor, last)
 			return err //nolint:wrapcheck // no caller sees it
-		}, s.b.sql(unusedLocks, list("?", len(names))), append(values(names), (sqllease.Remembered-age).Microseconds())...)
-		q.query(func(rows *sql.Rows) error { return scanName(rows, &dead) }, s.b.sql(deadThin, list("?", len(names))), values(names)...)
+		}, s.b.sql(unusedLocks), in(names), (sqllease.Remembered - age).Microseconds())
+		q.query(func(rows *sql.Rows) error { return scanName(rows, &dead) }, s.b.sql(deadThin), in(names))
 		if err := q.run(ctx, conn); err != nil {
 			return nil, nil, 0, err
 		}
