@@ -118,7 +118,7 @@ func (s getlockStore) Mark(ctx context.Context, m connlease.Mark) (fence.Token, 
 		var name, conn string
 		h, err := scanHolder(r, &name, &conn)
 		if h.Token < token && (m.Lease == "" || m.Lease == h.Lease) {
-			hit = append(hit, connlease.Marked{Holder: h, Key: connlease.Key{Name: name, ID: h.Lease}, Conn: conn})
+			hit = append(hit, connlease.Marked{Holder: h, Conn: conn})
 		}
 		return err
 	}, s.b.sql(lookOut)+" AND e.name = ? ORDER BY e.token", m.Name)
@@ -175,7 +175,7 @@ func (s getlockStore) landed(ctx context.Context, lockName string) error {
 func (s getlockStore) mark(ctx context.Context, m connlease.Mark, x *connlease.Marked) error {
 	for n := 1; ; n++ {
 		q := new(batch)
-		q.exec(s.b.sql(markLease), m.Reason, m.Released, m.Name, string(x.Key.ID), x.Conn)
+		q.exec(s.b.sql(markLease), m.Reason, m.Released, m.Name, string(x.Lease), x.Conn)
 		q.query(func(r *sql.Rows) error {
 			var marked int
 			err := r.Scan(&marked)

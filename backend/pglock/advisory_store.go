@@ -215,7 +215,7 @@ func (s advisoryStore) mark(ctx context.Context, m connlease.Mark) (fence.Token,
 			Lease: backend.LeaseID(*lease), Session: backend.SessionID(*session), Owner: *owner, Note: *note, Mode: modeOf(*shared), Permits: 1,
 			Token: fence.Token(*victim), Since: *since, Left: left(*micros), //nolint:gosec // a sequence counts up from above 0
 		}
-		hit = append(hit, connlease.Marked{Holder: h, Key: connlease.Key{Name: m.Name, ID: h.Lease}, Conn: *conn, Before: before})
+		hit = append(hit, connlease.Marked{Holder: h, Conn: *conn, Before: before})
 	}
 	return token, hit, rows.Err()
 }

@@ -41,7 +41,7 @@ func (s *silent) Connect(ctx context.Context, _ backend.SessionID, _ time.Durati
 
 func (s *silent) Look(ctx context.Context, _ []string) (map[string]backend.LockInfo, error) {
 	if s.question == "terminate" {
-		return map[string]backend.LockInfo{"": {Holders: make([]backend.Holder, 1)}}, nil
+		return map[string]backend.LockInfo{"n": {Holders: make([]backend.Holder, 1)}}, nil
 	}
 	return nil, s.ask(ctx, "look")
 }

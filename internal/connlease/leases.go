@@ -40,7 +40,6 @@ type Leases struct {
 	set  atomic.Bool             // the set-up succeeded
 
 	mu       sync.Mutex // guards what follows
-	closed   bool
 	sessions map[backend.SessionID]*session
 	dead     *lockstate.Ended[backend.SessionID] // that have ended
 
@@ -69,9 +68,8 @@ func (b *Leases) Life() context.Context { return b.life }
 func (b *Leases) Close() {
 	b.closing.Do(func() {
 		b.mu.Lock()
-		b.closed = true
+		b.end(backend.ErrClosed) // no session begins after this
 		b.mu.Unlock()
-		b.end(backend.ErrClosed)
 		b.work.Wait()
 	})
 }
@@ -201,7 +199,7 @@ func (b *Leases) OpenSession(ctx context.Context, req backend.SessionRequest) er
 func (b *Leases) admit(req backend.SessionRequest) (*session, bool, error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if b.closed {
+	if b.life.Err() != nil {
 		return nil, false, backend.ErrClosed
 	}
 	if b.dead.Has(req.ID) {
@@ -224,7 +222,7 @@ func (b *Leases) open(ctx context.Context, s *session) {
 	s.deadline = time.Now().Add(s.ttl)
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if err == nil && !b.closed {
+	if err == nil && b.life.Err() == nil {
 		b.work.Go(s.run)
 		return
 	}

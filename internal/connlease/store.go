@@ -57,7 +57,7 @@ type Store interface {
 	Look(ctx context.Context, names []string) (map[string]backend.LockInfo, error)
 	// Names lists locks that are held, in order, up to the limit.
 	Names(ctx context.Context, req backend.ListRequest, limit int) ([]string, error)
-	// Mark asks the connections that hold these leases to release them. It raises the token, or
+	// Mark asks the connections that hold these leases of a lock to release them. It raises the token, or
 	// keeps Mark.Below. A lease that is held and not visible yet is found by a later Mark with
 	// Below.
 	Mark(ctx context.Context, m Mark) (fence.Token, []Marked, error)
@@ -181,7 +181,6 @@ type Mark struct {
 // Marked is a lease that was marked.
 type Marked struct {
 	backend.Holder
-	Key  Key
 	Conn string // that holds it, in the store's notation
 	// Before: it was marked already. The caller that marked it reports it; this one only waits
 	// for its end.

@@ -34,12 +34,8 @@ func (b *Leases) Acquire(ctx context.Context, req backend.AcquireRequest) (backe
 		if !errors.Is(err, errRefused) {
 			break
 		}
-		held, why := b.held(ctx, req, s.inQueue(l))
-		if why != nil {
-			return backend.Grant{}, why
-		}
-		if held != nil {
-			return backend.Grant{}, held
+		if err := b.held(ctx, req, s.inQueue(l)); err != nil {
+			return backend.Grant{}, err
 		}
 		// It was free again when its holder was read: try again.
 	}
@@ -148,11 +144,11 @@ func (s *session) inQueue(l *lease) bool {
 }
 
 // held returns the refusal of a request that does not wait. It is nil where the lock has no
-// holder any more. Errors: *UnavailableError, which says mayHold; ErrClosed; ctx's cause.
-func (b *Leases) held(ctx context.Context, req backend.AcquireRequest, mayHold bool) (*backend.HeldError, error) {
+// holder any more. Errors: *HeldError; *UnavailableError, which says mayHold; ErrClosed; ctx's cause.
+func (b *Leases) held(ctx context.Context, req backend.AcquireRequest, mayHold bool) error {
 	all, err := b.store.Look(ctx, []string{req.Name})
 	if err != nil {
-		return nil, b.fail(ctx, opAcquire, mayHold, err)
+		return b.fail(ctx, opAcquire, mayHold, err)
 	}
 	info := all[req.Name]
 	ahead := len(info.Waiters)
@@ -160,9 +156,9 @@ func (b *Leases) held(ctx context.Context, req backend.AcquireRequest, mayHold b
 		ahead = i
 	}
 	if len(info.Holders) == 0 && ahead == 0 {
-		return nil, nil //nolint:nilnil // no holder is a valid answer here
+		return nil
 	}
-	return backend.NewHeldError(req.Name, info.Holders, 0, ahead), nil
+	return backend.NewHeldError(req.Name, info.Holders, 0, ahead)
 }
 
 // Release releases a lease, or its place in the queue. With req.Abandon the lease can never be
@@ -198,7 +194,7 @@ func (b *Leases) Release(ctx context.Context, req backend.ReleaseRequest) error 
 		return backend.ErrLost
 	}
 	if err == nil {
-		err = b.yielded(ctx, hit)
+		err = b.yielded(ctx, req.Name, hit)
 	}
 	return b.fail(ctx, opRelease, true, err)
 }
@@ -314,17 +310,17 @@ func (b *Leases) Break(ctx context.Context, req backend.BreakRequest) (backend.B
 	for looks := 1; ; looks++ {
 		token, hit, err := b.store.Mark(ctx, Mark{Name: req.Name, Lease: req.Lease, Reason: req.Reason, Below: res.Token})
 		if err == nil {
-			err = b.yielded(ctx, hit)
+			err = b.yielded(ctx, req.Name, hit)
 		}
 		if err != nil {
 			return backend.BreakResult{}, b.fail(ctx, opBreak, true, err)
 		}
 		res.Token = token
 		for _, m := range hit {
-			if !m.Before && !named[m.Key.ID] { // its row may remain a bit longer
+			if !m.Before && !named[m.Lease] { // its row may remain a bit longer
 				res.Broken = append(res.Broken, m.Holder)
 			}
-			named[m.Key.ID] = true
+			named[m.Lease] = true
 		}
 		if looks > 1 && len(hit) == 0 {
 			return res, nil
@@ -332,18 +328,18 @@ func (b *Leases) Break(ctx context.Context, req backend.BreakRequest) (backend.B
 	}
 }
 
-// yielded waits until none of the leases is held. It ends a connection that does not release what
+// yielded waits until none of the leases of the lock is held. It ends a connection that does not release what
 // it was asked for, with everything that it has. A live holder needs an instant, or half a second
 // where it cannot be notified.
-func (b *Leases) yielded(ctx context.Context, hit []Marked) error {
+func (b *Leases) yielded(ctx context.Context, name string, hit []Marked) error {
 	if len(hit) == 0 {
 		return nil
 	}
 	return Poll(ctx, func(late bool) (bool, error) {
-		all, err := b.store.Look(ctx, []string{hit[0].Key.Name})
+		all, err := b.store.Look(ctx, []string{name})
 		var conns []string
 		for _, m := range hit {
-			if slices.ContainsFunc(all[m.Key.Name].Holders, func(h backend.Holder) bool { return h.Token == m.Token }) {
+			if slices.ContainsFunc(all[name].Holders, func(h backend.Holder) bool { return h.Token == m.Token }) {
 				conns = append(conns, m.Conn)
 			}
 		}
