@@ -40,22 +40,21 @@ func (s *session) gather() *Work {
 	if !s.again.IsZero() && !now.Before(s.again) {
 		s.again = time.Time{}
 		for name, p := range s.spots {
-			if _, woken := s.due[name]; !woken && len(p.queue) > 0 {
-				s.due[name] = true
+			if len(p.queue) > 0 {
+				s.due[name] = max(s.due[name], toPoll)
 			}
 		}
 	}
-	for name, byTimer := range s.due {
+	for name, due := range s.due {
 		if len(w.trying) >= maxTries {
 			break
 		}
 		delete(s.due, name)
-		w.trying = append(w.trying, s.front(name, byTimer)...)
+		s.collect(w, name, due)
 	}
 	for _, l := range w.trying {
 		w.Try = append(w.Try, &Try{Req: &l.req, First: !isClosed(l.tried), Queue: l.wait})
 	}
-	w.joining = s.joining()
 	for _, l := range w.joining {
 		w.Join = append(w.Join, &l.req)
 	}
@@ -64,20 +63,6 @@ func (s *session) gather() *Work {
 		return nil
 	}
 	return w
-}
-
-// joining returns the leases to be queued in the store without being tried. They are woken like
-// any other. The caller holds mu.
-func (s *session) joining() []*lease {
-	var all []*lease
-	for _, l := range s.fresh {
-		if l.state == inQueue && l.wait && !l.trying && !l.gone && !l.queued {
-			l.trying = true
-			all = append(all, l)
-		}
-	}
-	s.fresh = nil
-	return all
 }
 
 // nextLook returns when to read the marks: not before the session's end where there are
@@ -102,32 +87,34 @@ func (s *session) schedule(now time.Time) {
 	}
 }
 
-// front returns the requests at the head of the local queue that the leases of this session
-// admit: the database would grant any of them the lock, because it is the same connection. The
-// requests behind them that do not wait are refused: immediately where this session has the lock,
-// and otherwise when it is known that those before them, or another client, have it. The caller
-// holds mu.
-func (s *session) front(name string, byTimer bool) []*lease {
+// collect adds the requests of a lock to the work. Those at the head of the local queue that the
+// leases of this session admit are tried: the database would grant any of them the lock, because it
+// is the same connection. Those behind them that wait are queued in the store without being tried,
+// and woken like any other. Those that do not wait are refused: immediately where this session has
+// the lock, and otherwise when it is known that those before them, or another client, have it. The
+// caller holds mu.
+func (s *session) collect(w *Work, name string, due turn) {
 	p := s.spots[name]
 	if p == nil {
-		return nil
+		return
 	}
-	n := backend.Admit(claims(p.out), claims(p.queue))
-	for _, l := range slices.Clone(p.queue[n:]) {
+	front := backend.Admit(claims(p.out), claims(p.queue))
+	for i, l := range slices.Clone(p.queue) {
 		switch {
-		case l.wait:
-		case n == 0:
+		case due > toQueue && i < front:
+			l.trying, l.timer = true, due == toPoll
+			w.trying = append(w.trying, l)
+		case l.wait && s.b.cfg.Wakes && !l.queued:
+			l.trying = true
+			w.joining = append(w.joining, l)
+		case l.wait || due == toQueue:
+		case front == 0:
 			s.drop(l, errRefused)
 		default:
 			l.trying = true
-			s.behind = append(s.behind, l)
+			w.behind = append(w.behind, l)
 		}
 	}
-	ready := slices.Clone(p.queue[:min(n, len(p.queue))])
-	for _, l := range ready {
-		l.trying, l.timer = true, byTimer
-	}
-	return ready
 }
 
 func claims(all []*lease) []backend.Claim {
@@ -160,7 +147,7 @@ func (s *session) remove(l *lease) {
 		return
 	}
 	if len(p.queue) > 0 && (!p.queue[0].queued || !s.b.cfg.Wakes) {
-		s.due[name] = false
+		s.due[name] = toTry
 	}
 }
 
@@ -218,7 +205,7 @@ func (s *session) settle(w *Work) {
 			s.drop(l, backend.ErrLost)
 		}
 	}
-	s.refuseBehind()
+	s.refuseBehind(w.behind)
 	losses := s.markedAre(w.Marked, now)
 	for _, done := range w.renews {
 		close(done)
@@ -258,7 +245,7 @@ func (s *session) answer(l *lease, t *Try, now time.Time) {
 			s.free(l)
 		}
 		if p := s.spots[l.req.Name]; p != nil && len(p.queue) > 0 && !p.queue[0].queued {
-			s.due[l.req.Name] = false // readers behind a reader
+			s.due[l.req.Name] = toTry // readers behind a reader
 		}
 	case t.Foreign:
 		s.drop(l, backend.ErrLost)
@@ -272,7 +259,7 @@ func (s *session) answer(l *lease, t *Try, now time.Time) {
 		l.waited = true
 		l.answer()
 		if fresh { // the lock may have been freed in between
-			s.due[l.req.Name] = false
+			s.due[l.req.Name] = toTry
 		}
 	}
 }
@@ -280,8 +267,8 @@ func (s *session) answer(l *lease, t *Try, now time.Time) {
 // refuseBehind refuses the requests that do not wait and had others before them: the lock was
 // tried after they arrived, for those others. A request whose turn it is now is due instead. The
 // caller holds mu.
-func (s *session) refuseBehind() {
-	for _, l := range s.behind {
+func (s *session) refuseBehind(behind []*lease) {
+	for _, l := range behind {
 		l.trying = false
 		p := s.spots[l.req.Name]
 		switch {
@@ -292,14 +279,11 @@ func (s *session) refuseBehind() {
 		case l.wait:
 			l.waited = true
 			l.answer()
-			if s.b.cfg.Wakes {
-				s.fresh = append(s.fresh, l)
-			}
+			s.due[l.req.Name] = max(s.due[l.req.Name], toQueue)
 		default:
 			s.drop(l, errRefused)
 		}
 	}
-	s.behind = nil
 }
 
 // markedAre releases the leases that were marked. The caller holds mu.

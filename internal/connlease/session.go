@@ -36,9 +36,7 @@ type session struct {
 	told      []toldLoss
 
 	// What to send next.
-	due    map[string]bool // locks to try; true: because of the timer
-	fresh  []*lease        // waiting requests that may have to be queued in the store without being tried
-	behind []*lease        // requests that do not wait, and are refused when those before them have their answer
+	due    map[string]turn // locks whose requests are to be sent
 	freed  []*lease        // held until they are sent
 	left   []*lease        // were in the queue
 	renews []chan struct{} // closed when the renewal is known to have succeeded
@@ -48,6 +46,15 @@ type session struct {
 	looked time.Time // when the marks were last read
 	again  time.Time // when to try for the waiters in any case
 }
+
+// turn is what the requests of a lock are due for. A later one includes those before.
+type turn uint8
+
+const (
+	toQueue turn = iota + 1 // those that wait are queued in the store
+	toPoll                  // the front is tried, because of the timer
+	toTry                   // the front is tried, because the lock may be free
+)
 
 // toldLoss is a loss that renewals report until until: for one TTL, so that a client that lost
 // the reply to one renewal learns it from the next one.
@@ -93,7 +100,7 @@ type lease struct {
 func newSession(b *Leases, req backend.SessionRequest) *session {
 	return &session{
 		b: b, id: req.ID, ttl: req.TTL, lost: req.Lost, opened: make(chan struct{}), over: make(chan struct{}), todo: make(chan struct{}, 1),
-		leases: make(map[Key]*lease), spots: make(map[string]*spot), abandoned: lockstate.NewEnded[Key](remembered), due: make(map[string]bool),
+		leases: make(map[Key]*lease), spots: make(map[string]*spot), abandoned: lockstate.NewEnded[Key](remembered), due: make(map[string]turn),
 	}
 }
 
@@ -108,7 +115,7 @@ func (s *session) wake() {
 func (s *session) hear(n Note) {
 	s.mu.Lock()
 	if n.Wake != "" && !s.ended {
-		s.due[n.Wake] = false
+		s.due[n.Wake] = toTry
 	}
 	s.look = s.look || n.Marked
 	s.mu.Unlock()
@@ -251,7 +258,7 @@ func (s *session) die(err error) {
 	for _, l := range slices.Concat(s.freed, s.left) {
 		l.release()
 	}
-	s.freed, s.left, s.fresh, s.behind, s.spots, s.due = nil, nil, nil, nil, nil, nil
+	s.freed, s.left, s.spots, s.due = nil, nil, nil, nil
 	s.mu.Unlock()
 	s.b.mu.Lock()
 	delete(s.b.sessions, s.id)

@@ -117,9 +117,10 @@ type Work struct {
 	// is, and what the connection has is known.
 	Refused error
 
-	// What the session has to settle: the leases of Try, those of Join, and the callers of Renew.
-	trying, joining []*lease
-	renews          []chan struct{}
+	// What the session has to settle: the leases of Try, those of Join, those that are refused when
+	// those before them have their answer, and the callers of Renew.
+	trying, joining, behind []*lease
+	renews                  []chan struct{}
 }
 
 // WithoutNew removes from the work what is new, Try and Join, which the database refused for the

@@ -98,11 +98,10 @@ func (s *session) join(req backend.AcquireRequest) (*lease, error) {
 	}
 	s.leases[k] = l
 	p.queue = append(p.queue, l)
-	if !s.waitsFor(p, l) {
-		s.due[req.Name] = false
-	}
-	if s.b.cfg.Wakes {
-		s.fresh = append(s.fresh, l)
+	if s.waitsFor(p, l) {
+		s.due[req.Name] = max(s.due[req.Name], toQueue)
+	} else {
+		s.due[req.Name] = toTry
 	}
 	s.moved = time.Now()
 	s.wake()
