@@ -33,10 +33,10 @@ func (s store) Dead(ctx context.Context, age time.Duration) ([]string, error) {
 }
 
 // Sweep locks the rows of locks before it deletes them.
-func (s store) Sweep(ctx context.Context, after string, age time.Duration) (string, []string, int) {
+func (s store) Sweep(ctx context.Context, after string, age time.Duration) (*sqllease.Swept, error) {
 	ids, err := s.strings(ctx, s.b.sql(oldSessions), age.Microseconds(), sqllease.SweepAtOnce)
 	if err != nil {
-		return after, nil, 0 // until the next time
+		return nil, err
 	}
 	q := new(batch)
 	for _, id := range ids {
@@ -45,35 +45,22 @@ func (s store) Sweep(ctx context.Context, after string, age time.Duration) (stri
 	q.exec(s.b.sql(`DELETE FROM @tombs WHERE expires < $NOW LIMIT ?`), sqllease.SweepAtOnce)
 	q.exec(s.b.sql(`DELETE FROM @losses WHERE expires < $NOW LIMIT ?`), sqllease.SweepAtOnce)
 	if err := q.run(ctx, s.b.db); err != nil {
-		return after, nil, 0
+		return nil, err
 	}
-	conn, err := s.b.db.Conn(ctx)
-	if err != nil {
-		return after, nil, 0
-	}
-	names, dead, deleted, err := s.sweepLocks(ctx, conn, after, age)
-	giveBack(ctx, conn, err == nil)
-	switch {
-	case err != nil:
-		return after, nil, 0
-	case len(names) < sqllease.SweepAtOnce:
-		return "", dead, deleted // from the start
-	}
-	return names[len(names)-1], dead, deleted
+	w := new(sqllease.Swept)
+	return w, s.within(ctx, func(conn *sql.Conn) error { return s.sweepLocks(ctx, conn, after, age, w) })
 }
 
-// sweepLocks returns the locks that were examined, those whose thin lease seems to have expired, and how many it has
-// deleted.
-func (s store) sweepLocks(ctx context.Context, conn *sql.Conn, after string, age time.Duration) ([]string, []string, int, error) {
-	var names, dead, unused []string
-	var floor int64
+func (s store) sweepLocks(ctx context.Context, conn *sql.Conn, after string, age time.Duration, w *sqllease.Swept) error {
 	q := new(batch)
 	q.exec(begin)
-	q.query(func(rows *sql.Rows) error { return scanName(rows, &names) }, s.b.sql(oldLocks), after, age.Microseconds(), sqllease.SweepAtOnce)
+	q.query(func(rows *sql.Rows) error { return scanName(rows, &w.Names) }, s.b.sql(oldLocks), after, age.Microseconds(), sqllease.SweepAtOnce)
 	if err := q.run(ctx, conn); err != nil {
-		return nil, nil, 0, err
+		return err
 	}
-	if len(names) > 0 {
+	var unused []string
+	var floor int64
+	if len(w.Names) > 0 {
 		q = new(batch)
 		q.query(func(rows *sql.Rows) error {
 			var name string
@@ -81,10 +68,10 @@ func (s store) sweepLocks(ctx context.Context, conn *sql.Conn, after string, age
 			err := rows.Scan(&name, &last)
 			unused, floor = append(unused, name), max(floor, last)
 			return err //nolint:wrapcheck // no caller sees it
-		}, s.b.sql(unusedLocks), in(names), (sqllease.Remembered - age).Microseconds())
-		q.query(func(rows *sql.Rows) error { return scanName(rows, &dead) }, s.b.sql(deadThin), in(names))
+		}, s.b.sql(unusedLocks), in(w.Names), (sqllease.Remembered - age).Microseconds())
+		q.query(func(rows *sql.Rows) error { return scanName(rows, &w.Dead) }, s.b.sql(deadThin), in(w.Names))
 		if err := q.run(ctx, conn); err != nil {
-			return nil, nil, 0, err
+			return err
 		}
 	}
 	q = new(batch)
@@ -95,5 +82,6 @@ func (s store) sweepLocks(ctx context.Context, conn *sql.Conn, after string, age
 		q.exec(s.b.sql(`DELETE FROM @locks WHERE name = ?`), name)
 	}
 	q.exec(commit)
-	return names, dead, len(unused), q.run(ctx, conn)
+	w.Deleted = len(unused)
+	return q.run(ctx, conn)
 }

@@ -47,51 +47,35 @@ func (s store) Dead(ctx context.Context, age time.Duration) ([]string, error) {
 }
 
 // Sweep locks the rows of locks before it deletes them.
-func (s store) Sweep(ctx context.Context, after string, age time.Duration) (string, []string, int) {
-	b := s.b
+func (s store) Sweep(ctx context.Context, after string, age time.Duration) (*sqllease.Swept, error) {
 	err := s.batch(ctx, func(q *pgx.Batch) {
-		q.Queue(b.sql(sweepSessions), age.Microseconds(), sqllease.SweepAtOnce)
-		q.Queue(b.sql(sweepTombs), sqllease.SweepAtOnce)
-		q.Queue(b.sql(sweepLosses), sqllease.SweepAtOnce)
+		q.Queue(s.b.sql(sweepSessions), age.Microseconds(), sqllease.SweepAtOnce)
+		q.Queue(s.b.sql(sweepTombs), sqllease.SweepAtOnce)
+		q.Queue(s.b.sql(sweepLosses), sqllease.SweepAtOnce)
 	})
 	if err != nil {
-		return after, nil, 0 // until the next time
+		return nil, err
 	}
-	names, dead, deleted, err := s.sweepLocks(ctx, after, age)
-	switch {
-	case err != nil:
-		return after, nil, 0
-	case len(names) < sqllease.SweepAtOnce:
-		return "", dead, deleted // from the start
-	}
-	return names[len(names)-1], dead, deleted
-}
-
-// sweepLocks returns the locks that were examined, those whose thin lease seems to have expired, and how many it has
-// deleted.
-func (s store) sweepLocks(ctx context.Context, after string, age time.Duration) ([]string, []string, int, error) {
 	conn, err := s.b.pool.Acquire(ctx)
 	if err != nil {
-		return nil, nil, 0, err //nolint:wrapcheck // no caller sees it
+		return nil, err //nolint:wrapcheck // no caller sees it
 	}
-	t, q := &txn{s, conn}, new(pgx.Batch)
+	t, q, w := &txn{s, conn}, new(pgx.Batch), new(sqllease.Swept)
 	defer t.End(ctx)
-	var names, dead []string
-	deleted := 0
 	s.queueBegin(q)
 	query(q, func(rows pgx.Rows) error {
 		var name string
-		var isDead bool
-		err := rows.Scan(&name, &isDead)
-		if names = append(names, name); isDead {
-			dead = append(dead, name)
+		var dead bool
+		err := rows.Scan(&name, &dead)
+		if w.Names = append(w.Names, name); dead {
+			w.Dead = append(w.Dead, name)
 		}
 		return err //nolint:wrapcheck // no caller sees it
 	}, s.b.sql(oldLocks), after, age.Microseconds(), sqllease.SweepAtOnce)
-	if err := conn.SendBatch(ctx, q).Close(); err != nil || len(names) == 0 {
-		return nil, nil, 0, err //nolint:wrapcheck // no caller sees it
+	if err := conn.SendBatch(ctx, q).Close(); err != nil || len(w.Names) == 0 {
+		return w, err //nolint:wrapcheck // no caller sees it
 	}
 	q = new(pgx.Batch)
-	query(q, func(rows pgx.Rows) error { return rows.Scan(&deleted) }, s.b.sql(sweepLocks), names, (sqllease.Remembered - age).Microseconds())
-	return names, dead, deleted, t.commit(ctx, q)
+	query(q, func(rows pgx.Rows) error { return rows.Scan(&w.Deleted) }, s.b.sql(sweepLocks), w.Names, (sqllease.Remembered - age).Microseconds())
+	return w, t.commit(ctx, q)
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"slices"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -166,11 +167,11 @@ type crowdedStore struct {
 
 func (*crowdedStore) Dead(context.Context, time.Duration) ([]string, error) { return nil, nil }
 
-func (s *crowdedStore) Sweep(context.Context, string, time.Duration) (string, []string, int) {
+func (s *crowdedStore) Sweep(context.Context, string, time.Duration) (*sqllease.Swept, error) {
 	if s.left.Add(-sqllease.SweepAtOnce) > 0 {
-		return "next", nil, sqllease.SweepAtOnce
+		return &sqllease.Swept{Names: slices.Repeat([]string{"next"}, sqllease.SweepAtOnce), Deleted: sqllease.SweepAtOnce}, nil
 	}
-	return "", nil, 0
+	return new(sqllease.Swept), nil
 }
 
 // C13: the rows of many names are deleted as fast as they come: a client may use thousands of new ones a second.
@@ -200,9 +201,9 @@ type sweptStore struct {
 
 func (*sweptStore) Dead(context.Context, time.Duration) ([]string, error) { return nil, nil }
 
-func (s *sweptStore) Sweep(context.Context, string, time.Duration) (string, []string, int) {
+func (s *sweptStore) Sweep(context.Context, string, time.Duration) (*sqllease.Swept, error) {
 	s.sweeps.Add(1)
-	return "", nil, 0
+	return new(sqllease.Swept), nil
 }
 
 // B: what has expired is deleted also while there are watchers, for however long.

@@ -44,12 +44,9 @@ type Store interface {
 
 	// Dead lists locks with something that has been over for at least age.
 	Dead(ctx context.Context, age time.Duration) ([]string, error)
-	// Sweep deletes what has been over for at least age. It examines some of the locks whose
-	// names are greater than after, and returns the name to continue with. It returns an empty
-	// name when there are no more. It also returns locks whose thin lease seems to have expired:
-	// the session of such a lease has to be locked before anything is concluded from it. deleted is how many
-	// rows of locks it has deleted.
-	Sweep(ctx context.Context, after string, age time.Duration) (next string, dead []string, deleted int)
+	// Sweep deletes what has been over for at least age. It examines the next SweepAtOnce of the locks
+	// whose names are greater than after.
+	Sweep(ctx context.Context, after string, age time.Duration) (*Swept, error)
 
 	// Fault classifies an error.
 	Fault(err error) Fault
@@ -214,6 +211,15 @@ type LossRow struct {
 type Notification struct {
 	Addr    string
 	Payload string
+}
+
+// Swept is what a sweep has found and done.
+type Swept struct {
+	Names []string // the locks that were examined, in order
+	// Dead are those whose thin lease seems to have expired: the session of such a lease has to be
+	// locked before anything is concluded from it.
+	Dead    []string
+	Deleted int // rows of locks
 }
 
 // Remembered is how long what ended, or was abandoned, is kept from coming back: longer than a

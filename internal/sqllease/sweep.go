@@ -84,12 +84,18 @@ func (b *Leases) sweepDead(ctx context.Context) {
 }
 
 // Sweep deletes what has been over for at least age in some of the locks whose names are greater
-// than after. It returns the name to continue with, and whether it has deleted as many rows as it can: see
-// Store.Sweep.
+// than after. It returns the name to continue with, empty when there are no more, and whether it has deleted as many
+// rows as it can.
 func (b *Leases) Sweep(ctx context.Context, after string, age time.Duration) (string, bool) {
-	next, dead, deleted := b.store.Sweep(ctx, after, age)
-	b.tendAll(dead)
-	return next, deleted == SweepAtOnce
+	w, err := b.store.Sweep(ctx, after, age)
+	if err != nil {
+		return after, false // until the next time
+	}
+	b.tendAll(w.Dead)
+	if len(w.Names) < SweepAtOnce {
+		return "", false // from the start
+	}
+	return w.Names[len(w.Names)-1], w.Deleted == SweepAtOnce
 }
 
 func (b *Leases) tendAll(names []string) {
