@@ -1,6 +1,7 @@
 package mysqllock
 
 import (
+	"cmp"
 	"crypto/rand"
 	"database/sql"
 	"log/slog"
@@ -119,23 +120,13 @@ func (c *Config) withDefaults() error {
 	if c.Conn.DBName == "" {
 		return &backend.InvalidError{Field: "database", Value: `""`, Bound: "given"}
 	}
-	if c.Prefix == "" {
-		c.Prefix = defaultPrefix
-	}
-	const most = 1000
+	c.Prefix = cmp.Or(c.Prefix, defaultPrefix)
+	c.MaxConns = cmp.Or(c.MaxConns, defaultConns)
+	c.Logger = cmp.Or(c.Logger, slog.Default())
 	if err := validatePrefix(c.Prefix); err != nil {
 		return err
 	}
-	if c.MaxConns == 0 {
-		c.MaxConns = defaultConns
-	}
-	if c.MaxConns < 3 || c.MaxConns > most {
-		return &backend.InvalidError{Field: "max_conns", Value: strconv.Itoa(c.MaxConns), Bound: "3 to 1000"}
-	}
-	if c.Logger == nil {
-		c.Logger = slog.Default()
-	}
-	return nil
+	return sqllease.ValidateConns(c.MaxConns)
 }
 
 func validatePrefix(prefix string) error {

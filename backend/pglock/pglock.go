@@ -1,6 +1,7 @@
 package pglock
 
 import (
+	"cmp"
 	"context"
 	"crypto/rand"
 	"hash/fnv"
@@ -134,23 +135,13 @@ func (c *Config) withDefaults() error {
 	if c.Conn == nil {
 		return &backend.InvalidError{Field: "conn", Value: "nil", Bound: "given"}
 	}
-	if c.Schema == "" {
-		c.Schema = defaultSchema
-	}
-	const most = 1000
+	c.Schema = cmp.Or(c.Schema, defaultSchema)
+	c.MaxConns = cmp.Or(c.MaxConns, defaultConns)
+	c.Logger = cmp.Or(c.Logger, slog.Default())
 	if err := validateSchema(c.Schema); err != nil {
 		return err
 	}
-	if c.MaxConns == 0 {
-		c.MaxConns = defaultConns
-	}
-	if c.MaxConns < 3 || c.MaxConns > most {
-		return &backend.InvalidError{Field: "max_conns", Value: strconv.Itoa(c.MaxConns), Bound: "3 to 1000"}
-	}
-	if c.Logger == nil {
-		c.Logger = slog.Default()
-	}
-	return nil
+	return sqllease.ValidateConns(c.MaxConns)
 }
 
 func validateSchema(name string) error {

@@ -3,6 +3,7 @@ package sqllease
 import (
 	"context"
 	"log/slog"
+	"strconv"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -32,6 +33,14 @@ type Config struct {
 	Conns int
 	// Logger receives the errors that no caller gets. Required.
 	Logger *slog.Logger
+}
+
+// ValidateConns checks the number of connections of a Config: *backend.InvalidError.
+func ValidateConns(n int) error {
+	if n < 3 || n > 1000 {
+		return &backend.InvalidError{Field: "max_conns", Value: strconv.Itoa(n), Bound: "3 to 1000"}
+	}
+	return nil
 }
 
 // Leases keeps leases. Its methods are safe for concurrent use. Use New to make one.
