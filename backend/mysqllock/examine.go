@@ -42,23 +42,16 @@ func (b *Backend) Examine(ctx context.Context) ([]backend.Finding, error) {
 	if err != nil {
 		return nil, err
 	}
-	for _, f := range []struct {
-		bad  bool
-		text string
-	}{
-		{flush != 1, fmt.Sprintf("innodb_flush_log_at_trx_commit is %d: a crash of the machine loses grants, and a lock may then be granted twice", flush)},
-		{doublewrite == "0" || doublewrite == "OFF", "innodb_doublewrite is off: a crash of the machine can damage the tables"},
-		{readOnly, "this server is read-only: it takes no locks"},
-		{log && syncLog != 1, fmt.Sprintf("sync_binlog is %d: a crash of the machine loses grants, and a lock may then be granted twice", syncLog)},
-		{
-			standbys > 0 && !waits,
-			fmt.Sprintf("%d replicas replicate asynchronously: a fail-over loses the newest grants, and a lock may then be granted twice", standbys),
-		},
-	} {
-		if f.bad {
-			out = append(out, f.text)
+	found := func(bad bool, text string) {
+		if bad {
+			out = append(out, text)
 		}
 	}
+	found(flush != 1, fmt.Sprintf("innodb_flush_log_at_trx_commit is %d: a crash of the machine loses grants, and a lock may then be granted twice", flush))
+	found(doublewrite == "0" || doublewrite == "OFF", "innodb_doublewrite is off: a crash of the machine can damage the tables")
+	found(readOnly, "this server is read-only: it takes no locks")
+	found(log && syncLog != 1, fmt.Sprintf("sync_binlog is %d: a crash of the machine loses grants, and a lock may then be granted twice", syncLog))
+	found(standbys > 0 && !waits, fmt.Sprintf("%d replicas replicate asynchronously: a fail-over loses the newest grants, and a lock may then be granted twice", standbys))
 	return backend.Findings(false, out...), nil
 }
 

@@ -29,26 +29,17 @@ func (b *Backend) Examine(ctx context.Context) ([]backend.Finding, error) {
 		if err := c.QueryRow(ctx, facts).Scan(&pid, &recovering, &fsync, &pages, &alone, &standbys); err != nil {
 			return err //nolint:wrapcheck // see unavailable
 		}
-		for _, f := range []struct {
-			bad  bool
-			text string
-		}{
-			{recovering, "this server is a standby: it takes no locks"},
-			{!fsync, "fsync is off: a crash of the machine loses grants, and a lock may then be granted twice"},
-			{!pages && fsync, "full_page_writes is off: a crash of the machine can damage the tables"},
-			{
-				standbys > 0 && alone,
-				fmt.Sprintf("%d standbys follow, and a commit waits for none (synchronous_standby_names, synchronous_commit): a fail-over loses the newest grants, and a lock may then be granted twice", standbys),
-			},
-			{
-				pid != c.Conn().PgConn().PID() && !b.deaf,
-				"a pooler is in between: where it does not keep a connection for a client, say listen=false",
-			},
-		} {
-			if f.bad {
-				out = append(out, f.text)
+		found := func(bad bool, text string) {
+			if bad {
+				out = append(out, text)
 			}
 		}
+		found(recovering, "this server is a standby: it takes no locks")
+		found(!fsync, "fsync is off: a crash of the machine loses grants, and a lock may then be granted twice")
+		found(!pages && fsync, "full_page_writes is off: a crash of the machine can damage the tables")
+		found(standbys > 0 && alone,
+			fmt.Sprintf("%d standbys follow, and a commit waits for none (synchronous_standby_names, synchronous_commit): a fail-over loses the newest grants, and a lock may then be granted twice", standbys))
+		found(pid != c.Conn().PgConn().PID() && !b.deaf, "a pooler is in between: where it does not keep a connection for a client, say listen=false")
 		return nil
 	})
 	if err != nil {
