@@ -67,9 +67,8 @@ func (connector) Driver() driver.Driver { return mysql.MySQLDriver{} }
 
 // Connect establishes a connection and sets it up. Closing the backend interrupts it.
 func (c connector) Connect(ctx context.Context) (driver.Conn, error) {
-	ctx, cancel := context.WithCancelCause(ctx)
-	defer cancel(nil)
-	defer context.AfterFunc(c.life, func() { cancel(backend.ErrClosed) })()
+	ctx, leave := backend.Within(ctx, c.life)
+	defer leave()
 	// With tls=preferred the driver notes in the configuration that a server has no TLS. Its
 	// connections share the configuration, so each of ours has one of its own.
 	own, err := mysql.NewConnector(c.conf)

@@ -92,9 +92,8 @@ func primary(from *pgx.ConnConfig, life context.Context, open *connect.Set) *pgx
 	}
 	dial := open.Watch(c.DialFunc)
 	c.DialFunc = func(ctx context.Context, network, addr string) (net.Conn, error) {
-		ctx, cancel := context.WithCancelCause(ctx)
-		defer cancel(nil)
-		defer context.AfterFunc(life, func() { cancel(backend.ErrClosed) })()
+		ctx, leave := backend.Within(ctx, life)
+		defer leave()
 		return dial(ctx, network, addr)
 	}
 	return c

@@ -44,9 +44,8 @@ func (b *Backend) Watch(ctx context.Context, req backend.WatchRequest, deliver f
 	if err := b.leases.Ready(ctx, op); err != nil {
 		return err
 	}
-	within, cancel := context.WithCancelCause(ctx)
-	defer cancel(nil)
-	defer context.AfterFunc(b.life(), func() { cancel(backend.ErrClosed) })()
+	within, leave := backend.Within(ctx, b.life())
+	defer leave()
 	err := b.watch(within, req.Prefix, deliver)
 	switch {
 	case b.life().Err() != nil:
