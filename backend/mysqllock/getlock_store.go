@@ -34,7 +34,9 @@ const (
 	markLease = `UPDATE @leases SET marked = TRUE, reason = ?, released = ? WHERE name = ? AND lease = ? AND conn = ? AND NOT marked`
 	// marks is 0 where the lease was marked already: the reason of that one stays.
 	marks   = `SELECT ROW_COUNT()`
-	hasRow  = `SELECT EXISTS (SELECT 1 FROM @leases e JOIN @sessions s ON s.conn = e.conn WHERE e.lockname = ? AND s.id = ? AND IS_USED_LOCK(s.conn) = s.id)`
+	// Who has a user lock, and whether that connection has a row for it.
+	holderOf = `SELECT IS_USED_LOCK(?), EXISTS (SELECT 1 FROM @leases e JOIN @sessions s ON s.conn = e.conn
+		WHERE e.lockname = ? AND s.id = IS_USED_LOCK(e.lockname) AND IS_USED_LOCK(s.conn) = s.id)`
 	victims = `SELECT id FROM @sessions WHERE IS_USED_LOCK(conn) = id AND conn IN (?)`
 	getMeta = `SELECT version, $READONLY, @@global.innodb_flush_log_at_trx_commit FROM @meta WHERE id = 1`
 	putMeta = `INSERT INTO @meta (id, version) VALUES (1, ?) ON DUPLICATE KEY UPDATE id = id`
@@ -156,18 +158,15 @@ func (s getlockStore) landed(ctx context.Context, lockName string) error {
 		var id sql.NullInt64
 		var has bool
 		q := new(batch)
-		q.query(func(r *sql.Rows) error { return r.Scan(&id) }, `SELECT IS_USED_LOCK(?)`, lockName)
-		if err := q.run(ctx, s.b.db); err != nil || !id.Valid || whose != 0 && id.Int64 != whose {
+		q.query(func(r *sql.Rows) error { return r.Scan(&id, &has) }, s.b.sql(holderOf), lockName, lockName)
+		err := q.run(ctx, s.b.db)
+		if err != nil || has || !id.Valid || whose != 0 && id.Int64 != whose {
 			return true, err
 		}
-		whose = id.Int64
-		q = new(batch)
-		q.query(func(r *sql.Rows) error { return r.Scan(&has) }, s.b.sql(hasRow), lockName, whose)
-		err := q.run(ctx, s.b.db)
-		if err == nil && !has && late {
+		if whose = id.Int64; late {
 			err = errNotLanded
 		}
-		return has, err
+		return false, err
 	})
 }
 
