@@ -160,7 +160,7 @@ func (s *session) drop(l *lease, err error) {
 	s.remove(l)
 	s.overWith(Key{Name: l.req.Name, ID: l.req.Lease}, l, err)
 	if !l.queued {
-		l.release()
+		signal(l.freed)
 		return
 	}
 	s.left = append(s.left, l)
@@ -184,11 +184,11 @@ func (s *session) settle(w *Work) {
 		s.deadline = now.Add(s.ttl)
 	}
 	for _, l := range s.freed[:len(w.Free)] {
-		l.release()
+		signal(l.freed)
 	}
 	s.freed = slices.Delete(s.freed, 0, len(w.Free))
 	for _, l := range s.left[:len(w.Leave)] {
-		l.release()
+		signal(l.freed)
 	}
 	s.left = slices.Delete(s.left, 0, len(w.Leave))
 	if w.Refused != nil {
@@ -200,7 +200,7 @@ func (s *session) settle(w *Work) {
 	}
 	for _, l := range w.joining {
 		l.trying, l.queued, l.waited = false, true, true
-		l.answer()
+		signal(l.tried)
 		if l.gone {
 			s.drop(l, backend.ErrLost)
 		}
@@ -240,7 +240,7 @@ func (s *session) answer(l *lease, t *Try, now time.Time) {
 			l.err = backend.ErrLost
 		}
 		close(l.done)
-		l.answer()
+		signal(l.tried)
 		if l.gone {
 			s.free(l)
 		}
@@ -257,7 +257,7 @@ func (s *session) answer(l *lease, t *Try, now time.Time) {
 			return
 		}
 		l.waited = true
-		l.answer()
+		signal(l.tried)
 		if fresh { // the lock may have been freed in between
 			s.due[l.req.Name] = toTry
 		}
@@ -278,7 +278,7 @@ func (s *session) refuseBehind(behind []*lease) {
 		case len(p.out) == 0 && p.queue[0] == l:
 		case l.wait:
 			l.waited = true
-			l.answer()
+			signal(l.tried)
 			s.due[l.req.Name] = max(s.due[l.req.Name], toQueue)
 		default:
 			s.drop(l, errRefused)

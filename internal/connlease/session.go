@@ -253,10 +253,10 @@ func (s *session) die(err error) {
 	s.ended = true
 	for k, l := range s.leases {
 		s.overWith(k, l, backend.ErrSessionLost)
-		l.release()
+		signal(l.freed)
 	}
 	for _, l := range slices.Concat(s.freed, s.left) {
-		l.release()
+		signal(l.freed)
 	}
 	s.freed, s.left, s.spots, s.due = nil, nil, nil, nil
 	s.mu.Unlock()
@@ -280,19 +280,12 @@ func (s *session) overWith(k Key, l *lease, err error) {
 		close(l.done)
 	}
 	l.state = over
-	l.answer()
+	signal(l.tried)
 }
 
-// answer signals the first answer.
-func (l *lease) answer() {
-	if !isClosed(l.tried) {
-		close(l.tried)
-	}
-}
-
-// release signals that the store has nothing of the lease any more.
-func (l *lease) release() {
-	if !isClosed(l.freed) {
-		close(l.freed)
+// signal closes a channel, unless it is closed already.
+func signal(c chan struct{}) {
+	if !isClosed(c) {
+		close(c)
 	}
 }
