@@ -33,7 +33,7 @@ const (
 	unbump    = `DELETE FROM @leases WHERE name = '' AND lease = ?`
 	markLease = `UPDATE @leases SET marked = TRUE, reason = ?, released = ? WHERE name = ? AND lease = ? AND conn = ? AND NOT marked`
 	// marks is 0 where the lease was marked already: the reason of that one stays.
-	marks   = `SELECT ROW_COUNT()`
+	marks = `SELECT ROW_COUNT()`
 	// Who has a user lock, and whether that connection has a row for it.
 	holderOf = `SELECT IS_USED_LOCK(?), EXISTS (SELECT 1 FROM @leases e JOIN @sessions s ON s.conn = e.conn
 		WHERE e.lockname = ? AND s.id = IS_USED_LOCK(e.lockname) AND IS_USED_LOCK(s.conn) = s.id)`
