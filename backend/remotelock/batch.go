@@ -18,9 +18,8 @@ import (
 type outcome struct {
 	alone   bool     // nothing was done: the caller has to send its own request
 	request *pending // with alone: to be finished when the caller has its answer; may be nil
-	got     wire.BatchResult
-	asked   time.Time // from before the request was sent
-	err     error     // of package backend, or the cause of the end of the caller's context
+	grant   backend.Grant
+	err     error // of package backend, or the cause of the end of the caller's context
 }
 
 // first sends the first request of an acquire. It is sent in a batch, unless the acquire would
@@ -28,17 +27,14 @@ type outcome struct {
 func (b *Backend) first(ctx context.Context, req backend.AcquireRequest) (backend.Grant, error) {
 	crowded, answered := b.together.asks(req.Name)
 	defer answered()
-	var o outcome
-	if crowded && req.Wait {
-		o.alone = true
-	} else {
-		o = b.share(ctx, func() *item { return acquireItem(req) })
-		defer o.finish()
+	o := outcome{alone: true}
+	if !crowded || !req.Wait {
+		o = b.share(ctx, newItem(wire.OpAcquire, req))
+		defer o.request.finish()
 	}
 	if !o.alone {
-		grant, err := b.granted(req, o)
-		if !req.Wait || !errors.Is(err, backend.ErrHeld) {
-			return grant, err
+		if !req.Wait || !errors.Is(o.err, backend.ErrHeld) {
+			return o.grant, o.err
 		}
 		b.together.saw(req.Name, true)
 	}
@@ -51,8 +47,8 @@ func (b *Backend) first(ctx context.Context, req backend.AcquireRequest) (backen
 
 // releaseOnce sends one request for a release, in a batch or alone.
 func (b *Backend) releaseOnce(ctx context.Context, name string, lease backend.LeaseID) error {
-	o := b.share(ctx, func() *item { return releaseItem(name, lease) })
-	defer o.finish()
+	o := b.share(ctx, newItem(wire.OpRelease, backend.AcquireRequest{Name: name, Lease: lease}))
+	defer o.request.finish()
 	if !o.alone {
 		return o.err
 	}
@@ -61,64 +57,16 @@ func (b *Backend) releaseOnce(ctx context.Context, name string, lease backend.Le
 }
 
 // share sends an operation in a batch, or reports that the caller has to send it alone.
-func (b *Backend) share(ctx context.Context, it func() *item) outcome {
-	if b.together.off() {
-		return outcome{alone: true}
-	}
-	if f := b.together.alone(); f != nil {
-		return outcome{alone: true, request: f}
-	}
-	if err := b.enter(); err != nil {
+func (b *Backend) share(ctx context.Context, it *item) outcome {
+	ctx, done, err := b.begin(ctx)
+	if err != nil {
 		return outcome{err: err}
 	}
-	defer b.work.Done()
-	if ctx.Err() != nil {
-		return outcome{err: context.Cause(ctx)}
+	defer done()
+	if request, alone := b.together.enqueue(it); alone {
+		return outcome{alone: true, request: request}
 	}
-	one := it()
-	if f := b.together.enqueue(one); f != nil {
-		return outcome{alone: true, request: f}
-	}
-	return b.together.ride(ctx, one)
-}
-
-// finish lets the queued items be sent.
-func (o outcome) finish() {
-	if o.request != nil {
-		o.request.finish()
-	}
-}
-
-func acquireItem(req backend.AcquireRequest) *item {
-	it := &item{op: wire.OpAcquire, name: req.Name, lease: req.Lease, acquire: req}
-	it.size = itemSize(it)
-	return it
-}
-
-func releaseItem(name string, lease backend.LeaseID) *item {
-	it := &item{op: wire.OpRelease, name: name, lease: lease}
-	it.size = itemSize(it)
-	return it
-}
-
-// itemSize returns an upper bound for the bytes that the item takes in a request: a byte of a
-// text may become six of JSON.
-func itemSize(it *item) int {
-	const frame = len(`{"name":"","lease":"","ttl":"2562047h47m16.854775807s","owner":"","shared":true,"limit":1048576,"permits":1048576,"note":""},`)
-	return frame + len(it.lease) + 6*(len(it.name)+len(it.acquire.Owner)+len(it.acquire.Note))
-}
-
-// granted converts the outcome to a grant.
-func (b *Backend) granted(req backend.AcquireRequest, o outcome) (backend.Grant, error) {
-	if o.err != nil {
-		if limit, ok := errors.AsType[*backend.LimitError](o.err); ok {
-			limit.Asked = req.Limit
-		}
-		return backend.Grant{}, o.err
-	}
-	return backend.Grant{
-		Token: o.got.Token, Asked: o.asked, Left: min(time.Duration(o.got.TTL), req.TTL), Since: o.got.ExpiresAt.Add(-req.TTL),
-	}, nil
+	return b.together.ride(ctx, it)
 }
 
 // sendBatch sends the items in one request, and passes on the results as they arrive.
@@ -128,21 +76,17 @@ func (b *Backend) sendBatch(f *pending, batch []*item) {
 	ctx, cancel := context.WithTimeout(b.life, answerIn)
 	defer cancel()
 	open.asked = time.Now()
-	res, err := b.send(ctx, call{method: http.MethodPost, path: "/v1/leases/batch", in: open.request()})
-	if err != nil {
-		open.rest(func(it *item) outcome { return outcome{err: b.failed(b.life, it.call(), err)} })
-		return
+	res, err := b.send(ctx, call{method: http.MethodPost, path: "/v1/leases/batch", in: open.request})
+	if err == nil {
+		defer res.Body.Close() //nolint:errcheck // it was read, or is abandoned
+		if res.StatusCode != http.StatusOK {
+			b.refused(open, res)
+			return
+		}
+		err = b.parseLines(open, io.LimitReader(res.Body, maxAnswer), f.finish)
 	}
-	defer res.Body.Close() //nolint:errcheck // it was read, or is abandoned
-	if res.StatusCode != http.StatusOK {
-		b.refused(open, res)
-		return
-	}
-	err = b.parseLines(open, io.LimitReader(res.Body, maxAnswer), f.finish)
 	open.rest(func(it *item) outcome { return outcome{err: b.failed(b.life, it.call(), err)} })
 }
-
-func (it *item) call() call { return call{op: it.op, name: it.name, changes: true} }
 
 // refused handles an answer that refuses the whole batch. A server that does not know the call,
 // accepts only a smaller one, or does not allow it, has done nothing: every caller sends its
@@ -171,7 +115,7 @@ func (b *Backend) refused(open *manifest, res *http.Response) {
 // heard is called when a part of the results has been passed on.
 func (b *Backend) parseLines(open *manifest, body io.Reader, heard func()) error {
 	r := bufio.NewReaderSize(body, 16<<10)
-	for open.left > 0 {
+	for len(open.items) > 0 {
 		line, err := readLine(r)
 		if err != nil { // a line without an end is none
 			if errors.Is(err, io.EOF) {
@@ -215,84 +159,67 @@ func readLine(r *bufio.Reader) ([]byte, error) {
 
 // outcome converts a result to the outcome of its item.
 func (b *Backend) outcome(it *item, got wire.BatchResult, asked time.Time) outcome {
-	switch {
-	case got.Error != nil:
+	if got.Error != nil {
 		header := http.Header{}
 		if !got.Time.IsZero() {
 			header.Set(wire.HeaderTime, wire.FormatTime(got.Time.Time))
 		}
 		return outcome{err: b.problem(it.call(), *got.Error, header)}
-	case it.op == wire.OpAcquire && (!got.Token.Valid() || got.TTL <= 0):
-		return outcome{err: b.unavailable(it.op, true, errAnswer)}
 	}
-	return outcome{got: got, asked: asked}
+	if it.op == wire.OpRelease {
+		return outcome{}
+	}
+	grant, err := b.granted(it.req, wire.Grant{Name: got.Name, Lease: got.Lease, Token: got.Token, TTL: got.TTL, ExpiresAt: got.ExpiresAt}, asked, false)
+	return outcome{grant: grant, err: err}
 }
 
 // manifest has the items of one request that have no result yet.
 type manifest struct {
-	acquires, releases []*item // nil: it has its result
-	left               int
-	asked              time.Time
+	request wire.BatchRequest
+	items   map[place]*item
+	asked   time.Time // from before the request was sent
+}
+
+// place is where an item is in a request: the list, and the index in it.
+type place struct {
+	op    string
+	index int
 }
 
 func newManifest(batch []*item) *manifest {
-	m := &manifest{left: len(batch)}
+	m := &manifest{items: make(map[place]*item, len(batch))}
 	for _, it := range batch {
-		if it.op == wire.OpAcquire {
-			m.acquires = append(m.acquires, it)
-		} else {
-			m.releases = append(m.releases, it)
+		r := it.req
+		if it.op == wire.OpRelease {
+			m.items[place{it.op, len(m.request.Release)}] = it
+			m.request.Release = append(m.request.Release, wire.BatchRelease{Name: r.Name, Lease: string(r.Lease)})
+			continue
 		}
+		m.items[place{it.op, len(m.request.Acquire)}] = it
+		m.request.Acquire = append(m.request.Acquire, wire.BatchAcquire{
+			Name: r.Name, Lease: string(r.Lease), TTL: wire.Duration(r.TTL), Owner: r.Owner, Note: r.Note,
+			Shared: r.Mode == backend.Shared, Limit: r.Limit, Permits: r.Permits,
+		})
 	}
 	return m
-}
-
-// request returns the request body for the items.
-func (m *manifest) request() wire.BatchRequest {
-	req := wire.BatchRequest{Acquire: make([]wire.BatchAcquire, len(m.acquires)), Release: make([]wire.BatchRelease, len(m.releases))}
-	for i, it := range m.acquires {
-		a := it.acquire
-		req.Acquire[i] = wire.BatchAcquire{
-			Name: a.Name, Lease: string(a.Lease), TTL: wire.Duration(a.TTL), Owner: a.Owner, Note: a.Note,
-			Shared: a.Mode == backend.Shared, Limit: a.Limit, Permits: a.Permits,
-		}
-	}
-	for i, it := range m.releases {
-		req.Release[i] = wire.BatchRelease{Name: it.name, Lease: string(it.lease)}
-	}
-	return req
 }
 
 // take returns and removes the item that the result is for. It returns nil if there is no such
 // item, or it already has its result: then no part of the answer can be trusted.
 func (m *manifest) take(got wire.BatchResult) *item {
-	list := m.releases
-	if got.Op == wire.OpAcquire {
-		list = m.acquires
-	} else if got.Op != wire.OpRelease {
+	at := place{got.Op, got.Item}
+	it := m.items[at]
+	if it == nil || it.req.Name != got.Name || string(it.req.Lease) != got.Lease {
 		return nil
 	}
-	if got.Item < 0 || got.Item >= len(list) {
-		return nil
-	}
-	it := list[got.Item]
-	if it == nil || it.name != got.Name || string(it.lease) != got.Lease {
-		return nil
-	}
-	list[got.Item] = nil
-	m.left--
+	delete(m.items, at)
 	return it
 }
 
 // rest gives every item without a result the outcome that f returns.
 func (m *manifest) rest(f func(*item) outcome) {
-	for _, list := range [][]*item{m.acquires, m.releases} {
-		for i, it := range list {
-			if it != nil {
-				list[i] = nil
-				it.done <- f(it)
-			}
-		}
+	for _, it := range m.items {
+		it.done <- f(it)
 	}
-	m.left = 0
+	clear(m.items)
 }

@@ -40,7 +40,7 @@ func (b *Backend) problem(c call, p wire.Problem, header http.Header) error {
 		}
 		return fmt.Errorf("%s: %w", c.op, backend.ErrLost)
 	case wire.TypeLimit:
-		limit := &backend.LimitError{Name: c.name}
+		limit := &backend.LimitError{Name: c.name, Asked: c.limit}
 		if p.InForce != nil {
 			limit.InForce = *p.InForce
 		}

@@ -20,6 +20,7 @@ import (
 // call is one request.
 type call struct {
 	op, name string // for error texts
+	limit    int    // that is requested, for error texts
 	// The transport repeats a GET whose connection ends. It must not repeat another method: the
 	// error of the last attempt would hide that the first one may have worked.
 	method  string

@@ -58,9 +58,8 @@ type Backend struct {
 	life context.Context //nolint:containedctx // ends with ErrClosed when the backend is closed
 	end  context.CancelCauseFunc
 
-	mu     sync.Mutex
-	closed bool
-	work   sync.WaitGroup // calls in progress
+	mu   sync.Mutex     // no call begins while the backend is being closed
+	work sync.WaitGroup // calls in progress
 }
 
 var _ backend.Backend = (*Backend)(nil)
@@ -172,9 +171,8 @@ func (b *Backend) Capabilities() backend.Capabilities { return b.caps }
 // Close ends the calls in progress with ErrClosed, and closes the connections.
 func (b *Backend) Close() error {
 	b.mu.Lock()
-	b.closed = true
-	b.mu.Unlock()
 	b.end(backend.ErrClosed)
+	b.mu.Unlock()
 	b.work.Wait()
 	for _, e := range b.servers.all {
 		e.close()
@@ -184,26 +182,19 @@ func (b *Backend) Close() error {
 
 // begin counts a call, and returns for it a context that ends with the backend, too.
 func (b *Backend) begin(ctx context.Context) (context.Context, func(), error) {
-	if err := b.enter(); err != nil {
-		return nil, nil, err
+	b.mu.Lock()
+	if b.life.Err() != nil {
+		b.mu.Unlock()
+		return nil, nil, backend.ErrClosed
 	}
+	b.work.Add(1)
+	b.mu.Unlock()
 	ctx, leave, err := backend.Begin(ctx, b.life)
 	if err != nil {
 		b.work.Done()
 		return nil, nil, err
 	}
 	return ctx, func() { leave(); b.work.Done() }, nil
-}
-
-// enter counts a call. The caller calls work.Done at its end.
-func (b *Backend) enter() error {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	if b.closed {
-		return backend.ErrClosed
-	}
-	b.work.Add(1)
-	return nil
 }
 
 func joinClose(err error, b *Backend) error {

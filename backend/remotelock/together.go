@@ -16,9 +16,9 @@ const (
 	// lateTime is how long a request holds back the next batch: a lock whose answer takes long,
 	// or that is waited for, delays no other lock for longer.
 	lateTime = 10 * time.Millisecond
-	// maxItems and maxItemBytes bound one request. They are below the bounds of the server.
-	maxItems     = 128
-	maxItemBytes = 60 << 10
+	// maxItems and maxBytes bound one request. They are below the bounds of the server.
+	maxItems = 128
+	maxBytes = 60 << 10
 	// againAfter is how long batches are not used with a server that does not know the call.
 	againAfter = 5 * time.Minute
 	// maxCrowded bounds the locks that are known to have a queue.
@@ -44,11 +44,24 @@ type together struct {
 
 // item is one operation in a batch.
 type item struct {
-	op, name string
-	lease    backend.LeaseID
-	acquire  backend.AcquireRequest // of an acquire
-	size     int                    // upper bound of the bytes that it takes in a request
-	done     chan outcome           // capacity 1; gets one value
+	op   string
+	req  backend.AcquireRequest // of a release: the name and the lease
+	done chan outcome           // capacity 1; gets one value
+}
+
+func newItem(op string, req backend.AcquireRequest) *item {
+	return &item{op: op, req: req, done: make(chan outcome, 1)}
+}
+
+func (it *item) call() call {
+	return call{op: it.op, name: it.req.Name, limit: it.req.Limit, changes: true}
+}
+
+// size returns an upper bound for the bytes that the item takes in a request: a byte of a text may
+// become six of JSON.
+func (it *item) size() int {
+	const frame = len(`{"name":"","lease":"","ttl":"2562047h47m16.854775807s","owner":"","shared":true,"limit":1048576,"permits":1048576,"note":""},`)
+	return frame + len(it.req.Lease) + 6*(len(it.req.Name)+len(it.req.Owner)+len(it.req.Note))
 }
 
 // pending is a request in progress that holds back queued items.
@@ -58,38 +71,19 @@ type pending struct {
 	over bool // guarded by together.mu
 }
 
-// alone returns a request for the caller alone, or nil if the caller has to queue.
-func (t *together) alone() *pending {
+// enqueue queues the item, unless its caller has to send it alone: then it returns true, and the
+// caller's request, which is nil while batches are off.
+func (t *together) enqueue(it *item) (*pending, bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	return t.aloneLocked()
-}
-
-func (t *together) aloneLocked() *pending {
-	if len(t.queue) > 0 || t.requests >= maxRequests {
-		return nil
+	switch {
+	case time.Now().Before(t.until):
+		return nil, true
+	case len(t.queue) == 0 && t.requests < maxRequests:
+		return t.leaveLocked(), true
 	}
-	return t.leaveLocked()
-}
-
-// enqueue queues the item, unless the caller can now have a request of its own, which it then
-// returns.
-func (t *together) enqueue(it *item) *pending {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	if f := t.aloneLocked(); f != nil {
-		return f
-	}
-	it.done = make(chan outcome, 1)
 	t.queue = append(t.queue, it)
-	return nil
-}
-
-// off reports whether batches are off for now.
-func (t *together) off() bool {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	return !t.until.IsZero() && time.Now().Before(t.until)
+	return nil, false
 }
 
 // turnOff turns batches off for a while.
@@ -108,8 +102,11 @@ func (t *together) leaveLocked() *pending {
 }
 
 // finish ends the hold of the request on the queue: the next batch is sent now. Further calls do
-// nothing.
+// nothing, nor do those for nil.
 func (f *pending) finish() {
+	if f == nil {
+		return
+	}
 	t := f.t
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -135,11 +132,7 @@ func (f *pending) finish() {
 
 // loadLocked takes the next batch from the queue.
 func (t *together) loadLocked() []*item {
-	n, size := 0, 0
-	for n < len(t.queue) && n < maxItems && (n == 0 || size+t.queue[n].size <= maxItemBytes) {
-		size += t.queue[n].size
-		n++
-	}
+	n := fit(t.queue, maxItems, (*item).size)
 	batch := slices.Clone(t.queue[:n])
 	t.queue = slices.Delete(t.queue, 0, n)
 	return batch
@@ -187,22 +180,29 @@ func (t *together) saw(name string, queue bool) {
 
 // ride waits for the outcome of a queued item.
 func (t *together) ride(ctx context.Context, it *item) outcome {
-	var o outcome
 	select {
-	case o = <-it.done:
+	case o := <-it.done:
 		return o
 	case <-ctx.Done():
-		o.err = context.Cause(ctx)
-	case <-t.b.life.Done():
-		o.err = context.Cause(t.b.life)
 	}
 	t.forget(it)
 	select {
 	case unwanted := <-it.done:
-		if unwanted.request != nil {
-			unwanted.request.finish()
-		}
+		unwanted.request.finish()
 	default:
 	}
-	return o
+	return outcome{err: context.Cause(ctx)}
+}
+
+// fit returns how many of the items, from the first, one request takes: one at least.
+func fit[T any](items []T, most int, size func(T) int) int {
+	n, total := 0, 0
+	for n < min(len(items), most) {
+		total += size(items[n])
+		if n > 0 && total > maxBytes {
+			break
+		}
+		n++
+	}
+	return n
 }

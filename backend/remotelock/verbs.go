@@ -93,7 +93,7 @@ func (b *Backend) ask(ctx context.Context, req backend.AcquireRequest, waited bo
 		TTL: wire.Duration(req.TTL), Owner: req.Owner, Note: req.Note, Lease: string(req.Lease),
 		Shared: req.Mode == backend.Shared, Limit: req.Limit, Permits: req.Permits,
 	}
-	c := call{op: "acquire", name: req.Name, method: http.MethodPost, path: lockPath(req.Name), in: body, changes: true}
+	c := call{op: "acquire", name: req.Name, method: http.MethodPost, path: lockPath(req.Name), in: body, limit: req.Limit, changes: true}
 	if req.Wait {
 		body.Wait = wire.Duration(b.poll)
 		c.in, c.waits = body, b.poll
@@ -104,20 +104,18 @@ func (b *Backend) ask(ctx context.Context, req backend.AcquireRequest, waited bo
 	asked := time.Now()
 	answer, err := b.do(ctx, c)
 	if err != nil {
-		if limit, ok := errors.AsType[*backend.LimitError](err); ok {
-			limit.Asked = req.Limit
-		}
 		return backend.Grant{}, err
 	}
+	return b.granted(req, got, asked, waited || answer.Get(wire.HeaderWaited) != "")
+}
+
+// granted converts the answer to an acquire, which was sent after asked.
+func (b *Backend) granted(req backend.AcquireRequest, got wire.Grant, asked time.Time, waited bool) (backend.Grant, error) {
 	if got.Name != req.Name || got.Lease != string(req.Lease) || !got.Token.Valid() || got.TTL <= 0 {
-		return backend.Grant{}, b.unavailable("acquire", true, errAnswer)
+		return backend.Grant{}, b.unavailable(wire.OpAcquire, true, errAnswer)
 	}
 	left := min(time.Duration(got.TTL), req.TTL)
-	return backend.Grant{
-		Token: got.Token, Asked: asked, Left: left,
-		Since:  got.ExpiresAt.Add(-req.TTL),
-		Waited: waited || answer.Get(wire.HeaderWaited) != "",
-	}, nil
+	return backend.Grant{Token: got.Token, Asked: asked, Left: left, Since: got.ExpiresAt.Add(-req.TTL), Waited: waited}, nil
 }
 
 // Renew extends timed leases, with as many in one request as fit.
@@ -131,7 +129,9 @@ func (b *Backend) Renew(ctx context.Context, req backend.RenewRequest) (backend.
 	}
 	res := backend.RenewResult{Leases: make([]backend.Renewal, 0, len(req.Leases))}
 	var failed error
-	for chunk := range chunks(req.Leases) {
+	for rest := req.Leases; len(rest) > 0; {
+		chunk := rest[:fit(rest, maxChunk, refSize)]
+		rest = rest[len(chunk):]
 		got, err := b.renewChunk(ctx, chunk)
 		if err != nil {
 			if before, ok := errors.AsType[*backend.UnavailableError](failed); ok && before.MayHold {
@@ -151,38 +151,15 @@ func (b *Backend) Renew(ctx context.Context, req backend.RenewRequest) (backend.
 	return res, nil
 }
 
-// Bounds of one request to renew, below those of the server.
-const (
-	maxChunk      = 1000
-	maxChunkBytes = 60 << 10
-)
-
-// chunks yields the leases in parts that fit into one request each.
-func chunks(leases []backend.TimedRenewal) func(func([]backend.TimedRenewal) bool) {
-	return func(yield func([]backend.TimedRenewal) bool) {
-		from, size := 0, 0
-		for i, l := range leases {
-			n := refSize(l)
-			if i > from && (i-from == maxChunk || size+n > maxChunkBytes) {
-				if !yield(leases[from:i]) {
-					return
-				}
-				from, size = i, 0
-			}
-			size += n
-		}
-		if from < len(leases) {
-			yield(leases[from:])
-		}
-	}
-}
+// maxChunk bounds the leases in one request to renew, below the bound of the server.
+const maxChunk = 1000
 
 // refSize returns the bytes that the lease takes in a request.
 func refSize(l backend.TimedRenewal) int {
 	const frame = len(`{"name":,"lease":"","ttl":""},`)
 	quoted, err := json.Marshal(l.Name)
 	if err != nil {
-		return maxChunkBytes
+		return maxBytes
 	}
 	return frame + len(quoted) + len(l.Lease) + len(l.TTL.String())
 }
