@@ -27,24 +27,29 @@ type endpoint struct {
 	base   *url.URL
 	socket string
 
-	protocol protocol
-	// Guarded by protocol.door where that is needed; see clients.
-	polls *client // for acquires that wait, and events
-	calls *client // for everything else
+	// Without TLS, the first answer shows whether the server speaks HTTP/2. With TLS the handshake does.
+	door  chan struct{} // capacity 1: a mutex for the fields below; a value is in it while it is locked
+	known bool          // the clients below are of the right protocol
+	until time.Time     // no new attempt before: it did not answer in HTTP/2
+	pause time.Duration // between the last two attempts
+	polls *client       // for acquires that wait, and events
+	calls *client       // for everything else
+	// first are the clients for HTTP/1 that were used before HTTP/2 was found to work.
+	first []*client
 
 	ready bool // once, at least; guarded by endpoints.mu
 }
 
 func newEndpoint(base *url.URL, socket string, conf *tls.Config) *endpoint {
 	return &endpoint{
-		base: base, socket: socket, polls: newClient(socket, conf, false), calls: newClient(socket, conf, false),
-		protocol: protocol{clear: base.Scheme == "http", door: make(chan struct{}, 1)},
+		base: base, socket: socket, door: make(chan struct{}, 1), known: base.Scheme == "https",
+		polls: newClient(socket, conf, false), calls: newClient(socket, conf, false),
 	}
 }
 
 func (e *endpoint) close() {
-	for _, c := range append(e.protocol.first, e.polls, e.calls) {
-		c.close()
+	for _, c := range append(e.first, e.polls, e.calls) {
+		c.transport.Close()
 	}
 }
 
@@ -156,8 +161,6 @@ func (s *endpoints) check(ctx context.Context, e *endpoint, calls *client) error
 	if err != nil {
 		return err
 	}
-	defer res.Body.Close() //nolint:errcheck // it was read, or is abandoned
-	_, _ = io.Copy(io.Discard, io.LimitReader(res.Body, maxAnswer))
 	if res.StatusCode != http.StatusOK {
 		return fmt.Errorf("the server answered %s", res.Status) //nolint:err113 // for people
 	}
@@ -217,17 +220,19 @@ type client struct {
 	transport *connect.HTTP
 }
 
-// get sends a request of our own, without credentials.
+// get sends a request of our own, without credentials. The body of the answer was read.
 func (c *client) get(ctx context.Context, to string) (*http.Response, error) {
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, to, http.NoBody)
 	if err != nil {
 		return nil, err //nolint:wrapcheck // failed maps it
 	}
-	return c.Do(req) //nolint:wrapcheck // failed maps it
+	res, err := c.Do(req)
+	if err != nil {
+		return nil, err //nolint:wrapcheck // failed maps it
+	}
+	_, _ = io.Copy(io.Discard, io.LimitReader(res.Body, maxAnswer)) // so that the connection can be reused
+	return res, res.Body.Close()                                    //nolint:wrapcheck // failed maps it
 }
-
-// close ends all connections.
-func (c *client) close() { c.transport.Close() }
 
 // newClient returns a client. socket is the path of a Unix socket, or empty.
 func newClient(socket string, conf *tls.Config, clearHTTP2 bool) *client {
@@ -249,31 +254,15 @@ func newClient(socket string, conf *tls.Config, clearHTTP2 bool) *client {
 	return &client{transport: t, Client: &http.Client{Transport: t, CheckRedirect: connect.Stay}}
 }
 
-// protocol finds out whether the server speaks HTTP/2 without TLS, the first time that it
-// answers. With TLS the handshake decides that.
-type protocol struct {
-	clear bool          // without TLS
-	door  chan struct{} // capacity 1: a mutex for the fields below; a value is in it while it is locked
-	known bool
-	until time.Time     // no new attempt before: it did not answer in HTTP/2
-	pause time.Duration // between the last two attempts
-	// first are the clients for HTTP/1 that were used before HTTP/2 was found to work.
-	first []*client
-}
-
 // clients returns the client for polls and the client for everything else.
 func (e *endpoint) clients(ctx context.Context) (*client, *client, error) {
-	p := &e.protocol
-	if !p.clear {
-		return e.polls, e.calls, nil
-	}
 	select {
-	case p.door <- struct{}{}:
+	case e.door <- struct{}{}:
 	case <-ctx.Done():
 		return nil, nil, context.Cause(ctx)
 	}
-	defer func() { <-p.door }()
-	if !p.known && time.Now().After(p.until) {
+	defer func() { <-e.door }()
+	if !e.known && time.Now().After(e.until) {
 		if err := e.settle(ctx); err != nil {
 			return nil, nil, err
 		}
@@ -286,32 +275,24 @@ func (e *endpoint) clients(ctx context.Context) (*client, *client, error) {
 // may have been restarting, and a thousand waiters would otherwise use a thousand connections
 // for ever.
 func (e *endpoint) settle(ctx context.Context) error {
-	const soonest, latest = 2 * time.Second, time.Minute
+	const (
+		soonest, latest = 2 * time.Second, time.Minute
+		enough          = 3 * time.Second // an HTTP/1 server answers the first bytes immediately
+	)
 	asks := newClient(e.socket, nil, true)
-	err := probe(ctx, asks, e.base.String()+"/healthz")
+	probing, cancel := context.WithTimeout(ctx, enough)
+	defer cancel()
+	_, err := asks.get(probing, e.base.String()+"/healthz") //nolint:bodyclose // it is closed
 	if err == nil {
-		e.protocol.first = []*client{e.polls, e.calls}
-		e.polls, e.calls, e.protocol.known = newClient(e.socket, nil, true), asks, true
+		e.first = []*client{e.polls, e.calls}
+		e.polls, e.calls, e.known = newClient(e.socket, nil, true), asks, true
 		return nil
 	}
-	asks.close()
+	asks.transport.Close()
 	if connect.IsDial(err) || ctx.Err() != nil {
 		return err
 	}
-	p := &e.protocol
-	p.pause = min(max(2*p.pause, soonest), latest)
-	p.until = time.Now().Add(p.pause)
+	e.pause = min(max(2*e.pause, soonest), latest)
+	e.until = time.Now().Add(e.pause)
 	return nil
-}
-
-func probe(ctx context.Context, c *client, to string) error {
-	const enough = 3 * time.Second // an HTTP/1 server answers the first bytes immediately
-	ctx, cancel := context.WithTimeout(ctx, enough)
-	defer cancel()
-	res, err := c.get(ctx, to)
-	if err != nil {
-		return err
-	}
-	_, _ = io.Copy(io.Discard, io.LimitReader(res.Body, maxAnswer))
-	return res.Body.Close() //nolint:wrapcheck // failed maps it
 }

@@ -54,11 +54,16 @@ func (b *Backend) do(ctx context.Context, c call) (http.Header, error) {
 		return nil, b.failed(ctx, c, err)
 	}
 	defer res.Body.Close() //nolint:errcheck // it was read, or is abandoned
+	return res.Header, b.answer(ctx, c, res)
+}
+
+// answer reads and decodes the answer to a request.
+func (b *Backend) answer(ctx context.Context, c call, res *http.Response) error {
 	body, err := io.ReadAll(io.LimitReader(res.Body, maxAnswer))
 	if err != nil {
-		return nil, b.failed(ctx, c, err)
+		return b.failed(ctx, c, err)
 	}
-	return res.Header, b.decode(c, res, body)
+	return b.decode(c, res, body)
 }
 
 func (b *Backend) decode(c call, res *http.Response, body []byte) error {
@@ -74,7 +79,7 @@ func (b *Backend) decode(c call, res *http.Response, body []byte) error {
 	if res.StatusCode == http.StatusBadRequest && bytes.Contains(body, []byte(connect.HTTPToTLS)) {
 		return b.unavailable(c.op, false, errHTTPS)
 	}
-	p := wire.Problem{Status: res.StatusCode}
+	var p wire.Problem
 	if kind, _, err := mime.ParseMediaType(res.Header.Get("Content-Type")); err == nil && kind == wire.ContentTypeProblem {
 		if err := json.Unmarshal(body, &p); err != nil {
 			return b.unavailable(c.op, c.changes, errAnswer)

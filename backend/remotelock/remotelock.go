@@ -128,9 +128,9 @@ func New(rawURL string, o Config) (*Backend, error) {
 		return nil, err
 	}
 	if o.Token != "" {
-		t.token = newToken(o.Token, "")
+		t.token = &token{value: o.Token}
 	} else if o.TokenFile != "" {
-		t.token = newToken("", o.TokenFile)
+		t.token = &token{file: o.TokenFile}
 	}
 	if o.TLS != nil {
 		t.tls = o.TLS

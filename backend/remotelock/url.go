@@ -162,9 +162,6 @@ type token struct {
 	read  time.Time
 }
 
-// newToken returns the token, or the one in the file.
-func newToken(value, file string) *token { return &token{value: value, file: file} }
-
 func (t *token) none() bool { return t.file == "" && t.value == "" }
 
 // get returns the token, or "" if there is none. When the file cannot be read any more, the token that

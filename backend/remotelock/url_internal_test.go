@@ -42,7 +42,7 @@ func TestTokenIsReadAgain(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		path := filepath.Join(t.TempDir(), "token")
-		token := newToken("", path)
+		token := &token{file: path}
 		if got, err := token.get(); !errors.Is(err, backend.ErrInvalid) {
 			t.Errorf("no file: %q, %v", got, err)
 		}

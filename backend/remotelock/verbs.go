@@ -45,26 +45,20 @@ func (b *Backend) Acquire(ctx context.Context, req backend.AcquireRequest) (back
 	if req.Mode == backend.Shared && req.Limit == 1 {
 		return backend.Grant{}, fmt.Errorf("a semaphore of one permit (acquire an exclusive lease instead): %w", backend.ErrUnsupported)
 	}
-	ask, stood := b.first, false
-	for {
-		sent := time.Now()
-		grant, err := ask(ctx, req)
-		if stood {
-			err = stillUnknown(err)
-		}
-		switch {
-		case err == nil && grant.Waited && time.Since(sent) > req.TTL/20:
-			return b.askAgain(ctx, req)
-		case !req.Wait || !errors.Is(err, backend.ErrHeld):
-			return grant, err
-		}
-		ask, stood = func(ctx context.Context, req backend.AcquireRequest) (backend.Grant, error) {
-			return b.ask(ctx, req, true)
-		}, true
+	sent := time.Now()
+	grant, err := b.first(ctx, req)
+	for req.Wait && errors.Is(err, backend.ErrHeld) {
 		if early := time.Since(sent) < b.poll/2; early && !retry.Pause(ctx, 20*time.Millisecond+rand.N(80*time.Millisecond)) {
 			return backend.Grant{}, context.Cause(ctx)
 		}
+		sent = time.Now()
+		grant, err = b.ask(ctx, req, true)
+		err = stillUnknown(err)
 	}
+	if err == nil && grant.Waited && time.Since(sent) > req.TTL/20 {
+		return b.askAgain(ctx, req)
+	}
+	return grant, err
 }
 
 // askAgain repeats the request for a grant at the end of a long poll, whose time left was

@@ -55,11 +55,7 @@ func (b *Backend) Watch(ctx context.Context, req backend.WatchRequest, deliver f
 	}
 	defer res.Body.Close() //nolint:errcheck // it is abandoned
 	if res.StatusCode != http.StatusOK {
-		body, err := io.ReadAll(io.LimitReader(res.Body, maxAnswer))
-		if err != nil {
-			return b.failed(outer, c, err)
-		}
-		return b.decode(c, res, body)
+		return b.answer(outer, c, res)
 	}
 	err = b.read(res.Body, func() { alive.Reset(silence) }, deliver)
 	if cause := context.Cause(outer); cause != nil {
