@@ -54,7 +54,7 @@ func (b *Backend) Acquire(ctx context.Context, req backend.AcquireRequest) (back
 	case a.waiting && ctx.Err() != nil && errors.Is(err, context.Cause(ctx)):
 		return backend.Grant{}, err
 	}
-	err = b.failWrite(ctx, opAcquire, err)
+	err = b.fail(ctx, opAcquire, err, true)
 	if away, ok := errors.AsType[*backend.UnavailableError](err); ok && (a.waiting || granted) {
 		away.MayHold = true // it is in the queue, whatever was refused since
 	}

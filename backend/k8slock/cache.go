@@ -16,9 +16,8 @@ type cache struct {
 	objects map[string]*seen
 	waiters map[string]map[*waiter]struct{} // by the name of the lock's object
 	held    map[string]map[backend.LeaseID]*session
-	// sessions are those whose objects are known, and ends counts the known ones that were removed.
+	// sessions are those whose objects are known.
 	sessions map[backend.SessionID]struct{}
-	ends     uint64
 }
 
 // seen is the newest known version of an object.
@@ -27,16 +26,10 @@ type seen struct {
 	at      time.Time // when this version was first seen, by the local clock
 	session *sessionState
 	lock    string
-	record  *record // of a lock; nil: it cannot be read. It is not changed.
-	// Of the record: stalled is the result of record.stalled, valid if judged is set; familiar is
-	// cache.ends + 1 as of when all sessions in it were known. A thousand waiters of one queue
-	// need both.
-	judged, stalled bool
-	familiar        uint64
-	// foreign is the spec with which client-go's holder was seen, since the time since.
-	foreign spec
-	since   time.Time
-	burying bool // it is about to be deleted: not to be deleted a second time
+	record  *record   // of a lock; nil: it cannot be read. It is not changed.
+	stalled bool      // a waiter of the record could have the lock
+	since   time.Time // when the holder that client-go sees was first seen as it is
+	burying bool      // it is about to be deleted: not to be deleted a second time
 }
 
 func (m *cache) init() {
@@ -46,57 +39,28 @@ func (m *cache) init() {
 	m.sessions = make(map[backend.SessionID]struct{})
 }
 
-// buried records that an attempt to delete an object has ended.
-func (m *cache) buried(s *seen) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	s.burying = false
-}
-
 // forget removes an object. m.mu is held.
 func (m *cache) forget(at string) {
 	if s := m.objects[at]; s != nil && s.session != nil {
 		delete(m.sessions, s.session.ID)
-		m.ends++
 	}
 	delete(m.objects, at)
 }
 
-// known returns the newest version that was seen, or nil. It must not be changed.
-func (m *cache) known(at string) *object {
+// known returns the newest version that was seen, or nil. Its object and what was read from it are not changed.
+func (m *cache) known(at string) *seen {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if s := m.objects[at]; s != nil {
-		return s.object
-	}
-	return nil
+	return m.objects[at]
 }
 
 // newer returns the version that the watch has delivered in the meantime, or nil if that is no newer than the
 // given one.
 func (m *cache) newer(at string, than *object) *object {
-	if now := m.known(at); now != nil && now.version() > than.version() {
-		return now
+	if now := m.known(at); now != nil && now.object.version() > than.version() {
+		return now.object
 	}
 	return nil
-}
-
-// version returns the resource version of the newest version that was seen, or 0.
-func (m *cache) version(at string) uint64 {
-	if o := m.known(at); o != nil {
-		return o.version()
-	}
-	return 0
-}
-
-// ttl returns the TTL of a session, or 0 if it is not known.
-func (m *cache) ttl(id backend.SessionID) time.Duration {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	if s := m.objects[sessionName(id)]; s != nil && s.session != nil {
-		return s.session.TTL
-	}
-	return 0
 }
 
 // sameHolder reports whether client-go would consider the two unchanged.
@@ -117,7 +81,7 @@ func (m *cache) foreignOver(o *object) bool {
 
 // foreignTTL returns how long client-go's holder is respected, and a margin.
 func (s *seen) foreignTTL() time.Duration {
-	d := time.Duration(s.foreign.LeaseDurationSeconds) * time.Second
+	d := time.Duration(s.object.Spec.LeaseDurationSeconds) * time.Second
 	return d + margin(d)
 }
 
@@ -134,7 +98,7 @@ func (b *Backend) learnBy(o *object, byTimer bool) {
 	m := &b.cache
 	at := o.Metadata.Name
 	before := m.known(at)
-	if before != nil && before.version() >= o.version() {
+	if before != nil && before.object.version() >= o.version() {
 		return
 	}
 	s := read(o) // takes long for a long queue: renewals must not wait for m.mu meanwhile
@@ -150,7 +114,7 @@ func (b *Backend) learnBy(o *object, byTimer bool) {
 	}
 	m.objects[at] = s
 	s.at = time.Now()
-	s.foreign, s.since = o.Spec, s.at
+	s.since = s.at
 	if old != nil && sameHolder(&old.object.Spec, &o.Spec) {
 		s.since = old.since
 	}
@@ -179,21 +143,24 @@ func (b *Backend) learnBy(o *object, byTimer bool) {
 // read parses an object: a session, a lock, or neither.
 func read(o *object) *seen {
 	s := &seen{object: o}
-	if state, ok := readSession(o); ok {
-		s.session = &state
-		return s
-	}
-	var st state
-	if o.Metadata.Labels[kindLabel] != kindLock {
-		return s
-	}
-	switch err := json.Unmarshal([]byte(o.Metadata.Annotations[stateKey]), &st); {
-	case err != nil: // a caller that requests the lock gets the error
-		if lock, ok := nameOf(o); ok {
-			s.lock = lock
+	text := []byte(o.Metadata.Annotations[stateKey])
+	switch o.Metadata.Labels[kindLabel] {
+	case kindSession:
+		var st sessionState
+		if json.Unmarshal(text, &st) == nil && st.ID != "" && sessionName(st.ID) == o.Metadata.Name {
+			s.session = &st
 		}
-	case objectName(st.Name) == o.Metadata.Name:
-		s.lock, s.record = st.Name, st.of(o)
+	case kindLock:
+		var st state
+		err := json.Unmarshal(text, &st) // a caller that requests the lock gets it
+		if objectName(st.Name) != o.Metadata.Name {
+			break
+		}
+		s.lock = st.Name
+		if err == nil {
+			s.record = st.of(o)
+			s.stalled = s.record.stalled()
+		}
 	}
 	return s
 }
@@ -208,33 +175,29 @@ func (m *cache) due(at string, s *seen) (time.Duration, bool) {
 	if m.strangers(s) {
 		return 0, true
 	}
-	if !s.judged {
-		s.judged, s.stalled = true, s.record.stalled()
-	}
 	if !s.stalled {
 		return 0, false
 	}
-	first := s.record.first()
+	return m.turn(at, s.record.first()), true
+}
+
+// turn returns when this process is to write a lock: now if the waiter that is next waits here, and
+// otherwise after the process of that one, in case it does not. m.mu is held.
+func (m *cache) turn(at string, next backend.LeaseID) time.Duration {
 	for w := range m.waiters[at] {
-		if w.lease == first {
-			return 0, true
+		if w.lease == next {
+			return 0
 		}
 	}
-	return later(), true
+	return later()
 }
 
 // strangers reports whether the queue of a lock has sessions that are not known here. m.mu is held.
 func (m *cache) strangers(s *seen) bool {
-	if s.familiar == m.ends+1 {
-		return false
-	}
-	for _, e := range s.record.Queue {
-		if _, ok := m.sessions[e.Session]; !ok {
-			return true
-		}
-	}
-	s.familiar = m.ends + 1
-	return false
+	return slices.ContainsFunc(s.record.Queue, func(e entry) bool {
+		_, known := m.sessions[e.Session]
+		return !known
+	})
 }
 
 // tell tells the waiters here for the lock, and returns the functions to call for the sessions that

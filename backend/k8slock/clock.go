@@ -15,13 +15,6 @@ type clock struct {
 	answer time.Time // when the newest answer came, by the local monotonic clock
 }
 
-// answered records an answer that has come just now.
-func (c *clock) answered() {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.answer = time.Now()
-}
-
 // silence returns for how long no answer has come.
 func (c *clock) silence() time.Duration {
 	c.mu.Lock()
@@ -29,14 +22,15 @@ func (c *clock) silence() time.Duration {
 	return time.Since(c.answer)
 }
 
-// saw records the Date of an answer that has come just now.
+// saw records an answer that has come just now, and its Date.
 func (c *clock) saw(date string) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.answer = time.Now()
 	said, err := http.ParseTime(date)
 	if err != nil {
 		return
 	}
-	c.mu.Lock()
-	defer c.mu.Unlock()
 	const second, wrong = time.Second, 2 * time.Second
 	if now := c.read(); c.at.IsZero() || said.After(now) || now.Sub(said) > wrong {
 		c.at, c.server = time.Now(), said.Add(second/2) // somewhere in the second that was reported

@@ -26,6 +26,9 @@ const (
 // fail maps an error to the kinds of package backend. changes is set if the request would have
 // changed something: then it may have worked, unless the API server reports that it did not.
 func (b *Backend) fail(ctx context.Context, op string, err error, changes bool) error {
+	if unsent, ok := errors.AsType[*unsentError](err); ok {
+		return &backend.UnavailableError{Backend: name, Op: op, Err: unsent}
+	}
 	u := &backend.UnavailableError{Backend: name, Op: op, MayHold: changes && !refused(err)}
 	if s, ok := errors.AsType[*statusError](err); ok {
 		u.RetryAfter = s.retryAfter
@@ -65,14 +68,6 @@ func remedy(err error) string {
 		}
 	}
 	return ""
-}
-
-// failWrite is fail for a change of one lock, which changes nothing when it was not sent.
-func (b *Backend) failWrite(ctx context.Context, op string, err error) error {
-	if u, ok := errors.AsType[*unsentError](err); ok {
-		return &backend.UnavailableError{Backend: name, Op: op, Err: u}
-	}
-	return b.fail(ctx, op, err, true)
 }
 
 // refused reports whether nothing was done: the API server answered with a 4xx, or nothing was

@@ -122,22 +122,18 @@ func (b *Backend) List(ctx context.Context, req backend.ListRequest) (backend.Li
 }
 
 func (b *Backend) page(ctx context.Context, req *backend.ListRequest, objects []*object) (backend.ListPage, error) {
-	type lock struct {
-		name   string
-		object *object
-	}
-	var locks []lock
+	var locks []*seen
 	live := make(map[backend.SessionID]bool)
 	for _, o := range objects {
-		if s, ok := readSession(o); ok {
-			live[s.ID] = true
-		} else if name, ok := nameOf(o); ok && name > req.After && strings.HasPrefix(name, req.Prefix) {
-			locks = append(locks, lock{name, o})
+		if s := read(o); s.session != nil {
+			live[s.session.ID] = true
+		} else if s.lock > req.After && strings.HasPrefix(s.lock, req.Prefix) {
+			locks = append(locks, s)
 		}
 	}
-	slices.SortFunc(locks, func(a, b lock) int { return cmp.Compare(a.name, b.name) })
-	return lockstate.Page(req.Size(), locks, func(l lock) (backend.LockInfo, error) {
-		return b.view(ctx, l.name, l.object, func(id backend.SessionID) (bool, error) { return live[id], nil })
+	slices.SortFunc(locks, func(a, b *seen) int { return cmp.Compare(a.lock, b.lock) })
+	return lockstate.Page(req.Size(), locks, func(s *seen) (backend.LockInfo, error) {
+		return b.view(ctx, s.lock, s.object, func(id backend.SessionID) (bool, error) { return live[id], nil })
 	})
 }
 

@@ -39,12 +39,14 @@ func (b *Backend) reap() {
 // time until the next of these is due.
 func (b *Backend) endOver() time.Duration {
 	d := b.expired()
-	if len(d.unused) > 0 {
-		b.background(func() { b.sweep(d.unused) })
-	}
 	for _, s := range d.over {
 		b.background(func() { b.buryIfThere(s) })
 	}
+	b.background(func() {
+		for _, s := range d.unused { // one after the other: there is no hurry
+			b.buryIfThere(s)
+		}
+	})
 	for _, lock := range d.locks {
 		b.background(func() { b.tidy(lock, 0) })
 	}
@@ -105,39 +107,21 @@ func (b *Backend) expired() expiries {
 	return d
 }
 
-// buryIfThere deletes the session, if it is still the newest known version when it is its turn.
+// buryIfThere buries an object, if it is still the newest known version when it is its turn.
 func (b *Backend) buryIfThere(s *seen) {
 	free, err := b.slot(b.base, nil)
 	defer free()
 	m := &b.cache
-	m.mu.Lock()
-	there := m.objects[s.object.Metadata.Name] == s
-	m.mu.Unlock()
-	if err == nil && there {
+	if err == nil && m.known(s.object.Metadata.Name) == s {
 		b.bury(s)
 	}
-	m.buried(s)
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	s.burying = false
 }
 
-// sweep deletes objects that have been unused for long, if they are still as they were seen. Tokens
-// grow nevertheless: see record.nextToken.
-func (b *Backend) sweep(unused []*seen) {
-	for _, s := range unused {
-		defer b.cache.buried(s)
-		ctx, cancel := backend.WithTimeout(b.base, attempt)
-		at := s.object.Metadata.Name
-		err := b.rest.remove(ctx, at, s.object.Metadata.UID, s.object.Metadata.ResourceVersion)
-		cancel()
-		if err != nil && !isStatus(err, http.StatusNotFound, http.StatusConflict) {
-			return // another time
-		}
-		if err == nil || isStatus(err, http.StatusNotFound) {
-			b.absent(at, s.object.version())
-		}
-	}
-}
-
-// bury ends a session, if it is still as it was seen.
+// bury deletes a session, which ends it, or a lock that is idle, if it is still as it was seen. Tokens grow
+// nevertheless: see record.nextToken.
 func (b *Backend) bury(s *seen) {
 	ctx, cancel := backend.WithTimeout(b.base, attempt)
 	defer cancel()
@@ -146,8 +130,10 @@ func (b *Backend) bury(s *seen) {
 	switch {
 	case err == nil, isStatus(err, http.StatusNotFound):
 		b.absent(at, s.object.version()+1)
-		b.gone(s.session.ID)
-	case isStatus(err, http.StatusConflict): // it was renewed; the watch may be late to report it
+		if s.session != nil {
+			b.gone(s.session.ID)
+		}
+	case isStatus(err, http.StatusConflict) && s.session != nil: // it was renewed; the watch may be late to report it
 		if o, err := b.rest.get(ctx, at); err == nil {
 			b.learn(o)
 		}
@@ -168,11 +154,7 @@ func (b *Backend) gone(id backend.SessionID) {
 	m := &b.cache
 	m.mu.Lock()
 	m.forget(sessionName(id))
-	type lock struct {
-		name string
-		wait time.Duration
-	}
-	var locks []lock
+	locks := make(map[string]time.Duration) // by name: when to tidy it
 	for at, seen := range m.objects {
 		if seen.record == nil {
 			continue
@@ -186,24 +168,16 @@ func (b *Backend) gone(id backend.SessionID) {
 				first = e.Lease
 			}
 		}
-		if !theirs {
-			continue
+		if theirs {
+			locks[seen.lock] = m.turn(at, first)
 		}
-		// The next waiter's process does it; the others, in case that one does not.
-		l := lock{seen.lock, later()}
-		for w := range m.waiters[at] {
-			if w.lease == first {
-				l.wait = 0
-			}
-		}
-		locks = append(locks, l)
 	}
 	m.mu.Unlock()
 	if s != nil {
 		b.disown(s)
 	}
-	for _, l := range locks {
-		b.background(func() { b.tidy(l.name, l.wait) })
+	for name, wait := range locks {
+		b.background(func() { b.tidy(name, wait) })
 	}
 }
 
@@ -238,15 +212,10 @@ func (b *Backend) tidy(lock string, wait time.Duration) {
 func (b *Backend) untidy(lock string) bool {
 	m := &b.cache
 	m.mu.Lock()
-	seen := m.objects[objectName(lock)]
-	known := seen != nil && seen.record != nil
-	strange := known && m.strangers(seen)
-	m.mu.Unlock()
-	if !known {
+	defer m.mu.Unlock()
+	s := m.objects[objectName(lock)]
+	if s == nil || s.record == nil {
 		return false
 	}
-	if strange || seen.record.stalled() {
-		return true
-	}
-	return slices.ContainsFunc(seen.record.Queue, func(e entry) bool { return b.ended.Has(e.Session) })
+	return s.stalled || m.strangers(s) || slices.ContainsFunc(s.record.Queue, func(e entry) bool { return b.ended.Has(e.Session) })
 }

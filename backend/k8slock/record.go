@@ -118,18 +118,6 @@ func (s state) of(o *object) *record {
 	return r
 }
 
-// nameOf returns the lock that an object belongs to. The second result is false for an object that
-// is not a lock.
-func nameOf(o *object) (string, bool) {
-	var s struct {
-		Name string `json:"name"`
-	}
-	if o.Metadata.Labels[kindLabel] != kindLock || json.Unmarshal([]byte(o.Metadata.Annotations[stateKey]), &s) != nil {
-		return "", false
-	}
-	return s.Name, objectName(s.Name) == o.Metadata.Name
-}
-
 // find returns the index of a lease, or -1.
 func (r *record) find(id backend.LeaseID) int {
 	return slices.IndexFunc(r.Queue, func(e entry) bool { return e.Lease == id })
@@ -258,14 +246,4 @@ type sessionState struct {
 	ID    backend.SessionID `json:"id"`
 	TTL   time.Duration     `json:"ttl"` // nanoseconds
 	Value string            `json:"value"`
-}
-
-// readSession parses a session's object. The second result is false for an object that is not a
-// session.
-func readSession(o *object) (sessionState, bool) {
-	var s sessionState
-	if o.Metadata.Labels[kindLabel] != kindSession || json.Unmarshal([]byte(o.Metadata.Annotations[stateKey]), &s) != nil {
-		return s, false
-	}
-	return s, s.ID != "" && sessionName(s.ID) == o.Metadata.Name
 }

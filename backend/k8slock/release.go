@@ -38,7 +38,7 @@ func (b *Backend) Release(ctx context.Context, req backend.ReleaseRequest) error
 	if err == nil && !req.Abandon {
 		err = outcome
 	}
-	return b.failWrite(ctx, opRelease, err)
+	return b.fail(ctx, opRelease, err, true)
 }
 
 // leave stops the callers that wait for the lease, and remembers that it was abandoned.
@@ -91,7 +91,7 @@ func (b *Backend) Break(ctx context.Context, req backend.BreakRequest) (backend.
 	}}
 	err = b.do(ctx, req.Name, c)
 	if err != nil {
-		return backend.BreakResult{}, b.failWrite(ctx, opBreak, err)
+		return backend.BreakResult{}, b.fail(ctx, opBreak, err, true)
 	}
 	return res, nil
 }

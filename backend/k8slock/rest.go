@@ -173,12 +173,8 @@ func (r *restAPI) watch(ctx context.Context, version string, d time.Duration) (i
 		"&resourceVersion="+url.QueryEscape(version)+"&timeoutSeconds="+strconv.Itoa(int(d.Seconds())), nil)
 }
 
-func (r *restAPI) one(ctx context.Context, method, path string, in *object) (*object, error) {
-	var content any
-	if in != nil {
-		content = in
-	}
-	body, err := r.send(ctx, method, path, content)
+func (r *restAPI) one(ctx context.Context, method, path string, in any) (*object, error) {
+	body, err := r.send(ctx, method, path, in)
 	if err != nil {
 		return nil, err
 	}
@@ -214,7 +210,6 @@ func (r *restAPI) send(ctx context.Context, method, path string, in any) (io.Rea
 	if err != nil {
 		return nil, fmt.Errorf("%s %s: %w", method, req.URL.Host, bare(err))
 	}
-	r.clock.answered()
 	r.clock.saw(res.Header.Get("Date"))
 	if res.StatusCode < http.StatusMultipleChoices {
 		return res.Body, nil

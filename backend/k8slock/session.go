@@ -134,39 +134,29 @@ func (s *session) end() { <-s.turn }
 func (s *session) open(ctx context.Context, ttl time.Duration) error {
 	ctx, cancel := backend.WithTimeout(ctx, attempt)
 	defer cancel()
-	for {
-		if s.b.cache.known(sessionName(s.id)) != nil {
-			return s.renew(ctx, ttl)
-		}
-		o, err := s.object(newObject(sessionName(s.id)), ttl)
+	if at := sessionName(s.id); s.b.cache.known(at) == nil {
+		o, err := s.object(newObject(at), ttl)
 		if err != nil {
 			return err
 		}
 		made, err := s.b.rest.create(ctx, o)
 		if err == nil {
-			return s.made(made, ttl)
+			s.made(made, ttl)
+			return nil
 		}
-		if !isStatus(err, http.StatusConflict) {
+		if !isStatus(err, http.StatusConflict) { // otherwise an earlier request has worked
 			return err
-		}
-		// An earlier request has worked.
-		live, err := s.b.lives(ctx, s.id, true)
-		if err != nil {
-			return err
-		}
-		if !live {
-			return backend.ErrSessionLost
 		}
 	}
+	return s.renew(ctx, ttl)
 }
 
 // made records the object as it was written.
-func (s *session) made(o *object, ttl time.Duration) error {
+func (s *session) made(o *object, ttl time.Duration) {
 	s.b.learn(o)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.ttl, s.pulse = ttl, o.version()
-	return nil
 }
 
 // object returns the session's object as it must be written now.
@@ -187,47 +177,52 @@ func (s *session) object(base *object, ttl time.Duration) (*object, error) {
 	return o, nil
 }
 
+// current returns the session's object as it is known, and reads it if it is not known, or if fresh is set.
+// It returns nil if the session has ended.
+func (s *session) current(ctx context.Context, fresh bool) (*seen, error) {
+	at := sessionName(s.id)
+	if known := s.b.cache.known(at); known != nil && !fresh {
+		return known, nil
+	}
+	if live, err := s.b.lives(ctx, s.id, true); err != nil || !live {
+		return nil, err
+	}
+	return s.b.cache.known(at), nil
+}
+
 // isOurs reports whether this value has made the object of the session. A session is bound to the
 // value that opened it: see Capabilities.Bound.
-func (s *session) isOurs(o *object) bool {
-	state, ok := readSession(o)
-	return ok && state.Value == s.b.value
-}
+func (s *session) isOurs(o *seen) bool { return o.session != nil && o.session.Value == s.b.value }
 
 // renew writes the session's object again, if it is the one that was made. It never makes it. It is
 // called between begin and end.
 func (s *session) renew(ctx context.Context, ttl time.Duration) error {
-	base := s.b.cache.known(sessionName(s.id))
-	for {
+	for fresh := false; ; fresh = true { // an answer was lost, or the session has ended
 		if s.life.Err() != nil {
 			return backend.ErrSessionLost
 		}
-		if base == nil {
-			if live, err := s.b.lives(ctx, s.id, true); err != nil {
-				return err
-			} else if !live {
-				return backend.ErrSessionLost
-			}
-			if base = s.b.cache.known(sessionName(s.id)); base == nil {
-				return backend.ErrSessionLost
-			}
-		}
-		if !s.isOurs(base) {
+		base, err := s.current(ctx, fresh)
+		switch {
+		case err != nil:
+			return err
+		case base == nil:
+			return backend.ErrSessionLost
+		case !s.isOurs(base):
 			s.b.disown(s)
 			return backend.ErrSessionLost
 		}
-		o, err := s.object(base, ttl)
+		o, err := s.object(base.object, ttl)
 		if err != nil {
 			return err
 		}
 		written, err := s.b.rest.update(ctx, o)
-		switch {
-		case err == nil:
-			return s.made(written, ttl)
-		case !isStatus(err, http.StatusConflict, http.StatusNotFound):
+		if err == nil {
+			s.made(written, ttl)
+			return nil
+		}
+		if !isStatus(err, http.StatusConflict, http.StatusNotFound) {
 			return err
 		}
-		base = nil // an answer was lost, or the session has ended
 	}
 }
 
@@ -349,28 +344,19 @@ func (b *Backend) remove(ctx context.Context, s *session) error {
 	ctx, cancel := backend.WithTimeout(ctx, attempt)
 	defer cancel()
 	s.die(backend.ErrSessionLost)
-	at := sessionName(s.id)
-	o := b.cache.known(at)
-	if o == nil { // it may have been made, and the answer lost
-		live, err := b.lives(ctx, s.id, true)
-		if err != nil {
-			return err
-		}
-		if !live {
-			return nil
-		}
-		if o = b.cache.known(at); o == nil {
-			return nil
-		}
+	o, err := s.current(ctx, false) // it may have been made, and the answer lost
+	if err != nil || o == nil {
+		return err
 	}
 	if !s.isOurs(o) {
 		b.disown(s)
 		return nil
 	}
-	if err := b.rest.remove(ctx, at, o.Metadata.UID, ""); err != nil && !isStatus(err, http.StatusNotFound, http.StatusConflict) {
+	at := sessionName(s.id)
+	if err := b.rest.remove(ctx, at, o.object.Metadata.UID, ""); err != nil && !isStatus(err, http.StatusNotFound, http.StatusConflict) {
 		return err
 	}
-	b.absent(at, o.version()+1)
+	b.absent(at, o.object.version()+1)
 	b.gone(s.id)
 	return nil
 }

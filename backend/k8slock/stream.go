@@ -20,14 +20,13 @@ type stream struct {
 	once   sync.Once
 	synced chan struct{} // closed when the first list was read
 
-	mu     sync.Mutex
-	err    error              // of the newest attempt; nil: it follows
-	at     uint64             // the version up to which all events were received
-	tried  chan struct{}      // closed, and made again, with each attempt that failed
-	again  context.CancelFunc // ends the watch in progress
-	begun  time.Time          // when the watch in progress began
-	heard  time.Time          // when the last event came
-	number int                // of watches
+	mu    sync.Mutex
+	err   error              // of the newest attempt; nil: it follows
+	at    uint64             // the version up to which all events were received
+	tried chan struct{}      // closed, and made again, with each attempt that failed
+	again context.CancelFunc // ends the watch in progress
+	begun time.Time          // when the watch in progress began
+	heard time.Time          // when the last event came
 }
 
 // follow starts the stream, and waits until it has begun.
@@ -112,7 +111,6 @@ func (b *Backend) listen(version string) (string, error) {
 	defer cancel()
 	st.mu.Lock()
 	st.again, st.begun = cancel, time.Now()
-	st.number++
 	st.mu.Unlock()
 	// The headers have to come soon; the rest may take as long as it likes.
 	impatient := time.AfterFunc(attempt, cancel)

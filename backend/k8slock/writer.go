@@ -214,7 +214,10 @@ func (b *Backend) writeBatch(lock string, w *writer, batch []*change) (int, erro
 	ctx, cancel := backend.WithTimeout(b.base, attempt)
 	defer cancel()
 	at := objectName(lock)
-	base := b.cache.known(at)
+	var base *object
+	if known := b.cache.known(at); known != nil {
+		base = known.object
+	}
 	fresh, verified := false, false
 	for conflicts := 0; ; {
 		if base == nil {
@@ -340,7 +343,7 @@ func (w *writer) sure(b *Backend) {
 // it does no harm if it arrives late; and every grant replaces a version, of which its token is
 // made.
 func (b *Backend) fetch(ctx context.Context, at, lock string, create bool) (*object, error) {
-	before := b.cache.version(at)
+	before := b.cache.known(at)
 	o, err := b.rest.get(ctx, at)
 	if err == nil {
 		b.learn(o)
@@ -349,7 +352,9 @@ func (b *Backend) fetch(ctx context.Context, at, lock string, create bool) (*obj
 	if !isStatus(err, http.StatusNotFound) {
 		return nil, err
 	}
-	b.absent(at, before)
+	if before != nil {
+		b.absent(at, before.object.version())
+	}
 	o, err = (&record{state: state{Name: lock, Ours: true}, object: newObject(at)}).seal(b.rest.clock.now(), 0)
 	if err != nil || !create {
 		return o, err
@@ -445,7 +450,9 @@ func (b *Backend) lives(ctx context.Context, id backend.SessionID, sure bool) (b
 func (b *Backend) foreign(r *record) time.Duration {
 	d := b.cfg.Foreign
 	for _, e := range r.Queue[:r.out()] {
-		d = max(d, 2*b.cache.ttl(e.Session))
+		if s := b.cache.known(sessionName(e.Session)); s != nil && s.session != nil {
+			d = max(d, 2*s.session.TTL)
+		}
 	}
 	return d
 }
