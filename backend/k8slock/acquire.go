@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/holdfast-io/holdfast/backend"
+	"github.com/holdfast-io/holdfast/internal/lockstate"
 )
 
 func isKindOf(err, kind error) bool { return err != nil && errors.Is(err, kind) }
@@ -27,8 +28,10 @@ func (b *Backend) Acquire(ctx context.Context, req backend.AcquireRequest) (back
 	if err != nil {
 		return backend.Grant{}, err
 	}
-	a := &acquisition{b: b, s: s, req: &req, key: leaseKey{req.Name, req.Lease}, at: objectName(req.Name), asked: time.Now()}
-	inner, leave, err := s.ask(ctx, a.key)
+	a := &acquisition{
+		b: b, s: s, req: &req, key: lockstate.Key{Name: req.Name, ID: req.Lease}, at: objectName(req.Name), asked: time.Now(), verdict: make(chan verdict, 1),
+	}
+	inner, leave, err := a.begin(ctx)
 	if err != nil {
 		return backend.Grant{}, err
 	}
@@ -39,7 +42,7 @@ func (b *Backend) Acquire(ctx context.Context, req backend.AcquireRequest) (back
 		err = s.confirm(ctx)
 	}
 	switch {
-	case err == nil && s.abandoned.Has(a.key):
+	case err == nil && a.abandoned():
 		return backend.Grant{}, backend.ErrLost
 	case err == nil:
 		return g, nil
@@ -47,7 +50,7 @@ func (b *Backend) Acquire(ctx context.Context, req backend.AcquireRequest) (back
 		return backend.Grant{}, backend.ErrClosed
 	case s.life.Err() != nil && ctx.Err() == nil:
 		return backend.Grant{}, backend.ErrSessionLost
-	case s.abandoned.Has(a.key) && ctx.Err() == nil:
+	case a.abandoned() && ctx.Err() == nil:
 		return backend.Grant{}, backend.ErrLost
 	case inner.Err() != nil && ctx.Err() == nil:
 		return backend.Grant{}, backend.ErrLost // it was released while it waited
@@ -71,43 +74,51 @@ func (s *session) confirm(ctx context.Context) error {
 	return err
 }
 
-// ask records a caller that requests the lease. There may be several at the same time under one
-// lease ID. The context ends with the session, and when the lease is released. ErrLost: it was
-// abandoned.
-func (s *session) ask(ctx context.Context, k leaseKey) (context.Context, func(), error) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.abandoned.Has(k) {
-		return nil, nil, backend.ErrLost
-	}
-	ctx, cancel := context.WithCancel(ctx)
-	stop := context.AfterFunc(s.life, cancel)
-	me := &asker{cancel}
-	s.asking[k] = append(s.asking[k], me)
-	return ctx, func() {
-		s.mu.Lock()
-		defer s.mu.Unlock()
-		if s.asking[k] = slices.DeleteFunc(s.asking[k], func(x *asker) bool { return x == me }); len(s.asking[k]) == 0 {
-			delete(s.asking, k)
-		}
-		stop()
-		cancel()
-	}, nil
-}
-
-// asker is an Acquire in progress.
-type asker struct{ stop context.CancelFunc }
-
 // acquisition is one Acquire in progress.
 type acquisition struct {
 	b       *Backend
 	s       *session
 	req     *backend.AcquireRequest
-	key     leaseKey
+	key     lockstate.Key
 	at      string
 	asked   time.Time
 	waiting bool
+	stop    context.CancelFunc
+	verdict chan verdict // capacity 1: while it waits, that it is held, or gone
 }
+
+type verdict struct {
+	entry   entry
+	byTimer bool
+	err     error
+}
+
+// begin registers the acquire until the function that it returns is called. There may be several at the same
+// time under one lease ID. The context ends with the session, and when the lease is released. ErrLost: it was
+// abandoned.
+func (a *acquisition) begin(ctx context.Context) (context.Context, func(), error) {
+	b := a.b
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if a.abandoned() {
+		return nil, nil, backend.ErrLost
+	}
+	ctx, a.stop = context.WithCancel(ctx)
+	stop := context.AfterFunc(a.s.life, a.stop)
+	b.asking[a.key] = append(b.asking[a.key], a)
+	return ctx, func() {
+		b.mu.Lock()
+		defer b.mu.Unlock()
+		if b.asking[a.key] = slices.DeleteFunc(b.asking[a.key], func(x *acquisition) bool { return x == a }); len(b.asking[a.key]) == 0 {
+			delete(b.asking, a.key)
+		}
+		stop()
+		a.stop()
+	}, nil
+}
+
+// abandoned reports whether the lease must not come to life.
+func (a *acquisition) abandoned() bool { return a.b.abandoned.Has(sessionLease{a.s.id, a.key}) }
 
 func (a *acquisition) run(ctx context.Context) (backend.Grant, error) {
 	var now entry
@@ -190,32 +201,19 @@ func (a *acquisition) grant(e entry, waited, byTimer bool) (backend.Grant, error
 	return backend.Grant{Token: e.Token, Asked: a.asked, Since: time.UnixMilli(e.Granted), Waited: waited, ByTimer: byTimer}, nil
 }
 
-// waiter is an Acquire that waits.
-type waiter struct {
-	lease   backend.LeaseID
-	verdict chan verdict // capacity 1: held, or gone
-}
-
-type verdict struct {
-	entry   entry
-	byTimer bool
-	err     error
-}
-
-func (w *waiter) tell(v verdict) {
-	select {
-	case w.verdict <- v:
-	default: // it was told
+// see tells an acquire that waits what became of its lease, unless it was told already. nil: there is no such
+// entry.
+func (a *acquisition) see(e *entry, byTimer bool) {
+	if e != nil && e.Token == 0 {
+		return // it waits
 	}
-}
-
-// see tells the waiter what the record shows of its lease.
-func (w *waiter) see(r *record, byTimer bool) {
-	switch i := r.find(w.lease); {
-	case i < 0:
-		w.tell(verdict{err: backend.ErrLost})
-	case r.Queue[i].Token > 0:
-		w.tell(verdict{entry: r.Queue[i], byTimer: byTimer})
+	v := verdict{err: backend.ErrLost}
+	if e != nil {
+		v = verdict{entry: *e, byTimer: byTimer}
+	}
+	select {
+	case a.verdict <- v:
+	default: // it was told
 	}
 }
 
@@ -225,14 +223,13 @@ const defaultSafety = 30 * time.Second
 // wait waits until the lease is held. The watch reports that; an event that the watch lost costs a
 // timer.
 func (a *acquisition) wait(ctx context.Context) (backend.Grant, error) {
-	w := &waiter{lease: a.req.Lease, verdict: make(chan verdict, 1)}
-	leave := a.b.queue(a.at, w)
+	leave := a.queue()
 	defer leave()
 	timer := time.NewTimer(a.b.safety)
 	defer timer.Stop()
 	for {
 		select {
-		case v := <-w.verdict:
+		case v := <-a.verdict:
 			if v.err != nil {
 				return backend.Grant{}, v.err
 			}
@@ -246,20 +243,20 @@ func (a *acquisition) wait(ctx context.Context) (backend.Grant, error) {
 	}
 }
 
-// queue has the waiter told the known state of the lock and every later one.
-func (b *Backend) queue(at string, w *waiter) func() {
-	m := &b.cache
+// queue has the acquire told the known state of the lock and every later one.
+func (a *acquisition) queue() func() {
+	b, m, at := a.b, &a.b.cache, a.at
 	m.mu.Lock()
 	if m.waiters[at] == nil {
-		m.waiters[at] = make(map[*waiter]struct{})
+		m.waiters[at] = make(map[*acquisition]struct{})
 	}
-	m.waiters[at][w] = struct{}{}
+	m.waiters[at][a] = struct{}{}
 	s := m.objects[at]
 	switch {
 	case s == nil:
-		w.tell(verdict{err: backend.ErrLost})
+		a.see(nil, false)
 	case s.record != nil: // the others were told of it when it was learnt
-		w.see(s.record, false)
+		a.see(s.record.entry(a.req.Lease), false)
 	}
 	wait, due := m.due(at, s)
 	foreign := s != nil && s.record != nil && s.record.foreign
@@ -273,7 +270,7 @@ func (b *Backend) queue(at string, w *waiter) func() {
 	return func() {
 		m.mu.Lock()
 		defer m.mu.Unlock()
-		delete(m.waiters[at], w)
+		delete(m.waiters[at], a)
 		if len(m.waiters[at]) == 0 {
 			delete(m.waiters, at)
 		}

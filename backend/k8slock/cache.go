@@ -14,7 +14,7 @@ import (
 type cache struct {
 	mu      sync.Mutex
 	objects map[string]*seen
-	waiters map[string]map[*waiter]struct{} // by the name of the lock's object
+	waiters map[string]map[*acquisition]struct{} // by the name of the lock's object
 	held    map[string]map[backend.LeaseID]*session
 	// sessions are those whose objects are known.
 	sessions map[backend.SessionID]struct{}
@@ -34,7 +34,7 @@ type seen struct {
 
 func (m *cache) init() {
 	m.objects = make(map[string]*seen)
-	m.waiters = make(map[string]map[*waiter]struct{})
+	m.waiters = make(map[string]map[*acquisition]struct{})
 	m.held = make(map[string]map[backend.LeaseID]*session)
 	m.sessions = make(map[backend.SessionID]struct{})
 }
@@ -185,7 +185,7 @@ func (m *cache) due(at string, s *seen) (time.Duration, bool) {
 // otherwise after the process of that one, in case it does not. m.mu is held.
 func (m *cache) turn(at string, next backend.LeaseID) time.Duration {
 	for w := range m.waiters[at] {
-		if w.lease == next {
+		if w.req.Lease == next {
 			return 0
 		}
 	}
@@ -212,12 +212,7 @@ func (m *cache) tell(at string, r *record, byTimer bool) []func() {
 		queue[r.Queue[i].Lease] = &r.Queue[i]
 	}
 	for w := range m.waiters[at] {
-		switch e := queue[w.lease]; {
-		case e == nil:
-			w.tell(verdict{err: backend.ErrLost})
-		case e.Token > 0:
-			w.tell(verdict{entry: *e, byTimer: byTimer})
-		}
+		w.see(queue[w.req.Lease], byTimer)
 	}
 	for id, s := range m.held[at] {
 		if e := queue[id]; e == nil || e.Token == 0 {
@@ -241,7 +236,7 @@ func (m *cache) hold(at string, id backend.LeaseID, s *session, e entry) bool {
 	if now == nil || now.record == nil {
 		return false
 	}
-	if i := now.record.find(id); i < 0 || now.record.Queue[i].Token != e.Token {
+	if known := now.record.entry(id); known == nil || known.Token != e.Token {
 		return false
 	}
 	if m.held[at] == nil {

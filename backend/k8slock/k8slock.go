@@ -70,13 +70,15 @@ type Backend struct {
 	cache   cache
 	stream  stream
 
-	mu       sync.Mutex // guards the fields below
-	closed   bool
-	sessions map[backend.SessionID]*session
-	ended    *lockstate.Ended[backend.SessionID] // sessions that are known to exist no longer
-	writers  map[string]*writer                  // changes of locks under way, by the lock's name
-	work     sync.WaitGroup
-	closing  sync.Once
+	mu        sync.Mutex // guards the fields below
+	closed    bool
+	sessions  map[backend.SessionID]*session
+	ended     *lockstate.Ended[backend.SessionID] // sessions that are known to exist no longer
+	writers   map[string]*writer                  // changes of locks under way, by the lock's name
+	asking    map[lockstate.Key][]*acquisition    // acquires in progress
+	abandoned *lockstate.Ended[sessionLease]      // leases that must not come to life
+	work      sync.WaitGroup
+	closing   sync.Once
 }
 
 var _ backend.Backend = (*Backend)(nil)
@@ -142,6 +144,7 @@ func New(client *http.Client, server string, cfg Config) (*Backend, error) {
 	b := &Backend{
 		cfg: cfg, value: rand.Text(), idle: defaultIdle, safety: defaultSafety, recheck: make(chan struct{}, 1), sessions: make(map[backend.SessionID]*session),
 		ended: lockstate.NewEnded[backend.SessionID](rememberedEnds), writers: make(map[string]*writer), slots: make(chan struct{}, recordsAtOnce),
+		asking: make(map[lockstate.Key][]*acquisition), abandoned: lockstate.NewEnded[sessionLease](remembered),
 		rest: restAPI{
 			client: &own, clock: &clock{},
 			leases: strings.TrimSuffix(u.String(), "/") + "/apis/coordination.k8s.io/v1/namespaces/" + cfg.Namespace + "/leases",

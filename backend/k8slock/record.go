@@ -123,6 +123,14 @@ func (r *record) find(id backend.LeaseID) int {
 	return slices.IndexFunc(r.Queue, func(e entry) bool { return e.Lease == id })
 }
 
+// entry returns the entry of a lease, or nil.
+func (r *record) entry(id backend.LeaseID) *entry {
+	if i := r.find(id); i >= 0 {
+		return &r.Queue[i]
+	}
+	return nil
+}
+
 // drop removes entries.
 func (r *record) drop(which func(entry) bool) {
 	n := len(r.Queue)

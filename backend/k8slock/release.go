@@ -4,6 +4,7 @@ import (
 	"context"
 
 	"github.com/holdfast-io/holdfast/backend"
+	"github.com/holdfast-io/holdfast/internal/lockstate"
 )
 
 // Release releases a lease, or its place in the queue, and hands the lock to the next waiter with
@@ -43,23 +44,15 @@ func (b *Backend) Release(ctx context.Context, req backend.ReleaseRequest) error
 
 // leave stops the callers that wait for the lease, and remembers that it was abandoned.
 func (b *Backend) leave(req backend.ReleaseRequest) {
-	k := leaseKey{req.Name, req.Lease}
+	k := lockstate.Key{Name: req.Name, ID: req.Lease}
 	b.cache.letGo(objectName(req.Name), req.Lease)
 	b.mu.Lock()
-	var all []*session
-	for _, s := range b.sessions {
-		all = append(all, s)
+	defer b.mu.Unlock()
+	if req.Abandon {
+		b.abandoned.Add(sessionLease{req.Session, k})
 	}
-	b.mu.Unlock()
-	for _, s := range all {
-		s.mu.Lock()
-		if req.Abandon && s.id == req.Session {
-			s.abandoned.Add(k)
-		}
-		for _, x := range s.asking[k] {
-			x.stop()
-		}
-		s.mu.Unlock()
+	for _, a := range b.asking[k] {
+		a.stop()
 	}
 }
 

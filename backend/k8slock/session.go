@@ -24,23 +24,22 @@ type session struct {
 	life context.Context         //nolint:containedctx // it is the session's
 	die  context.CancelCauseFunc // ends life
 
-	turn      chan struct{}              // capacity 1: one request about it at a time
-	mu        sync.Mutex                 // guards the fields below
-	ttl       time.Duration              //
-	until     time.Time                  // it lives at least until then, by the local clock
-	losses    []backend.Loss             // that Renew has not reported yet
-	abandoned *lockstate.Ended[leaseKey] // leases that must not come to life
-	asking    map[leaseKey][]*asker      // acquires in progress
-	pulse     uint64                     // the version of the newest renewal
+	turn   chan struct{}  // capacity 1: one request about it at a time
+	mu     sync.Mutex     // guards the fields below
+	ttl    time.Duration  //
+	until  time.Time      // it lives at least until then, by the local clock
+	losses []backend.Loss // that Renew has not reported yet
+	pulse  uint64         // the version of the newest renewal
 
 	// Of OpenSession, guarded by Backend.mu.
 	calls  int  // in progress
 	opened bool // one has succeeded
 }
 
-type leaseKey struct {
-	lock string
-	id   backend.LeaseID
+// sessionLease is a lease of a session.
+type sessionLease struct {
+	session backend.SessionID
+	lease   lockstate.Key
 }
 
 // OpenSession makes a session, or confirms one that lives and adopts the new TTL. For a session
@@ -91,7 +90,6 @@ func (b *Backend) newSession(req backend.SessionRequest) (*session, error) {
 	if !ok {
 		s = &session{
 			b: b, id: req.ID, lost: req.Lost, ttl: req.TTL, turn: make(chan struct{}, 1),
-			abandoned: lockstate.NewEnded[leaseKey](remembered), asking: make(map[leaseKey][]*asker),
 		}
 		if s.lost == nil {
 			s.lost = func(backend.Loss) {}
