@@ -11,12 +11,7 @@ import (
 )
 
 // lookAgain has reap check what ends next.
-func (b *Backend) lookAgain() {
-	select {
-	case b.recheck <- struct{}{}:
-	default: // it will
-	}
-}
+func (b *Backend) lookAgain() { signal(b.recheck) }
 
 // reap ends sessions that were not renewed for their TTL, as far as this process has seen. Only its
 // own clock counts, and only from when it saw the newest renewal. The API server refuses if there

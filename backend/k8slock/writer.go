@@ -33,17 +33,16 @@ type change struct {
 	sent, left bool
 }
 
-// writer makes the changes of one lock.
+// writer makes the changes of one lock. It lives while there are any, or a write is in doubt.
 type writer struct {
-	queue   []*change
-	running bool
-	sent    int           // how many of the queue, from the first, are on their way
-	urgent  chan struct{} // capacity 1: a pressing change has come
+	queue  []*change
+	sent   int           // how many of the queue, from the first, are on their way
+	more   chan struct{} // capacity 1: a change has come
+	urgent chan struct{} // capacity 1: a pressing change has come
 	// inDoubt: a write of ours may still be on its way. The version that it is based on must be
-	// replaced.
+	// replaced. tries counts the attempts to do only that.
 	inDoubt bool
-	// settling: settle ends the doubt, if nothing else does before.
-	settling bool
+	tries   int
 }
 
 // do makes a change and waits for it, until its context ends.
@@ -56,22 +55,17 @@ func (b *Backend) do(ctx context.Context, lock string, c *change) error {
 	}
 	w, ok := b.writers[lock]
 	if !ok {
-		w = &writer{urgent: make(chan struct{}, 1)}
+		w = &writer{more: make(chan struct{}, 1), urgent: make(chan struct{}, 1)}
 		b.writers[lock] = w
+		b.work.Go(func() { b.write(lock, w) })
 	}
 	if c.pressing {
 		w.queue = slices.Insert(w.queue, w.sent, c)
-		select {
-		case w.urgent <- struct{}{}:
-		default: // it has been signalled
-		}
+		signal(w.urgent)
 	} else {
 		w.queue = append(w.queue, c)
 	}
-	if !w.running {
-		w.running = true
-		b.work.Go(func() { b.write(lock, w) })
-	}
+	signal(w.more)
 	b.mu.Unlock()
 	select {
 	case <-c.done:
@@ -92,6 +86,14 @@ func (b *Backend) do(ctx context.Context, lock string, c *change) error {
 	return &unsentError{context.Cause(ctx)}
 }
 
+// signal signals a channel of capacity 1.
+func signal(c chan<- struct{}) {
+	select {
+	case c <- struct{}{}:
+	default: // it has been signalled
+	}
+}
+
 // unsentError means that a caller's context, or patience, ended before anything was sent.
 type unsentError struct{ cause error }
 
@@ -101,7 +103,7 @@ func (e *unsentError) Unwrap() error { return e.cause }
 // maxBatch bounds how many changes travel together: below perWrite, as each may grant.
 const maxBatch = 256
 
-// write makes changes until there are none. Each lock has one.
+// write makes changes until there are none, and nothing is in doubt. Each lock has one.
 func (b *Backend) write(lock string, w *writer) {
 	for b.isAsked(lock, w) {
 		free, err := b.slot(b.base, w.urgent)
@@ -128,22 +130,36 @@ func (b *Backend) write(lock string, w *writer) {
 	}
 }
 
-// isAsked reports whether there are changes to be made, and otherwise ends the writer.
+// isAsked waits while a write is in doubt. It reports whether there are changes to be made, and otherwise ends
+// the writer. If no change comes, it makes one that writes the lock as it is, which replaces the version that
+// the write in doubt is based on: otherwise each lost reply would leave a writer behind for as long as the
+// process lives.
 func (b *Backend) isAsked(lock string, w *writer) bool {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	if len(w.batch()) > 0 {
-		return true
+	const soonest, latest = 200 * time.Millisecond, 30 * time.Second
+	for {
+		b.mu.Lock()
+		asked, doubt := len(w.batch()) > 0, w.inDoubt && !b.closed
+		if !asked && !doubt {
+			delete(b.writers, lock)
+		}
+		b.mu.Unlock()
+		if asked || !doubt {
+			return asked
+		}
+		timer := time.NewTimer(retry.Delay(w.tries, soonest, latest))
+		select {
+		case <-w.more:
+		case <-b.base.Done():
+		case <-timer.C:
+			w.tries++
+			b.mu.Lock()
+			w.queue = append(w.queue, &change{
+				ctx: b.base, apply: func(r *record) bool { r.touch = true; return false }, done: make(chan struct{}),
+			})
+			b.mu.Unlock()
+		}
+		timer.Stop()
 	}
-	w.running = false
-	switch {
-	case !w.inDoubt:
-		delete(b.writers, lock)
-	case !w.settling && !b.closed:
-		w.settling = true
-		b.work.Go(func() { b.settle(lock, w) })
-	}
-	return false
 }
 
 var errSilent = errors.New("the API server does not answer the earlier requests")
@@ -170,28 +186,6 @@ func (b *Backend) slot(ctx context.Context, urgent <-chan struct{}) (func(), err
 		case <-ctx.Done():
 			return none, context.Cause(ctx)
 		}
-	}
-}
-
-// settle ends the doubt about a lock that is no longer in use here: it writes the lock as it is,
-// which replaces the version that the write in doubt is based on. Otherwise each lost reply would
-// leave a writer behind for as long as the process lives.
-func (b *Backend) settle(lock string, w *writer) {
-	const soonest, latest = 200 * time.Millisecond, 30 * time.Second
-	for n := 0; retry.Pause(b.base, retry.Delay(n, soonest, latest)); n++ {
-		b.mu.Lock()
-		if !w.inDoubt {
-			w.settling = false
-			if !w.running && b.writers[lock] == w {
-				delete(b.writers, lock)
-			}
-			b.mu.Unlock()
-			return
-		}
-		b.mu.Unlock()
-		ctx, cancel := backend.WithTimeout(b.base, attempt)
-		_ = b.do(ctx, lock, &change{apply: func(r *record) bool { r.touch = true; return false }}) // if it fails, it is tried again
-		cancel()
 	}
 }
 
@@ -336,7 +330,7 @@ func (b *Backend) mark(batch []*change, w *writer) (bool, bool) {
 func (w *writer) sure(b *Backend) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	w.inDoubt = false
+	w.inDoubt, w.tries = false, 0
 }
 
 // fetch reads the object, and makes it if it does not exist. The new object contains no lease, so
