@@ -10,8 +10,6 @@ import (
 	"github.com/holdfast-io/holdfast/internal/lockstate"
 )
 
-func isKindOf(err, kind error) bool { return err != nil && errors.Is(err, kind) }
-
 // Acquire takes the lock, or waits for it in the queue if req.Wait is set. If ctx ends while it
 // waits, the place in the queue stays. Errors: *InvalidError, *LimitError, *HeldError, ErrLost,
 // ErrSessionLost, ErrUnsupported, *UnavailableError, ErrClosed, ctx's cause.
@@ -125,13 +123,13 @@ func (a *acquisition) run(ctx context.Context) (backend.Grant, error) {
 	var outcome error
 	c := &change{creates: true, apply: func(r *record) bool {
 		now, outcome = a.join(r)
-		return isKindOf(outcome, backend.ErrHeld)
+		return errors.Is(outcome, backend.ErrHeld)
 	}}
 	for {
 		if err := a.b.do(ctx, a.req.Name, c); err != nil {
 			return backend.Grant{}, err
 		}
-		if a.req.Wait || !isKindOf(outcome, backend.ErrHeld) || !a.b.observe(ctx, a.req.Name) {
+		if a.req.Wait || !errors.Is(outcome, backend.ErrHeld) || !a.b.observe(ctx, a.req.Name) {
 			break
 		}
 	}

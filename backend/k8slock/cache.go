@@ -159,7 +159,7 @@ func read(o *object) *seen {
 		s.lock = st.Name
 		if err == nil {
 			s.record = st.of(o)
-			s.stalled = s.record.stalled()
+			s.stalled = s.record.admits() > 0
 		}
 	}
 	return s

@@ -69,29 +69,19 @@ func (b *Backend) Inspect(ctx context.Context, lock string) (backend.LockInfo, e
 		return backend.LockInfo{}, b.fail(ctx, opInspect, err, false)
 	}
 	b.learn(o)
-	info, err := b.view(asking, lock, o, func(id backend.SessionID) (bool, error) { return b.lives(asking, id, true) })
+	info, err := view(lock, o, func(id backend.SessionID) (bool, error) { return b.lives(asking, id, true) })
 	return info, b.fail(ctx, opInspect, err, false)
 }
 
 // view returns the state of a lock without the entries of sessions that no longer exist.
-func (b *Backend) view(ctx context.Context, lock string, o *object, lives func(backend.SessionID) (bool, error)) (backend.LockInfo, error) {
+func view(lock string, o *object, lives func(backend.SessionID) (bool, error)) (backend.LockInfo, error) {
 	r, err := open(lock, o)
 	if err != nil {
 		return backend.LockInfo{}, err
 	}
-	known := make(map[backend.SessionID]bool)
-	for _, e := range r.Queue {
-		if _, ok := known[e.Session]; ok {
-			continue
-		}
-		if known[e.Session], err = lives(e.Session); err != nil {
-			return backend.LockInfo{}, err
-		}
-		if ctx.Err() != nil {
-			return backend.LockInfo{}, context.Cause(ctx)
-		}
+	if err := r.dropDead(lives); err != nil {
+		return backend.LockInfo{}, err
 	}
-	r.drop(func(e entry) bool { return !known[e.Session] })
 	return r.describe(), nil
 }
 
@@ -117,11 +107,12 @@ func (b *Backend) List(ctx context.Context, req backend.ListRequest) (backend.Li
 	if err != nil {
 		return backend.ListPage{}, b.fail(ctx, opList, err, false)
 	}
-	page, err := b.page(asking, &req, objects)
+	page, err := pageOf(&req, objects)
 	return page, b.fail(ctx, opList, err, false)
 }
 
-func (b *Backend) page(ctx context.Context, req *backend.ListRequest, objects []*object) (backend.ListPage, error) {
+// pageOf returns a page of the locks among the objects of the namespace.
+func pageOf(req *backend.ListRequest, objects []*object) (backend.ListPage, error) {
 	var locks []*seen
 	live := make(map[backend.SessionID]bool)
 	for _, o := range objects {
@@ -133,7 +124,7 @@ func (b *Backend) page(ctx context.Context, req *backend.ListRequest, objects []
 	}
 	slices.SortFunc(locks, func(a, b *seen) int { return cmp.Compare(a.lock, b.lock) })
 	return lockstate.Page(req.Size(), locks, func(s *seen) (backend.LockInfo, error) {
-		return b.view(ctx, s.lock, s.object, func(id backend.SessionID) (bool, error) { return live[id], nil })
+		return view(s.lock, s.object, func(id backend.SessionID) (bool, error) { return live[id], nil })
 	})
 }
 

@@ -80,7 +80,7 @@ func FuzzRecord(f *testing.F) {
 			return
 		}
 		_ = r.describe()
-		_ = r.stalled()
+		_ = r.admits()
 		sealed, err := r.seal(time.Unix(1, 0), time.Minute)
 		if err != nil {
 			return // it is too long

@@ -167,24 +167,37 @@ func (r *record) nextToken() fence.Token {
 
 // promote grants the lock to the front of the queue, as far as it fits.
 func (r *record) promote(now time.Time) {
-	if r.foreign {
-		return
-	}
-	claims, n := r.claims(), r.out()
-	admitted := backend.Admit(claims[:n], claims[n:])
+	n, admitted := r.out(), r.admits()
 	for i := n; i < n+admitted && r.grants < perWrite; i++ {
 		r.Queue[i].Token, r.Queue[i].Granted = r.nextToken(), now.UnixMilli()
 	}
 }
 
-// stalled reports whether a waiter could have the lock: client-go's holder released it, and does
-// not know the queue.
-func (r *record) stalled() bool {
-	if r.foreign || len(r.Queue) == 0 {
-		return false
+// admits returns how many waiters could have the lock. There are some before promote was called, and where
+// client-go's holder released the lock, which does not know the queue.
+func (r *record) admits() int {
+	if r.foreign {
+		return 0
 	}
 	claims, n := r.claims(), r.out()
-	return backend.Admit(claims[:n], claims[n:]) > 0
+	return backend.Admit(claims[:n], claims[n:])
+}
+
+// dropDead removes the entries of sessions that do not live.
+func (r *record) dropDead(lives func(backend.SessionID) (bool, error)) error {
+	known := make(map[backend.SessionID]bool)
+	for _, e := range r.Queue {
+		if _, ok := known[e.Session]; ok {
+			continue
+		}
+		live, err := lives(e.Session)
+		if err != nil {
+			return err
+		}
+		known[e.Session] = live
+	}
+	r.drop(func(e entry) bool { return !known[e.Session] })
+	return nil
 }
 
 // idle reports whether the object is not in use: it was made here, and the lock has no holder and
@@ -203,14 +216,12 @@ func (r *record) first() backend.LeaseID {
 // are to respect a holder.
 func (r *record) seal(now time.Time, duration time.Duration) (*object, error) {
 	o := r.object.clone()
+	r.Identity = ""
 	if !r.foreign {
-		r.Identity = ""
 		if r.out() > 0 {
 			r.Identity = identity(r.Queue[0])
 		}
 		r.present(&o.Spec, now, duration)
-	} else {
-		r.Identity = ""
 	}
 	text, err := json.Marshal(&r.state)
 	if err != nil {

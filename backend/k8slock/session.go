@@ -3,6 +3,7 @@ package k8slock
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"net/http"
 	"sync"
@@ -268,7 +269,7 @@ func (b *Backend) Renew(ctx context.Context, req backend.RenewRequest) (backend.
 	}
 	s, err := b.session(req.Session)
 	switch {
-	case isKindOf(err, backend.ErrSessionLost):
+	case errors.Is(err, backend.ErrSessionLost):
 		return backend.RenewResult{SessionLost: true}, nil
 	case err != nil:
 		return backend.RenewResult{}, err
@@ -291,7 +292,7 @@ func (b *Backend) Renew(ctx context.Context, req backend.RenewRequest) (backend.
 		return backend.PartDone(name, opRenew, b.fail(ctx, opRenew, s.present(ctx, ttl), true))
 	}()
 	switch {
-	case isKindOf(err, backend.ErrSessionLost) && !backend.IsCause(ctx, err):
+	case errors.Is(err, backend.ErrSessionLost) && !backend.IsCause(ctx, err):
 		return backend.RenewResult{SessionLost: true}, nil
 	case err != nil:
 		return backend.RenewResult{}, b.fail(ctx, opRenew, err, true)
@@ -325,7 +326,7 @@ func (b *Backend) EndSession(ctx context.Context, id backend.SessionID) error {
 	defer cancel()
 	s, err := b.session(id)
 	switch {
-	case isKindOf(err, backend.ErrSessionLost):
+	case errors.Is(err, backend.ErrSessionLost):
 		return nil
 	case err != nil:
 		return err

@@ -376,20 +376,11 @@ func (b *Backend) prune(ctx context.Context, r *record) error {
 	if r.foreign && b.cache.foreignOver(r.object) {
 		r.foreign, r.changed = false, true
 	}
-	dead := make(map[backend.SessionID]bool)
-	for _, e := range r.Queue {
-		if _, ok := dead[e.Session]; ok {
-			continue
-		}
-		live, err := b.lives(ctx, e.Session, false)
-		if err != nil {
-			return err
-		}
-		dead[e.Session] = !live
+	err := r.dropDead(func(id backend.SessionID) (bool, error) { return b.lives(ctx, id, false) })
+	if err == nil {
+		r.promote(b.rest.clock.now())
 	}
-	r.drop(func(e entry) bool { return dead[e.Session] })
-	r.promote(b.rest.clock.now())
-	return nil
+	return err
 }
 
 // allLive asks the API server for the sessions of the queue, and reports whether all exist.
