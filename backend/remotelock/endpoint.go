@@ -157,7 +157,7 @@ func (s *endpoints) check(ctx context.Context, e *endpoint, calls *client) error
 	if s.met(e) {
 		return nil
 	}
-	res, err := calls.get(ctx, e.base.String()+"/readyz")
+	res, err := calls.get(ctx, e.base.String()+"/readyz") //nolint:bodyclose // it is closed
 	if err != nil {
 		return err
 	}
