@@ -13,6 +13,7 @@ import (
 
 	"github.com/holdfast-io/holdfast/backend"
 	"github.com/holdfast-io/holdfast/internal/retry"
+	"github.com/holdfast-io/holdfast/internal/seqlock"
 )
 
 const opAcquire = "acquire"
@@ -104,9 +105,12 @@ func (a *acquisition) afterNoSpace(ctx context.Context, cause error) (backend.Gr
 
 // held returns the error of a request that has so many entries before it and does not wait.
 func (a *acquisition) held(ctx context.Context, st state, ahead int) error {
-	return st.Refusal(&a.req, ahead, func(holders state) ([]backend.Holder, error) {
-		return a.b.holders(ctx, holders.All, heldTold), nil
-	})
+	return seqlock.Refuse(ctx, a, &a.req, st, ahead)
+}
+
+// Describe implements seqlock.Describer.
+func (a *acquisition) Describe(ctx context.Context, holders state) ([]backend.Holder, error) {
+	return a.b.holders(ctx, holders.All, heldTold), nil
 }
 
 // guards returns the conditions of every change that makes an entry with a claim. In addition, the
