@@ -104,7 +104,7 @@ func (s *session) collect(w *Work, name string, due turn) {
 		case due > toQueue && i < front:
 			l.trying, l.timer = true, due == toPoll
 			w.trying = append(w.trying, l)
-		case l.wait && s.b.cfg.Wakes && !l.queued:
+		case l.wait && s.b.cfg.Wakes && !l.queued && !l.trying: // a refusal below makes the lock due again, perhaps in this very gather
 			l.trying = true
 			w.joining = append(w.joining, l)
 		case l.wait || due == toQueue:
