@@ -441,3 +441,50 @@ func TestStoppedInATransaction(t *testing.T) {
 	}
 	exclusive(t, mustOpen(t, path), mustOpen(t, path))
 }
+
+// TestWatchFollowsAnother has a Watch begin, and the only other one end, in one transaction.
+func TestWatchFollowsAnother(t *testing.T) {
+	t.Parallel()
+	path := filepath.Join(t.TempDir(), "locks.db")
+	b := mustOpen(t, path)
+	sess := mustSession(t, b, time.Hour)
+	watch := func(ctx context.Context) (<-chan backend.EventKind, <-chan error) {
+		seen, ended := make(chan backend.EventKind, 2), make(chan error, 1)
+		go func() { ended <- b.Watch(ctx, backend.WatchRequest{}, func(e backend.Event) { seen <- e.Kind }) }()
+		return seen, ended
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	began, first := watch(ctx)
+	<-began
+	turn, err := os.OpenFile(path+"-turn", os.O_RDWR, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := syscall.Flock(int(turn.Fd()), syscall.LOCK_EX); err != nil {
+		t.Fatal(err)
+	}
+	began, second := watch(t.Context())
+	leasetest.Eventually(t, "the second in the queue", func() bool { return b.Queued() == 1 })
+	cancel()
+	if err := <-first; !errors.Is(err, context.Canceled) {
+		t.Fatal(err)
+	}
+	if err := turn.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := b.Acquire(t.Context(), backend.AcquireRequest{Name: "x", Lease: backend.NewLeaseID(), Session: sess}); err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []backend.EventKind{backend.EventWatching, backend.EventAcquired} {
+		select {
+		case got := <-began:
+			if got != want {
+				t.Errorf("%s, want %s", got, want)
+			}
+		case err := <-second:
+			t.Fatalf("the second Watch ended: %v", err)
+		case <-time.After(slack):
+			t.Fatalf("no event %s", want)
+		}
+	}
+}

@@ -35,6 +35,8 @@ type txn struct {
 	changed lockstate.Changed[struct{}, ofLease]
 	events  []backend.Event
 
+	signedOn bool // it has listed this backend value as a watcher
+
 	durable       bool // the answer of the current request must survive a power failure
 	deliveries    []delivery
 	notifications map[string]*notification // for other processes, by address

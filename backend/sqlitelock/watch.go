@@ -97,13 +97,14 @@ func (t *txn) signOn() {
 	ends := t.now.add(watchTTL)
 	t.exec(`INSERT INTO watchers VALUES (?, ?) ON CONFLICT (addr) DO UPDATE SET ends = excluded.ends`, t.b.addr, int64(ends))
 	t.ends(ends)
+	t.signedOn = true
 	t.meta.watched, t.dirty = max(t.meta.watched, int64(ends)), true
 }
 
 // signOff removes this backend value from the watchers, unless a Watch has begun in the meantime. Without
 // watchers there are no events.
 func (t *txn) signOff() error {
-	if _, watched := t.b.seen(); watched {
+	if _, watched := t.b.seen(); watched || t.signedOn {
 		return nil
 	}
 	t.exec(`DELETE FROM watchers WHERE addr = ?`, t.b.addr)
