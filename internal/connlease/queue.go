@@ -250,15 +250,15 @@ func (s *session) answer(l *lease, t *Try, now time.Time) {
 	case t.Foreign:
 		s.drop(l, backend.ErrLost)
 	default:
-		fresh := t.Queue && !l.queued && s.b.cfg.Wakes
-		l.queued = l.queued || fresh
+		fresh := !l.queued && s.b.cfg.Wakes
+		l.queued = l.queued || fresh && t.Queue
 		if l.gone || !l.wait {
 			s.drop(l, errRefused)
 			return
 		}
 		l.waited = true
 		signal(l.tried)
-		if fresh { // the lock may have been freed in between
+		if fresh { // the lock may have been freed in between, or a caller waits that came after the try
 			s.due[l.req.Name] = toTry
 		}
 	}

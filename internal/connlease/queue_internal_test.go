@@ -49,3 +49,28 @@ func TestQueuedOnce(t *testing.T) {
 		}
 	}
 }
+// C6, C8: a caller that waits for a lease that another one only tries, and which is refused meanwhile, is woken like any other.
+func TestWaitsForWhatIsTried(t *testing.T) {
+	t.Parallel()
+	s := newSession(New(Config{Wakes: true, Pause: func(time.Duration) time.Duration { return time.Hour }}),
+		backend.SessionRequest{ID: "s", TTL: time.Hour})
+	s.deadline = time.Now().Add(time.Hour)
+	req := backend.AcquireRequest{Name: "name", Lease: "lease", Session: "s"}
+	if _, err := s.join(req); err != nil {
+		t.Fatal(err)
+	}
+	w := s.gather()
+	req.Wait = true
+	l, err := s.join(req)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.settle(w) // refused
+	if w = s.gather(); w == nil || len(w.Try) != 1 || !w.Try[0].Queue {
+		t.Fatalf("the store is not asked to queue it: %+v", w)
+	}
+	s.settle(w)
+	if !l.queued || isClosed(l.done) {
+		t.Error("it does not wait in the store")
+	}
+}
