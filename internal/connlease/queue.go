@@ -98,10 +98,13 @@ func (s *session) collect(w *Work, name string, due turn) {
 	if p == nil {
 		return
 	}
-	front := backend.Admit(claims(p.out), claims(p.queue))
-	for i, l := range slices.Clone(p.queue) {
+	front, queue := 0, p.queue
+	if due > toQueue { // otherwise none is tried or refused: a long queue must not cost that with each that joins it
+		front, queue = backend.Admit(claims(p.out), claims(p.queue)), slices.Clone(p.queue)
+	}
+	for i, l := range queue {
 		switch {
-		case due > toQueue && i < front:
+		case i < front:
 			l.trying, l.timer = true, due == toPoll
 			w.trying = append(w.trying, l)
 		case l.wait && s.b.cfg.Wakes && !l.queued && !l.trying: // a refusal below makes the lock due again, perhaps in this very gather
