@@ -92,7 +92,7 @@ func (c *sharers) settle(victims map[backend.LeaseID]backend.Holder, room int, s
 	}
 	in := make(map[backend.LeaseID]fence.Token)
 	for _, w := range sharing {
-		if l, ok := w.outcome(victims); ok {
+		if l, ok := c.outcome(w, victims); ok {
 			in[l.Lease] = l.Token
 		}
 	}
@@ -130,12 +130,24 @@ func (w *waiter) outcome(victims map[backend.LeaseID]backend.Holder) (lease, boo
 	return l, w.c.e.grantedAgain(l, h)
 }
 
+// outcome is that of the waiter. ErrLost told the caller of a victim, and nothing else does: the session never
+// had the lease.
+func (c *sharers) outcome(w *waiter, victims map[backend.LeaseID]backend.Holder) (lease, bool) {
+	l, stays := w.outcome(victims)
+	if errors.Is(w.err, backend.ErrLost) {
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		c.released[w.req.Lease] = true
+	}
+	return l, stays
+}
+
 // settleInAnyOrder is settle where the store promises no order: each waiter that is granted
 // releases the lock, so that all are granted in the end.
 func (c *sharers) settleInAnyOrder(victims map[backend.LeaseID]backend.Holder, all []*waiter) {
 	in := make([]fence.Token, len(all))
 	c.e.times(len(all), func(i int) {
-		if l, ok := all[i].outcome(victims); ok {
+		if l, ok := c.outcome(all[i], victims); ok {
 			in[i] = l.Token
 			all[i].c.give(l)
 		}
