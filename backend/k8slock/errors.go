@@ -26,7 +26,7 @@ const (
 // fail maps an error to the kinds of package backend. changes is set if the request would have
 // changed something: then it may have worked, unless the API server reports that it did not.
 func (b *Backend) fail(ctx context.Context, op string, err error, changes bool) error {
-	if unsent, ok := errors.AsType[*unsentError](err); ok {
+	if unsent, ok := errors.AsType[*unsentError](err); ok && !errors.Is(err, backend.ErrUnavailable) { // else it was mapped, as a part of a call
 		return &backend.UnavailableError{Backend: name, Op: op, Err: unsent}
 	}
 	u := &backend.UnavailableError{Backend: name, Op: op, MayHold: changes && !refused(err)}
