@@ -39,8 +39,10 @@ type pools struct {
 
 // pool is pooled leases of one life, of which one is used at a time.
 type pool struct {
-	turn   chan struct{} // capacity 1: held by the caller that uses newest
+	turn   chan struct{} // capacity 1: held by the caller that uses the other fields
 	newest *pooled       // nil: none
+	failed time.Time     // when a request for another one failed last
+	err    error         // why
 }
 
 // sharesLeases reports whether timed leases of that TTL share etcd leases.
@@ -77,7 +79,7 @@ func (ps *pools) of(life time.Duration) *pool {
 // take returns an etcd lease of that life, and a moment from which on it lasts for the TTL. The moment
 // is now or, where etcd was slow, earlier.
 func (ps *pools) take(ctx context.Context, life, ttl time.Duration) (*pooled, time.Time, error) {
-	p := ps.of(life)
+	p, came := ps.of(life), time.Now()
 	select {
 	case p.turn <- struct{}{}:
 		defer func() { <-p.turn }()
@@ -88,8 +90,14 @@ func (ps *pools) take(ctx context.Context, life, ttl time.Duration) (*pooled, ti
 	if p.newest != nil && p.newest.covers(asked, ttl) {
 		return p.newest, asked, nil
 	}
+	if p.failed.After(came) { // those that waited for it share its failure, too
+		return nil, time.Time{}, p.err
+	}
 	id, term, err := ps.b.grantLease(ctx, life)
 	if err != nil {
+		if ctx.Err() == nil {
+			p.failed, p.err = time.Now(), err
+		}
 		return nil, time.Time{}, err
 	}
 	p.newest = &pooled{id: id, asked: asked, term: term, life: life}
