@@ -67,3 +67,26 @@ func TestBuriedOnce(t *testing.T) {
 		t.Errorf("%d requests to delete %d sessions", n, dead)
 	}
 }
+
+// A write that only shuts out an older one differs from what it replaces, also while a candidate of client-go has the
+// lock: the API server stores no update without a difference.
+func TestTouchDiffers(t *testing.T) {
+	t.Parallel()
+	o := newObject(objectName("n"))
+	o.Spec.HolderIdentity = "candidate"
+	text := ""
+	for _, version := range []string{"7", "8"} {
+		o.Metadata.ResourceVersion = version
+		r, err := open("n", o)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if o, err = r.seal(time.Unix(1, 0), time.Minute); err != nil {
+			t.Fatal(err)
+		}
+		if !r.foreign || o.Metadata.Annotations[stateKey] == text {
+			t.Errorf("version %s: foreign %t, %q after %q", version, r.foreign, o.Metadata.Annotations[stateKey], text)
+		}
+		text = o.Metadata.Annotations[stateKey]
+	}
+}

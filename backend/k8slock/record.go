@@ -71,6 +71,9 @@ type state struct {
 	Observed observation `json:"observed,omitzero"`
 	// Ours: this package made the object, so it may delete it.
 	Ours bool `json:"ours,omitempty"`
+	// Touched is the version that was replaced without another change: the API server does not store an
+	// update that differs in nothing, and an older write could still succeed.
+	Touched uint64 `json:"touched,omitempty"`
 }
 
 // record is a lock as its Lease has it.
@@ -216,6 +219,9 @@ func (r *record) first() backend.LeaseID {
 // are to respect a holder.
 func (r *record) seal(now time.Time, duration time.Duration) (*object, error) {
 	o := r.object.clone()
+	if !r.changed {
+		r.Touched = r.object.version()
+	}
 	r.Identity = ""
 	if !r.foreign {
 		if r.out() > 0 {
