@@ -49,6 +49,7 @@ func TestQueuedOnce(t *testing.T) {
 		}
 	}
 }
+
 // C6, C8: a caller that waits for a lease that another one only tries, and which is refused meanwhile, is woken like any other.
 func TestWaitsForWhatIsTried(t *testing.T) {
 	t.Parallel()
