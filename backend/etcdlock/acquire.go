@@ -54,7 +54,7 @@ func (b *Backend) Acquire(ctx context.Context, req backend.AcquireRequest) (back
 			return backend.Grant{}, err
 		}
 	}
-	a.p = b.slots.take(leaseKey{req.Name, req.Lease})
+	a.p = b.slots.take(leaseKey{req.Name, req.Lease}, a.sess)
 	g, err := a.run(ctx)
 	if noSpace(err) {
 		g, err = a.afterNoSpace(ctx, err)

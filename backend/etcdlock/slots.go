@@ -31,6 +31,7 @@ type placed struct {
 
 	// Guarded by slots.mu.
 	users int              // calls of Acquire under way
+	asked *session         // of the newest of them; nil: none
 	key   string           // of the entry, once it certainly exists
 	rev   int64            // its create revision
 	sess  *session         // the session it is held under; nil: none, or in the queue
@@ -58,18 +59,20 @@ func newSlots() *slots {
 	}
 }
 
-// take assigns the lease a slot: the one that it has, or the lowest that is free.
-func (s *slots) take(id leaseKey) *placed {
+// take assigns the lease, which is requested under a session, a slot: the one that it has, or the lowest
+// that is free.
+func (s *slots) take(id leaseKey, sess *session) *placed {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if p, ok := s.placed[id]; ok {
 		p.users++
+		p.asked = sess
 		return p
 	}
 	if len(s.placed) >= s.sweepAt {
 		s.sweep()
 	}
-	p := &placed{leaseKey: id, users: 1}
+	p := &placed{leaseKey: id, users: 1, asked: sess}
 	s.number(p, 0)
 	s.placed[id] = p
 	return p
@@ -190,12 +193,14 @@ func (s *slots) under(sess *session) map[string]leaseKey {
 	return keys
 }
 
-// ended forgets the leases that were held under a session.
+// ended forgets the leases that were held under a session, and those that it may have left in queues. A
+// call under way ends with the session.
 func (s *slots) ended(sess *session) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for id, p := range s.placed {
-		if p.sess == sess {
+		left := p.asked == sess && p.sess == nil && p.until.IsZero() && p.users == 0
+		if p.sess == sess || left {
 			s.remove(id)
 		}
 	}
