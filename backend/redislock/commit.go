@@ -26,10 +26,16 @@ const (
 	maxBatch    = 128
 )
 
+// unwatched is how long, at most, a caller whose call is queued does not look at the end of its
+// context. Nearly all have their answers by then, and a channel that tells of the end costs them more
+// than the wait for the answer.
+const unwatched = 20 * time.Millisecond
+
 var errFormat = errors.New("the data on the server has another format")
 
 // engine sends operations to the server, concurrent ones in one request. A caller is never
-// blocked by the network: it waits for its answer or for the end of its context.
+// blocked by the network: it waits for its answer or for the end of its context, which it
+// notices within unwatched.
 type engine struct {
 	link    transport
 	runner  *program.Runner
@@ -49,6 +55,7 @@ type engine struct {
 	urgent   []*call // sent before queue
 	queue    []*call
 	requests int
+	late     chan struct{} // closed within unwatched; nil: no call was queued since the last one was closed
 	closed   bool
 	identity string // of the data that is known; see lua/main.lua
 	unsynced bool   // the run of that identity may lose writes
@@ -72,14 +79,15 @@ type call struct {
 	args        []string // of all other operations
 	outcome     outcome  // valid once done has received
 	done        chan struct{}
-	sent        bool // guarded by engine.mu
+	late        <-chan struct{} // closed when it is time to look at the end of the context
+	sent        bool            // guarded by engine.mu
 }
 
 // outcome is an answer, or the reason why there is none.
 type outcome struct {
 	answer  []reply // a word and what follows it; nil when the lease was granted or released the short way
 	granted granted
-	asked   time.Time // before the answered request was sent
+	asked   time.Time
 	err     error
 }
 
@@ -112,7 +120,7 @@ func (e *engine) do(ctx context.Context, urgent bool, op string, args ...string)
 // await runs the call and returns its outcome. See do for the error.
 func (e *engine) await(ctx context.Context, c *call, urgent bool) outcome {
 	var o outcome
-	if ctx.Err() != nil {
+	if ctx.Err() != nil { // it is not looked at again for a while: see unwatched
 		o.err = &sentError{err: cmp.Or(context.Cause(e.base), context.Cause(ctx))}
 	} else if e.direct && e.maySendAlone() {
 		o = e.sendAlone(ctx, c)
@@ -144,6 +152,11 @@ func (e *engine) result(ctx context.Context, c *call) outcome {
 	select {
 	case <-c.done:
 		return c.outcome
+	case <-c.late:
+	}
+	select {
+	case <-c.done:
+		return c.outcome
 	case <-ctx.Done():
 		return outcome{err: &sentError{sent: e.forget(c), err: context.Cause(ctx)}}
 	}
@@ -170,6 +183,7 @@ func (e *engine) enqueue(c *call, urgent bool) error {
 	} else {
 		e.queue = append(e.queue, c)
 	}
+	c.late = e.soon()
 	if e.requests < maxRequests {
 		e.requests++
 		e.start(e.load())
@@ -177,15 +191,31 @@ func (e *engine) enqueue(c *call, urgent bool) error {
 	return nil
 }
 
+// soon returns a channel that is closed within unwatched. mu is held.
+func (e *engine) soon() <-chan struct{} {
+	if e.late == nil {
+		late := make(chan struct{})
+		e.late = late
+		time.AfterFunc(unwatched, func() {
+			e.mu.Lock()
+			defer e.mu.Unlock()
+			e.late = nil
+			close(late)
+		})
+	}
+	return e.late
+}
+
 // sendAlone sends a call that shares its request with no other, from the goroutine of its
 // caller, so that no other goroutine has to be woken for it. If that needs a new connection or a
 // greeting first, the call is submitted instead, because these do not end with the context.
 func (e *engine) sendAlone(ctx context.Context, c *call) outcome {
-	outcomes, err := e.exchange(&lone{ctx, time.Now().Add(e.timeout)}, []*call{c})
+	outcomes, asked, err := e.exchange(&lone{ctx, time.Now().Add(e.timeout)}, []*call{c})
 	e.goOn()
 	e.work.Done()
 	switch {
 	case err == nil:
+		outcomes[0].asked = asked
 		return outcomes[0]
 	case ctx.Err() != nil:
 		return outcome{err: &sentError{sent: true, err: context.Cause(ctx)}}
@@ -204,7 +234,7 @@ func (e *engine) goOn() {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	if e.closed {
-		hand(batch, nil, &sentError{err: backend.ErrClosed})
+		hand(batch, nil, time.Time{}, &sentError{err: backend.ErrClosed})
 		return
 	}
 	e.start(batch)
@@ -270,40 +300,41 @@ func (e *engine) send(batch []*call) bool {
 		if !over.CompareAndSwap(false, true) {
 			return
 		}
-		hand(batch, nil, &sentError{sent: true, err: backend.NoAnswer(e.timeout)})
+		hand(batch, nil, time.Time{}, &sentError{sent: true, err: backend.NoAnswer(e.timeout)})
 		e.goOn()
 	})
 	defer timer.Stop()
 	ctx, cancel := backend.WithTimeout(e.base, e.timeout)
 	defer cancel()
-	outcomes, err := e.exchange(ctx, batch)
+	answers, asked, err := e.exchange(ctx, batch)
 	if !over.CompareAndSwap(false, true) {
 		return false
 	}
-	hand(batch, outcomes, err)
+	hand(batch, answers, asked, err)
 	return true
 }
 
-// hand delivers to each call of the batch its outcome, or the error.
-func hand(batch []*call, outcomes []outcome, err error) {
+// hand delivers to each call of the batch its answer.
+func hand(batch []*call, answers []outcome, asked time.Time, err error) {
 	for i, c := range batch {
-		if err != nil {
-			c.outcome = outcome{err: err}
-		} else {
-			c.outcome = outcomes[i]
+		o := outcome{asked: asked, err: err}
+		if err == nil {
+			o = answers[i]
+			o.asked = asked
 		}
+		c.outcome = o
 		c.done <- struct{}{}
 	}
 }
 
-// exchange sends one batch and returns its outcomes. A server that does not know the program,
+// exchange sends one batch and returns its answers. A server that does not know the program,
 // or has not been greeted since it was started, does nothing. Then hello is sent before the
 // operations, in the same execution. So a server that lost data never executes an operation
 // before hello has checked for the loss.
 //
 // A thin lock that is released alone needs no program: see lua/head.lua. If it is not thin any
 // more, or its data is lost, nothing was removed, and the program is asked.
-func (e *engine) exchange(ctx context.Context, batch []*call) ([]outcome, error) {
+func (e *engine) exchange(ctx context.Context, batch []*call) ([]outcome, time.Time, error) {
 	const attempts = 4
 	m := manifestOf(batch)
 	load, greet := false, !e.acquainted()
@@ -312,18 +343,18 @@ func (e *engine) exchange(ctx context.Context, batch []*call) ([]outcome, error)
 		r, err := e.link.send(ctx, "ZREM", e.thin, batch[0].thin)
 		gone, err := program.Answer{Reply: r, Err: err}.Number()
 		if gone > 0 {
-			return []outcome{{asked: asked}}, nil
+			return []outcome{{}}, asked, nil
 		} else if err != nil {
-			return nil, e.failure(ctx, err)
+			return nil, asked, e.failure(ctx, err)
 		}
 	}
 	for range attempts {
 		if _, alone := ctx.(*lone); alone && greet {
-			return nil, program.ErrNoConnection
+			return nil, time.Time{}, program.ErrNoConnection
 		}
 		args, err := e.compose(ctx, &m, greet)
 		if err != nil {
-			return nil, &sentError{err: err}
+			return nil, time.Time{}, &sentError{err: err}
 		}
 		asked := time.Now()
 		r, err := e.runner.Run(ctx, e.link.send, load, args[0], e.key, args)
@@ -332,30 +363,30 @@ func (e *engine) exchange(ctx context.Context, batch []*call) ([]outcome, error)
 			load, greet = true, true
 			continue
 		case err != nil:
-			return nil, e.failure(ctx, err)
+			return nil, asked, e.failure(ctx, err)
 		case r.Kind == program.IntReply && r.N >= leastToken && m.alone() && !greet:
-			return []outcome{{granted: grantedAt(r.N), asked: asked}}, nil
+			return []outcome{{granted: grantedAt(r.N)}}, asked, nil
 		case r.Kind != program.ListReply || len(r.List) == 0:
-			return nil, &sentError{sent: true, err: program.ErrReply}
+			return nil, asked, &sentError{sent: true, err: program.ErrReply}
 		}
 		answers := r.List[1:]
 		switch r.List[0].S {
 		case "OK":
 			if greet {
 				if answers, err = e.welcomed(answers); err != nil {
-					return nil, &sentError{sent: true, err: err}
+					return nil, asked, &sentError{sent: true, err: err}
 				}
 			}
-			return m.outcomes(answers, asked), nil
+			return m.outcomes(answers), asked, nil
 		case "MARKER":
 			greet = true
 		case "FORMAT":
-			return nil, &sentError{err: errFormat}
+			return nil, asked, &sentError{err: errFormat}
 		default:
-			return nil, &sentError{sent: true, err: program.ErrReply}
+			return nil, asked, &sentError{sent: true, err: program.ErrReply}
 		}
 	}
-	return nil, &sentError{err: errors.New("the server keeps losing its functions or its data")}
+	return nil, time.Time{}, &sentError{err: errors.New("the server keeps losing its functions or its data")}
 }
 
 // failure is the error of a request without an answer. The client libraries send nothing twice.
@@ -427,7 +458,7 @@ func (e *engine) close() {
 	queue := slices.Concat(e.urgent, e.queue)
 	e.urgent, e.queue = nil, nil
 	e.mu.Unlock()
-	hand(queue, nil, &sentError{err: backend.ErrClosed})
+	hand(queue, nil, time.Time{}, &sentError{err: backend.ErrClosed})
 	e.cancel(backend.ErrClosed)
 	e.link.hangUp()
 	e.work.Wait()

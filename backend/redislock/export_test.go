@@ -102,7 +102,7 @@ func (b *Backend) Exec(ctx context.Context, together bool, ops [][]string) ([][]
 	}
 	all := make([][]reply, len(ops))
 	if together {
-		outcomes, err := b.engine.exchange(ctx, batch)
+		outcomes, _, err := b.engine.exchange(ctx, batch)
 		for i := range outcomes {
 			b.execThin(batch[i], &outcomes[i])
 			all[i] = outcomes[i].words(batch[i].op)
@@ -112,7 +112,7 @@ func (b *Backend) Exec(ctx context.Context, together bool, ops [][]string) ([][]
 	m := manifestOf(batch)
 	for _, g := range m.groups {
 		for _, i := range g.calls {
-			outcomes, err := b.engine.exchange(ctx, batch[i:i+1])
+			outcomes, _, err := b.engine.exchange(ctx, batch[i:i+1])
 			if err != nil {
 				return nil, err
 			}

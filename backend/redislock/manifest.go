@@ -3,7 +3,6 @@ package redislock
 import (
 	"strconv"
 	"strings"
-	"time"
 
 	"github.com/holdfast-io/holdfast/backend/redislock/internal/program"
 )
@@ -93,12 +92,9 @@ func (m *manifest) write(args []string) []string {
 // alone reports whether the batch is one lease that is to be granted.
 func (m *manifest) alone() bool { return len(m.batch) == 1 && m.batch[0].op == opAcquire }
 
-// outcomes returns the outcomes of the calls of the batch, which was sent at that instant.
-func (m *manifest) outcomes(answers []reply, asked time.Time) []outcome {
+// outcomes returns the outcomes of the calls of the batch.
+func (m *manifest) outcomes(answers []reply) []outcome {
 	all := make([]outcome, len(m.batch))
-	for i := range all {
-		all[i].asked = asked
-	}
 	for i := range m.groups {
 		g := &m.groups[i]
 		answer, err := wordsOf(answers, i)
