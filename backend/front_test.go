@@ -56,7 +56,7 @@ func FuzzSegment(f *testing.F) {
 			t.Errorf("%q is the segment %q, which is %q, %t", s, seg, back, ok)
 		}
 		for i := range len(seg) {
-			if !backend.IsSegmentByte(seg[i]) && seg[i] != '%' {
+			if c := seg[i : i+1]; backend.EscapeSegment(c) != c && c != "%" {
 				t.Errorf("%q is the segment %q", s, seg)
 			}
 		}

@@ -11,7 +11,7 @@ import (
 func EscapeSegment(name string) string {
 	var b strings.Builder
 	for i := range len(name) {
-		if c := name[i]; IsSegmentByte(c) {
+		if c := name[i]; isSegmentByte(c) {
 			b.WriteByte(c)
 		} else {
 			fmt.Fprintf(&b, "%%%02X", c)
@@ -35,7 +35,7 @@ func UnescapeSegment(segment string) (string, bool) {
 				return "", false
 			}
 			c, i = byte(n), i+2
-		} else if !IsSegmentByte(c) {
+		} else if !isSegmentByte(c) {
 			return "", false
 		}
 		b.WriteByte(c)
@@ -43,7 +43,7 @@ func UnescapeSegment(segment string) (string, bool) {
 	return b.String(), true
 }
 
-// IsSegmentByte reports whether EscapeSegment leaves the byte as it is.
-func IsSegmentByte(c byte) bool {
+// isSegmentByte reports whether EscapeSegment leaves the byte as it is.
+func isSegmentByte(c byte) bool {
 	return 'a' <= c && c <= 'z' || 'A' <= c && c <= 'Z' || '0' <= c && c <= '9' || strings.IndexByte("-_:@=+,", c) >= 0
 }

@@ -180,7 +180,10 @@ func (c *committer) late() bool {
 
 // rider removes and returns a change that travels with ch, or returns nil.
 func (c *committer) rider(ch *change) *change {
-	i := slices.IndexFunc(c.riders, func(r *change) bool { return ch.kind == leaves && r.name == ch.name })
+	if ch.kind != leaves {
+		return nil
+	}
+	i := slices.IndexFunc(c.riders, func(r *change) bool { return r.name == ch.name })
 	if i < 0 {
 		return nil
 	}

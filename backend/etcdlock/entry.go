@@ -121,7 +121,7 @@ func (e *entry) since() time.Time {
 // state is a lock at one revision.
 type state = seqlock.Queue[*entry]
 
-// judge returns the lock with those entries. Who holds it depends on nothing but the entries, so that
+// judge returns the lock with those entries. The holders depend on nothing but the entries, so that
 // all who read the same revision come to the same result.
 func judge(es []*entry) state {
 	slices.SortFunc(es, func(a, b *entry) int { return cmp.Compare(a.rev, b.rev) })

@@ -43,7 +43,7 @@ func fail(ctx context.Context, op string, err error, changes bool) error {
 	return &backend.UnavailableError{Backend: name, Op: op, MayHold: changes && !refused(err), Err: connect.Refused(name, cause, remedy(err))}
 }
 
-// remedy returns what to change where etcd refuses this client until somebody does, or "".
+// remedy returns what to change where etcd refuses this client until that is changed, or "".
 func remedy(err error) string {
 	switch s, _ := status.FromError(err); {
 	case is(err, rpctypes.ErrUserEmpty):

@@ -45,7 +45,7 @@ type watch struct {
 	cancel  context.CancelFunc
 }
 
-// keptDeletions bounds watch.deleted: beyond that it begins anew.
+// keptDeletions bounds watch.deleted: beyond that it begins again, empty.
 const keptDeletions = 1024
 
 // waiter is a call of Acquire that is in the queue. It reads where it stands, then registers what it

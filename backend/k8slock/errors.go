@@ -57,7 +57,7 @@ func lacking(err error) error {
 	return err
 }
 
-// remedy returns what to change where the API server refuses this client until somebody does, or "".
+// remedy returns what to change where the API server refuses this client until that is changed, or "".
 func remedy(err error) string {
 	if s, ok := errors.AsType[*statusError](err); ok {
 		switch s.code {

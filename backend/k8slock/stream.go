@@ -87,7 +87,7 @@ func (b *Backend) run() {
 				continue
 			}
 		}
-		if err != nil && failures == 0 { // once, not for each attempt while the API server is away
+		if err != nil && failures == 0 { // once, not for each attempt while the API server does not answer
 			b.cfg.Logger.WarnContext(b.base, "the watch of the Leases broke", slog.Any("error", err))
 		}
 		failures++

@@ -422,7 +422,7 @@ func (b *Backend) lives(ctx context.Context, id backend.SessionID, sure bool) (b
 	o, err := b.rest.get(ctx, object)
 	switch {
 	case isStatus(err, http.StatusNotFound):
-		b.gone(id) // it was there before anybody could write its name
+		b.gone(id) // it was there before its name could be written
 		return false, nil
 	case err != nil:
 		return false, err

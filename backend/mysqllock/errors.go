@@ -145,7 +145,7 @@ func denied(err error) bool {
 	return false
 }
 
-// remedy returns what to change where the server refuses this client until somebody does, or "".
+// remedy returns what to change where the server refuses this client until that is changed, or "".
 func remedy(err error) string {
 	const codeLogin, codeLoginEmpty = 1045, 1698
 	switch c := code(err); {

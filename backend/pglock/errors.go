@@ -178,8 +178,8 @@ func unavailableAt(name, op string, mayHold bool, err error) error {
 	return &backend.UnavailableError{Backend: name, Op: op, MayHold: mayHold, Err: refusal(name, err)}
 }
 
-// refusal returns the error of the server, which is a *backend.RefusedError if no attempt can succeed until somebody changes
-// something: what stopped one attempt may have passed when it is repeated. A server without TLS counts only where no attempt
+// refusal returns the error of the server, which is a *backend.RefusedError if no attempt can succeed until
+// something is changed: what stopped one attempt may have passed when it is repeated. A server without TLS counts only where no attempt
 // without TLS followed.
 func refusal(name string, err error) error {
 	switch {
@@ -203,7 +203,7 @@ func refusal(name string, err error) error {
 
 const useTLS = "set sslmode=disable, or turn ssl on in the server"
 
-// remedy returns what to change where the server refuses this client until somebody does, or "".
+// remedy returns what to change where the server refuses this client until that is changed, or "".
 func remedy(err error) string {
 	const classLogin, codeNoDatabase = "28", "3D000"
 	switch c := code(err); {

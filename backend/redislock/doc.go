@@ -40,12 +40,12 @@
 //
 // A lock is thin while one exclusive lease holds it and no client waits. Then it is one member
 // of t, which has the name, the lease and the token, and nothing else on the server knows of it,
-// except that a timed lease is in x. The client of a lease that lives with its session keeps that member and removes it to release the lock, if the
-// session cannot have expired by the clock of the client: else the member may be garbage. An
-// operation that needs more, such as a waiter, a break, or the same acquire again, inflates the
+// except that a timed lease is in x. The client of a lease that lives with its session keeps that
+// member and removes it to release the lock, if the session cannot have expired by the clock of the
+// client: else the member may be garbage. An operation that needs more, such as a waiter, a break, or the same acquire again, inflates the
 // lock: it moves the holder to l:NAME and s:SESSION, and continues from there. Then ZREM
-// removes nothing, and the client calls the function. A thin lease lives as long as its
-// session, like any other, and one renewal covers all of them. When the session is gone the
+// removes nothing, and the client calls the function. A thin lease lives as long as any other: as
+// its session, whose one renewal covers all of them, or until its end in x. Then the
 // member is garbage: the next client that wants the lock ignores it, and renewals of other
 // sessions remove it. While a client watches events no lock is thin.
 //

@@ -330,7 +330,7 @@ func TestWaiterOverAMove(t *testing.T) {
 	w.granted(t)
 }
 
-// A release that arrives while some keys of the slot are on the new server does all or nothing: whoever waits
+// A release that arrives while some keys of the slot are on the new server does all or nothing: a waiter
 // is granted the lock once, and the lock is free afterwards.
 func TestHandOverWhileASlotMoves(t *testing.T) {
 	leasetest.Slow(t)

@@ -80,7 +80,7 @@ func laneOf(option rueidis.ClientOption) program.OpenLane {
 	}
 }
 
-// send sends a command, and waits for the replicas, on one connection. A command alone goes on a lane, if there is one
+// send sends a command, and waits for the replicas, on one connection. A command alone takes a lane, if there is one
 // and none is to be made.
 func (l *link) send(ctx context.Context, cmd ...string) (reply, error) {
 	if l.replicas != nil {

@@ -41,7 +41,7 @@ func (b *Backend) lookAt(l notification) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.look.Add(&l)
-	signal(b.queued)
+	waiters.Signal(b.queued)
 }
 
 // recheck is how often at least a value with waiters or watchers reads the file when no notification
@@ -87,7 +87,7 @@ func (b *Backend) wake() {
 	b.checkAt = never
 	b.byTimer = true
 	b.look.All = true
-	signal(b.queued)
+	waiters.Signal(b.queued)
 }
 
 // lookRequest returns a request to read what there is to read. Backend.mu is held.
@@ -197,7 +197,7 @@ func (b *Backend) notify(addr string, l *notification) {
 	} else {
 		b.unsent[addr] = l
 	}
-	signal(b.undelivered)
+	waiters.Signal(b.undelivered)
 }
 
 // resend resends notifications that did not fit. An inbox has room for a few, and its owner is

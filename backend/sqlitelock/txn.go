@@ -223,9 +223,9 @@ func (t *txn) texts(query string, args ...any) []string {
 	return texts
 }
 
-// Token implements lockstate.Store. A token is the microseconds of the wall clock, and always more than the last one. So tokens
-// grow when that clock is set back, and also when the file is lost or goes back to an old copy. When a
-// reservation is half used up, the next one follows, so that it is on the disk before it is needed.
+// Token implements lockstate.Store. A token is the microseconds of the wall clock, and always more than
+// the last one. So tokens grow when that clock is set back, and also when the file is lost or goes back
+// to an old copy. When a reservation is half used up, the next one follows, so that it is on the disk before it is needed.
 func (t *txn) Token(*lock) fence.Token {
 	m := &t.meta
 	m.token = max(m.token+1, t.wall.UnixMicro())

@@ -184,7 +184,7 @@ func (b *Backend) watch(w *watcher, begun *waiters.Watcher, event int64) {
 	w.Watcher, w.seen = begun, event
 	b.watchers[w], b.signedOn = struct{}{}, true
 	b.look.Events = true // other events of the transaction in which it registered
-	signal(b.queued)
+	waiters.Signal(b.queued)
 }
 
 // unwatch removes the watcher; the last one unregisters the backend value.

@@ -73,7 +73,7 @@ func (b *Backend) enqueue(r *request) error {
 		return err
 	}
 	b.queue = append(b.queue, r)
-	signal(b.queued)
+	waiters.Signal(b.queued)
 	return nil
 }
 
@@ -86,14 +86,6 @@ func (b *Backend) refusal(op string, mayHold bool) error {
 		return unavailable(op, mayHold, b.broken)
 	}
 	return nil
-}
-
-// signal signals the goroutine at the other end of c.
-func signal(c chan<- struct{}) {
-	select {
-	case c <- struct{}{}:
-	default:
-	}
 }
 
 // write is the writer.
@@ -158,7 +150,7 @@ func (b *Backend) takeQueue() []*request {
 	}
 	b.queue = b.queue[n:]
 	if len(b.queue) > 0 {
-		signal(b.queued)
+		waiters.Signal(b.queued)
 	} else {
 		b.queue = nil
 	}
@@ -289,7 +281,7 @@ func (b *Backend) syncLater(ds []delivery, reserved int64, wanted bool) {
 			b.mu.Unlock()
 		}
 	}})
-	signal(b.unsynced)
+	waiters.Signal(b.unsynced)
 }
 
 // sync is the syncer. It syncs the log outside of any transaction, so that the next ones, of this

@@ -141,7 +141,7 @@ func (b *Leases) Within(ctx context.Context) (context.Context, func()) {
 }
 
 // InUse makes the periodic maintenance run from now on.
-func (b *Leases) InUse() { signal(b.toSweep) }
+func (b *Leases) InUse() { waiters.Signal(b.toSweep) }
 
 // KeepStill stops the periodic maintenance. It is for tests.
 func (b *Leases) KeepStill() {
@@ -162,7 +162,7 @@ func (b *Leases) Watching(n int) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.watchers += n
-	signal(b.toSweep)
+	waiters.Signal(b.toSweep)
 }
 
 // direct sends a request to the store outside of batches. The request may be executed twice, and
@@ -222,7 +222,7 @@ func (b *Leases) Ready(ctx context.Context, op string) error {
 		}
 	}
 	if op != opLook {
-		signal(b.toSweep)
+		waiters.Signal(b.toSweep)
 	}
 	return nil
 }
@@ -261,12 +261,4 @@ func Capabilities(name string, pushes bool) backend.Capabilities {
 	caps := lockstate.Capabilities(name)
 	caps.Push, caps.LossPush, caps.Watch = pushes, pushes, pushes
 	return caps
-}
-
-// signal signals the goroutine at the other end of c.
-func signal(c chan<- struct{}) {
-	select {
-	case c <- struct{}{}:
-	default:
-	}
 }

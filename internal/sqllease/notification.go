@@ -126,7 +126,7 @@ func (b *Leases) Read(payload string) bool {
 	maps.DeleteFunc(look.Leases, func(k Key, _ struct{}) bool { return len(b.calls.Of(k)) == 0 })
 	if !look.Empty() {
 		b.look.Add(&look)
-		signal(b.toLook)
+		waiters.Signal(b.toLook)
 	}
 	return hello
 }
@@ -149,7 +149,7 @@ func (b *Leases) Hearing(on bool) {
 		b.look.Session(id)
 	}
 	b.look.All = true
-	signal(b.toLook)
+	waiters.Signal(b.toLook)
 }
 
 // Behind returns a text greater than every valid name with the prefix.

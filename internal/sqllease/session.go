@@ -5,6 +5,7 @@ import (
 
 	"github.com/holdfast-io/holdfast/backend"
 	"github.com/holdfast-io/holdfast/internal/lockstate"
+	"github.com/holdfast-io/holdfast/internal/waiters"
 )
 
 // OpenSession creates or confirms a session, in one round trip. Errors: *InvalidError;
@@ -44,7 +45,7 @@ func (b *Leases) opened(id backend.SessionID) {
 	b.own[id] = struct{}{}
 	b.calls.Opened(id, struct{}{})
 	if _, said := b.look.Sessions[id]; said {
-		signal(b.toLook)
+		waiters.Signal(b.toLook)
 	}
 }
 

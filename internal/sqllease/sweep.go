@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/holdfast-io/holdfast/internal/retry"
+	"github.com/holdfast-io/holdfast/internal/waiters"
 )
 
 const (
@@ -38,7 +39,7 @@ func (b *Leases) sweepNowAndThen() {
 		pause := every
 		if b.watched() { // perhaps forever
 			pause = watchEvery
-			signal(b.toSweep)
+			waiters.Signal(b.toSweep)
 		}
 		if full {
 			pause = sweepAgain
@@ -55,7 +56,7 @@ func (b *Leases) sweepNowAndThen() {
 		if full || time.Since(swept) >= every {
 			swept = time.Now()
 			if cursor, full = b.Sweep(ctx, cursor, Remembered); cursor != "" {
-				signal(b.toSweep)
+				waiters.Signal(b.toSweep)
 			}
 		}
 		cancel()

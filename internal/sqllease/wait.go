@@ -77,7 +77,7 @@ func (b *Leases) stands(w *waiter, place int64, asked, at time.Time) {
 	defer b.mu.Unlock()
 	w.Own, b.moved = ofWaiter{true, place, asked}, asked
 	if _, said := b.look.Leases[w.Key]; said {
-		signal(b.toLook)
+		waiters.Signal(b.toLook)
 	}
 	b.schedule(at)
 }
@@ -168,7 +168,7 @@ func (b *Leases) wake() {
 	defer b.mu.Unlock()
 	b.alarmAt = time.Time{}
 	b.look.All = true
-	signal(b.toLook)
+	waiters.Signal(b.toLook)
 }
 
 // readChanges reads what notifications, or the alarm, ask for.
@@ -327,7 +327,7 @@ func (b *Leases) judge(overdue []backend.SessionID) {
 		b.judging = false
 		if err == nil { // who waits under one of them is told now
 			b.look.All = true
-			signal(b.toLook)
+			waiters.Signal(b.toLook)
 		}
 	})
 }

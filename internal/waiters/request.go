@@ -60,3 +60,11 @@ func (r *Request) withdraw() bool {
 	r.gone.Store(true)
 	return r.Take()
 }
+
+// Signal signals the goroutine at the other end of a channel of capacity 1, unless it has been signalled.
+func Signal(c chan<- struct{}) {
+	select {
+	case c <- struct{}{}:
+	default:
+	}
+}

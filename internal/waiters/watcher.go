@@ -46,7 +46,7 @@ func (w *Watcher) Add(e backend.Event) {
 	default:
 		w.events = append(w.events, e)
 	}
-	w.signal()
+	Signal(w.some)
 }
 
 // Stop ends the watcher after the events that it has.
@@ -56,14 +56,7 @@ func (w *Watcher) Stop(err error) {
 	if w.err == nil {
 		w.err = err
 	}
-	w.signal()
-}
-
-func (w *Watcher) signal() {
-	select {
-	case w.some <- struct{}{}:
-	default:
-	}
+	Signal(w.some)
 }
 
 // Deliver delivers the events until ctx ends; the error is then ctx's cause. Other errors: ErrClosed when

@@ -93,8 +93,8 @@ func (e *ServerError) Error() string { return "redis: " + e.Text }
 
 const needsPassword = "give a password, and a user unless it is the default one: in the URL, or to the client that you made"
 
-// Remedy returns what to change where the server refuses this client until somebody changes
-// something, or "".
+// Remedy returns what to change where the server refuses this client until that is
+// changed, or "".
 func (e *ServerError) Remedy() string {
 	switch e.Code {
 	case "NOAUTH":
