@@ -1,7 +1,5 @@
 package backend
 
-import "slices"
-
 // Claim is what a lease, or a request for one, occupies of its lock.
 type Claim struct {
 	Mode    Mode
@@ -9,34 +7,47 @@ type Claim struct {
 	Permits int // at least 1
 }
 
+// taken is what the holders of a lock occupy together.
+type taken struct {
+	leases, permits int
+	exclusive       bool
+}
+
+func takenBy(out []Claim) taken {
+	var t taken
+	for _, c := range out {
+		t.add(c)
+	}
+	return t
+}
+
+func (t *taken) add(c Claim) {
+	t.leases++
+	t.permits += c.Permits
+	t.exclusive = t.exclusive || c.Mode == Exclusive
+}
+
+// leaves reports whether c fits beside it: the rule of C1.
+func (t *taken) leaves(c Claim) bool {
+	return t.leases == 0 || !t.exclusive && c.Mode != Exclusive && (c.Limit == 0 || t.permits+c.Permits <= c.Limit)
+}
+
 // Fits reports whether c may be held together with the leases in out, which are held: the rule of
 // C1.
 func (c Claim) Fits(out []Claim) bool {
-	if len(out) == 0 {
-		return true
-	}
-	if c.Mode == Exclusive {
-		return false
-	}
-	taken := c.Permits
-	for _, h := range out {
-		if h.Mode == Exclusive {
-			return false
-		}
-		taken += h.Permits
-	}
-	return c.Limit == 0 || taken <= c.Limit
+	t := takenBy(out)
+	return t.leaves(c)
 }
 
 // Admit returns how many waiters of queue, from its head, may be granted beside the leases
 // in out: the rule of C3. It stops at the first that does not fit, so that no waiter is overtaken.
 func Admit(out, queue []Claim) int {
-	out = slices.Clip(out)
+	t := takenBy(out)
 	for i, c := range queue {
-		if !c.Fits(out) {
+		if !t.leaves(c) {
 			return i
 		}
-		out = append(out, c)
+		t.add(c)
 	}
 	return len(queue)
 }

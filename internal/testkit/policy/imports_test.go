@@ -77,7 +77,7 @@ func checkCommand(m *moduleSources) []string {
 	var faults []string
 	for p := range strings.FieldsSeq(string(out)) {
 		folder, _ := m.own(p)
-		if p == "testing" || strings.HasPrefix(p, "testing/") || slices.Contains([]string{"internal/testkit/testserver", "internal/testkit/leasetest", "internal/testkit/launch", "internal/testkit/shim", "backend/backendtest"}, folder) {
+		if p == "testing" || strings.HasPrefix(p, "testing/") || slices.Contains([]string{"internal/testkit/testserver", "internal/testkit/leasetest", "internal/testkit/launch", "internal/testkit/shim", "internal/testkit/simulate", "backend/backendtest"}, folder) {
 			faults = append(faults, command+" compiles "+p)
 		}
 	}
