@@ -6,7 +6,6 @@ import (
 	"net"
 	"strconv"
 	"strings"
-	"unicode"
 
 	"github.com/redis/rueidis"
 
@@ -33,38 +32,26 @@ type target struct {
 // parseURL parses a URL. Its errors are *backend.InvalidError and contain neither the
 // password nor any other part of the URL except names of parameters and their values.
 func parseURL(raw string, cfg Config) (*target, error) {
-	if strings.ContainsFunc(raw, unicode.IsControl) {
-		return nil, connect.URLError(connect.Hidden, "without control characters")
-	}
-	scheme, rest, ok := strings.Cut(raw, "://")
-	if !ok || scheme != schemePlain && scheme != schemeTLS {
-		return nil, connect.URLError(connect.Hidden, "redlock://host1,host2,host3 or redlocks://host1,host2,host3")
-	}
-	if strings.ContainsRune(rest, '#') {
-		return nil, connect.URLError(connect.Hidden, "without a fragment")
-	}
-	t := &target{cfg: cfg}
-	rest, query, _ := strings.Cut(rest, "?")
-	err := t.parameters(query, scheme == schemeTLS)
+	p, err := connect.Split(raw, "redlock://host1,host2,host3 or redlocks://host1,host2,host3", schemePlain, schemeTLS)
 	if err != nil {
 		return nil, err
 	}
-	if i := strings.LastIndexByte(rest, '@'); i >= 0 {
-		if t.user, t.pass, err = connect.User(rest[:i]); err != nil {
-			return nil, err
-		}
-		rest = rest[i+1:]
+	t := &target{cfg: cfg}
+	if err := t.parameters(p.Query, p.Scheme == schemeTLS); err != nil {
+		return nil, err
 	}
-	hosts, db, _ := strings.Cut(rest, "/")
-	if db != "" {
-		if t.db, err = program.Database("path", db); err != nil {
+	if t.user, t.pass, err = connect.User(p.User); err != nil {
+		return nil, err
+	}
+	if p.Path != "" {
+		if t.db, err = program.Database("path", p.Path); err != nil {
 			return nil, err
 		}
 	}
 	if t.cfg, err = t.cfg.withDefaults(); err != nil {
 		return nil, err
 	}
-	return t, t.hosts(strings.Split(hosts, ","))
+	return t, t.hosts(strings.Split(p.Hosts, ","))
 }
 
 // hosts configures a client for each node.
