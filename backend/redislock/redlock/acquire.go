@@ -2,6 +2,7 @@ package redlock
 
 import (
 	"context"
+	"math/bits"
 	"slices"
 	"strconv"
 	"time"
@@ -43,15 +44,17 @@ func (b *Backend) Acquire(ctx context.Context, req backend.AcquireRequest) (back
 	} else {
 		g, err = a.try(ctx)
 	}
-	switch {
-	case err == nil:
+	if err == nil {
 		return g, nil
+	}
+	a.giveBack(false)
+	switch {
 	case b.base.Err() != nil:
 		return backend.Grant{}, backend.ErrClosed
 	case ctx.Err() != nil && req.Wait:
 		return backend.Grant{}, context.Cause(ctx)
 	}
-	return backend.Grant{}, toKind(ctx, opAcquire, err, a.mayHold)
+	return backend.Grant{}, toKind(ctx, opAcquire, err, a.mayHold())
 }
 
 // acquisition is one Acquire in progress.
@@ -60,12 +63,15 @@ type acquisition struct {
 	req     backend.AcquireRequest
 	claim   backend.Claim
 	quorum  int
-	pause   time.Duration   // before the next round when votes were split
-	keeps   int             // how often the votes were kept
-	attempt int64           // in progress, or of the votes that were kept; 0: none
-	mayHold bool            // there may be a quorum of votes, of this round and of those before
-	traces  [MaxNodes]trace // by node; guarded by Backend.mu
+	pause   time.Duration // before the next round when votes were split
+	keeps   int           // how often the votes were kept
+	attempt int64         // in progress, or of the votes that were kept; 0: none
+	traces  uint64        // by node: the attempt may have left a vote, or a request that may still get one
+	ever    uint64        // the same, of all attempts: it is not known whether they were given back
 }
+
+// mayHold reports whether there may be a quorum of votes, of this round and of those before.
+func (a *acquisition) mayHold() bool { return bits.OnesCount64(a.ever) >= a.quorum }
 
 // verdict is the result of a round.
 type verdict struct {
@@ -101,11 +107,9 @@ func (a *acquisition) try(ctx context.Context) (backend.Grant, error) {
 			return backend.Grant{}, v.err
 		}
 		if time.Since(began) > trying || doubts > mostInDoubt {
-			a.giveUp()
 			return backend.Grant{}, v.err
 		}
 		if !retry.Pause(ctx, v.again) {
-			a.giveUp()
 			return backend.Grant{}, context.Cause(ctx)
 		}
 	}
@@ -124,7 +128,7 @@ type ballot struct {
 	stale  int64
 	clocks int
 	old    bool   // a vote was given to another attempt
-	ghosts uint64 // by node: it has a vote from before it may have lost data, which does not count
+	traces uint64 // by node: it has a vote of the lease, which may not count
 }
 
 // ticket is the vote of one node.
@@ -137,7 +141,8 @@ type ticket struct {
 }
 
 // readTicket reads a vote. It returns nil for any other answer.
-func readTicket(d *decoder) *ticket {
+func readTicket(list []program.Reply) *ticket {
+	d := decode(list)
 	if d.Text() != "G" {
 		return nil
 	}
@@ -165,20 +170,19 @@ func (a *acquisition) round(ctx context.Context) verdict {
 	}
 	began := time.Now()
 	bal := &ballot{got: make([]*ticket, len(b.nodes)), others: make([][]vote, len(b.nodes))}
-	bal.p = b.ask(a.request())
-	err = bal.p.collect(ctx, func(x answer) need {
+	bal.p, err = b.ask(ctx, a.request(), func(p *poll, x answer) need {
+		bal.p = p
 		bal.take(x)
 		return bal.needs(a)
 	})
+	a.leaves(bal)
 	if err != nil {
-		a.leaves(bal)
-		a.giveBack(bal, false)
+		a.giveBack(false)
 		return verdict{kind: failed, err: err}
 	}
 	if bal.n >= a.quorum {
 		return a.conclude(ctx, bal)
 	}
-	a.leaves(bal)
 	v := a.judge(bal)
 	if v.kind == split && bal.n > 0 && a.claim.Mode == backend.Shared && a.claim.Limit > 0 {
 		v = a.recount(ctx, bal, v)
@@ -192,7 +196,7 @@ func (a *acquisition) round(ctx context.Context) verdict {
 		a.pause = min(2*max(a.pause, time.Since(began)/2), maxPause)
 		v.again = retry.About(a.pause)
 	}
-	a.giveBack(bal, false)
+	a.giveBack(false)
 	return v
 }
 
@@ -202,7 +206,7 @@ func (a *acquisition) request() request {
 		mode = "s"
 	}
 	return request{
-		verb: opAcquire, lock: r.Name, own: []string{r.Name, string(r.Lease), itoa(a.attempt), itoa(a.b.clock())},
+		verb: opAcquire, lock: r.Name, args: []string{r.Name, string(r.Lease), itoa(a.attempt), itoa(a.b.clock())},
 		terms: terms{
 			ttl: program.Millis(r.TTL), mode: mode, permits: strconv.Itoa(a.claim.Permits), limit: strconv.Itoa(a.claim.Limit),
 			owner: r.Owner, note: r.Note,
@@ -215,14 +219,14 @@ func (bal *ballot) take(x answer) {
 	if x.err != nil {
 		return
 	}
-	d := decode(x.list)
-	if t := readTicket(&d); t != nil {
+	if t := readTicket(x.list); t != nil {
 		bal.got[x.node] = t
+		bal.traces |= 1 << x.node
 		bal.n++
 		bal.old = bal.old || t.old
 		return
 	}
-	d = decode(x.list)
+	d := decode(x.list)
 	switch d.Text() {
 	case "H":
 		now, n := d.Number(), d.Number()
@@ -233,7 +237,7 @@ func (bal *ballot) take(x answer) {
 	case "Q":
 		bal.unripe = append(bal.unripe, d.Micros())
 		if d.Number() == 1 {
-			bal.ghosts |= 1 << x.node
+			bal.traces |= 1 << x.node
 		}
 	case "L":
 		bal.lost = true
@@ -254,27 +258,21 @@ func (bal *ballot) needs(a *acquisition) need {
 	switch {
 	case bal.lost:
 		return nobody
-	case bal.n+bal.p.left < a.quorum:
+	case bal.n+bal.p.left() < a.quorum:
 		if a.blocked(bal, bal.p.silent()).kind != inDoubt {
 			return nobody
 		}
 	case bal.old: // any node may be needed to find its token
 		return everyone
-	case bal.n >= a.quorum:
-		return nobody
 	}
-	if bal.p.good >= a.quorum {
-		return soon
-	}
-	return everyone
+	return bal.p.enough(a.quorum, bal.n >= a.quorum)
 }
 
 // leads reports whether no other lease has more votes of the lock, so that this one may keep
 // its votes while the others release theirs. Of equals the one with the smallest ID leads.
 func (a *acquisition) leads(bal *ballot) bool {
-	count := tally(bal.others)
-	for lease, c := range count {
-		if c.n > bal.n || c.n == bal.n && lease < a.req.Lease {
+	for lease, c := range tally(bal.others) {
+		if n := len(c.votes); n > bal.n || n == bal.n && lease < a.req.Lease {
 			return false
 		}
 	}
@@ -283,26 +281,23 @@ func (a *acquisition) leads(bal *ballot) bool {
 
 // contender is another lease that has votes.
 type contender struct {
-	vote
-	n    int           // votes
-	left time.Duration // of the last vote to end
+	vote  // since the first of its votes, until the last one ends
+	votes []vote
 }
 
-// tally counts votes by lease. A lease exists since its first vote.
+// tally counts votes by lease.
 func tally(nodes [][]vote) map[backend.LeaseID]*contender {
 	count := make(map[backend.LeaseID]*contender)
-	for _, votes := range nodes {
-		for _, v := range votes {
-			c, ok := count[v.lease]
-			if !ok {
-				c = &contender{vote: v}
-				count[v.lease] = c
-			}
-			c.n++
-			c.left = max(c.left, v.left)
-			if v.since.Before(c.since) {
-				c.since = v.since
-			}
+	for _, v := range slices.Concat(nodes...) {
+		c, ok := count[v.Lease]
+		if !ok {
+			c = &contender{vote: v}
+			count[v.Lease] = c
+		}
+		c.votes = append(c.votes, v)
+		c.Left = max(c.Left, v.Left)
+		if v.Since.Before(c.Since) {
+			c.Since = v.Since
 		}
 	}
 	return count
@@ -311,7 +306,7 @@ func tally(nodes [][]vote) map[backend.LeaseID]*contender {
 // judge returns the reason for too few votes.
 func (a *acquisition) judge(bal *ballot) verdict {
 	b, p := a.b, bal.p
-	n, bad := len(b.nodes), p.silent()-p.left
+	n, bad := len(b.nodes), p.silent()-p.left()
 	why := a.blocked(bal, p.silent())
 	switch {
 	case bal.lost:
@@ -327,7 +322,7 @@ func (a *acquisition) judge(bal *ballot) verdict {
 		return verdict{kind: failed, err: ErrClock}
 	case n-bad-bal.clocks-len(bal.unripe) < a.quorum:
 		lacking := a.quorum - (n - bad - bal.clocks - len(bal.unripe))
-		return verdict{kind: failed, err: inQuarantine(opAcquire, n, bal.unripe, lacking, a.mayHold)}
+		return verdict{kind: failed, err: inQuarantine(opAcquire, n, bal.unripe, lacking, a.mayHold())}
 	}
 	return why
 }
@@ -346,11 +341,11 @@ func (a *acquisition) blocked(bal *ballot, silent int) verdict {
 	var sure, maybe, all []*contender
 	for _, c := range tally(bal.others) {
 		all = append(all, c)
-		switch q := a.b.quorum(c.claim); {
-		case c.n >= q:
+		switch n, q := len(c.votes), a.b.quorum(c.claim()); {
+		case n >= q:
 			sure = append(sure, c)
 			maybe = append(maybe, c)
-		case c.n+silent >= q:
+		case n+silent >= q:
 			maybe = append(maybe, c)
 		}
 	}
@@ -377,19 +372,18 @@ func (a *acquisition) recount(ctx context.Context, bal *ballot, v verdict) verdi
 		}
 	}
 	all := &ballot{others: slices.Clone(bal.others), more: bal.more, most: bal.most}
-	p := a.b.ask(one("inspect", a.req.Name), voters...)
-	err := p.collect(ctx, func(x answer) need {
+	p, err := a.b.ask(ctx, one("inspect", a.req.Name), func(p *poll, x answer) need {
 		if x.err == nil {
 			d := decode(x.list)
 			d.Text()
 			now := d.Number()
 			d.Number() // the counter
-			own := func(o vote) bool { return o.lease == a.req.Lease }
+			own := func(o vote) bool { return o.Lease == a.req.Lease }
 			all.others[x.node] = slices.DeleteFunc(d.votes(now), own)
 			p.errs[x.node] = d.Err
 		}
 		return soon
-	})
+	}, voters...)
 	if err != nil {
 		return v
 	}
@@ -402,7 +396,7 @@ func (a *acquisition) recount(ctx context.Context, bal *ballot, v verdict) verdi
 func claims(cs []*contender) []backend.Claim {
 	out := make([]backend.Claim, len(cs))
 	for i, c := range cs {
-		out[i] = c.claim
+		out[i] = c.claim()
 	}
 	return out
 }
@@ -421,17 +415,10 @@ func (a *acquisition) refusal(cs []*contender, count int) error {
 	}
 	var holders []backend.Holder
 	for _, c := range cs {
-		holders = append(holders, c.holder())
+		holders = append(holders, c.Holder)
 	}
 	program.SortHolders(holders)
 	return backend.NewHeldError(a.req.Name, holders, count, 0)
-}
-
-func (v *vote) holder() backend.Holder {
-	return backend.Holder{
-		Lease: v.lease, Owner: v.owner, Note: v.note, Mode: v.claim.Mode, Permits: v.claim.Permits,
-		Token: v.token, Since: v.since, Left: v.left,
-	}
 }
 
 // untilEnd returns the time until the first of them can end.
@@ -439,51 +426,56 @@ func untilEnd(cs []*contender) time.Duration {
 	const most = 30 * time.Second
 	d := most
 	for _, c := range cs {
-		d = min(d, c.left)
+		d = min(d, c.Left)
 	}
 	return d
 }
 
-// giveUp releases votes that were kept.
-func (a *acquisition) giveUp() {
-	if a.attempt == 0 {
-		return
-	}
-	a.b.ask(one("back", a.req.Name, string(a.req.Lease), itoa(a.attempt), "1", "0").owed())
-	a.forget()
-}
-
-func (a *acquisition) forget() { a.attempt, a.keeps = 0, 0 }
-
-// turnstile serializes the calls for one lease, so that each sees the outcome of those
-// before.
-type turnstile struct {
-	free chan struct{} // capacity 1
-	n    int           // calls; guarded by Backend.mu
-}
-
-// turn waits for the other calls for the lease. The function that it returns must be called.
-func (b *Backend) turn(ctx context.Context, lease backend.LeaseID) (func(), error) {
-	b.mu.Lock()
-	t, ok := b.asking[lease]
-	if !ok {
-		t = &turnstile{free: make(chan struct{}, 1)}
-		b.asking[lease] = t
-	}
-	t.n++
-	b.mu.Unlock()
-	leave := func() {
-		b.mu.Lock()
-		defer b.mu.Unlock()
-		if t.n--; t.n == 0 {
-			delete(b.asking, lease)
+// leaves records what the round may have left on the nodes.
+func (a *acquisition) leaves(bal *ballot) {
+	a.traces |= bal.traces | bal.p.pending
+	for i, err := range bal.p.errs {
+		if err != nil && !unsent(err) {
+			a.traces |= 1 << i
 		}
 	}
-	select {
-	case t.free <- struct{}{}:
-		return func() { <-t.free; leave() }, nil
-	case <-ctx.Done():
-		leave()
-		return nil, context.Cause(ctx)
+	a.ever |= a.traces
+}
+
+// giveBack releases the votes of the attempt, also those that are still to come, and those on
+// nodes that do not answer now. told: the lease may have been seen as the holder, so that waiters
+// must be notified.
+func (a *acquisition) giveBack(told bool) {
+	for i, n := range a.b.nodes {
+		if a.traces&(1<<i) != 0 {
+			n.submit(&op{request: one(opBack, a.req.Name, string(a.req.Lease), itoa(a.attempt), flag(told))})
+		}
+	}
+	a.attempt, a.keeps, a.traces = 0, 0, 0
+}
+
+// turn waits for the other calls for the lease, so that each sees the outcome of those before.
+// The function that it returns must be called.
+func (b *Backend) turn(ctx context.Context, lease backend.LeaseID) (func(), error) {
+	for {
+		b.mu.Lock()
+		ended, busy := b.asking[lease]
+		if !busy {
+			mine := make(chan struct{})
+			b.asking[lease] = mine
+			b.mu.Unlock()
+			return func() {
+				b.mu.Lock()
+				defer b.mu.Unlock()
+				delete(b.asking, lease)
+				close(mine)
+			}, nil
+		}
+		b.mu.Unlock()
+		select {
+		case <-ended:
+		case <-ctx.Done():
+			return nil, context.Cause(ctx)
+		}
 	}
 }

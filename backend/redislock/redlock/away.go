@@ -4,8 +4,6 @@ import (
 	"context"
 	"fmt"
 	"time"
-
-	"github.com/holdfast-io/holdfast/backend"
 )
 
 // Quarantined returns nil if enough nodes vote. It implements backend.Guarded. Errors:
@@ -19,8 +17,7 @@ func (b *Backend) Quarantined(ctx context.Context) error {
 	defer cancel()
 	votes := 0
 	var unripe []time.Duration
-	p := b.ask(many(opReady))
-	err = p.collect(ctx, func(x answer) need {
+	p, err := b.ask(ctx, many(opReady), func(_ *poll, x answer) need {
 		d := decode(x.list)
 		switch {
 		case x.err != nil:
@@ -61,19 +58,15 @@ func (b *Backend) Away(ctx context.Context) ([]string, error) {
 	const atMost = 2 * time.Second
 	asking, stop := context.WithTimeout(ctx, atMost)
 	defer stop()
-	p := b.ask(one("inspect", "holdfast-away"))
-	err = p.collect(asking, func(answer) need { return everyone })
+	p, err := b.ask(asking, many(opReady), func(*poll, answer) need { return everyone })
 	if err != nil && (ctx.Err() != nil || asking.Err() == nil) {
-		return nil, toKind(ctx, opInspect, err, false)
+		return nil, toKind(ctx, opReady, err, false)
 	}
 	if p.good < b.majority {
-		return nil, toKind(ctx, opInspect, p.failure(), false)
+		return nil, toKind(ctx, opReady, p.failure(), false)
 	}
 	var away []string
-	for i, err := range p.errs {
-		if p.pending[i] {
-			err = backend.NoAnswer(min(b.cfg.RequestTimeout, atMost))
-		}
+	for i, err := range p.reasons() {
 		if err != nil {
 			away = append(away, fmt.Sprintf("node %d of %d is unavailable: %v", i+1, len(b.nodes), err))
 		}

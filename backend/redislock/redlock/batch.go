@@ -18,14 +18,9 @@ type terms struct {
 type request struct {
 	verb string
 	// lock is the one lock that the operation is about; empty for several.
-	lock string
-	// For acquire and release, which are sent together with others of the same terms: what is
-	// sent for each one alone.
-	terms terms
-	own   []string
-	args  []string // of all other operations
-	// debt is set for a release: a node that is down gets it when it is up.
-	debt bool
+	lock  string
+	terms terms    // of acquire and release, which are sent together with others of the same terms
+	args  []string // what is sent for it alone
 }
 
 // one returns an operation about one lock.
@@ -36,17 +31,23 @@ func one(verb, lock string, a ...string) request {
 // many returns an operation about several locks, or none.
 func many(verb string, a ...string) request { return request{verb: verb, args: a} }
 
-func (r request) owed() request {
-	r.debt = true
-	return r
-}
+// joins reports whether the operation can be sent together with others of its kind.
+func (r *request) joins() bool { return r.verb == opAcquire || r.verb == opRelease }
 
-func (r request) joins(other *request) bool {
-	return r.own != nil && other.own != nil && r.verb == other.verb && r.terms == other.terms
-}
+// owed reports whether a node that is down gets the operation when it is up.
+func (r *request) owed() bool { return r.verb == opRelease || r.verb == opBack }
 
-// The number of arguments of an operation that precede those of its leases.
-const acquireTerms, releaseTerms = 6, 1
+// common returns the arguments that are sent once for all operations of a kind.
+func (r *request) common() []string {
+	t := &r.terms
+	switch r.verb {
+	case opAcquire:
+		return []string{t.ttl, t.mode, t.permits, t.limit, t.owner, t.note}
+	case opRelease:
+		return []string{t.abandon}
+	}
+	return nil
+}
 
 // batch is operations as they are sent: acquire and release carry many leases. A lease adds
 // only what is sent for it alone.
@@ -55,35 +56,27 @@ type batch struct {
 	groups [][]int // of indices of ops
 }
 
-// manyGroups is the number of groups that an operation is compared with, from the last one
-// back.
-const manyGroups = 8
-
 // batchOf sorts the operations into groups, in an order that for each lock is that of the
 // queue: an operation joins a group only when no later group is about its lock. So a release
 // never comes before what it releases.
 func batchOf(ops []*op) *batch {
+	type kind struct {
+		verb  string
+		terms terms
+	}
 	b := &batch{ops: ops}
+	newest := make(map[kind]int, 1)        // the last group of the kind
 	last := make(map[string]int, len(ops)) // by lock: the last group about it
 	first := 0                             // no group before it is joined
 	for i, o := range ops {
-		into := len(b.groups)
-		if o.own != nil {
-			for k := into - 1; k >= max(first, last[o.lock], len(b.groups)-manyGroups); k-- {
-				if ops[b.groups[k][0]].joins(&o.request) {
-					into = k
-					break
-				}
-			}
+		k := kind{o.verb, o.terms}
+		into, found := newest[k]
+		if !found || !o.joins() || into < max(first, last[o.lock]) {
+			into = len(b.groups)
+			newest[k] = into
+			b.groups = append(b.groups, nil)
 		}
-		switch {
-		case into < len(b.groups):
-			b.groups[into] = append(b.groups[into], i)
-		case o.own != nil:
-			b.groups = append(b.groups, append(make([]int, 0, len(ops)-i), i))
-		default:
-			b.groups = append(b.groups, []int{i})
-		}
+		b.groups[into] = append(b.groups[into], i)
 		if last[o.lock] = into; o.lock == "" {
 			first = into + 1
 		}
@@ -91,33 +84,15 @@ func batchOf(ops []*op) *batch {
 	return b
 }
 
-// size returns the maximum number of strings that write appends.
-func (b *batch) size() int {
-	const head = 2
-	n := 0
-	for _, g := range b.groups {
-		o := b.ops[g[0]]
-		n += head + acquireTerms + len(o.args) + len(g)*len(o.own)
-	}
-	return n
-}
-
 // write appends the arguments.
 func (b *batch) write(to []string) []string {
 	for _, g := range b.groups {
 		o := b.ops[g[0]]
-		t := &o.terms
-		to = append(to, o.verb)
-		switch {
-		case o.own == nil:
-			to = append(append(to, strconv.Itoa(len(o.args))), o.args...)
-		case o.verb == opAcquire:
-			to = append(to, strconv.Itoa(acquireTerms+len(g)*len(o.own)), t.ttl, t.mode, t.permits, t.limit, t.owner, t.note)
-		default:
-			to = append(to, strconv.Itoa(releaseTerms+len(g)*len(o.own)), t.abandon)
-		}
+		common := o.common()
+		to = append(to, o.verb, strconv.Itoa(len(common)+len(g)*len(o.args)))
+		to = append(to, common...)
 		for _, i := range g {
-			to = append(to, b.ops[i].own...)
+			to = append(to, b.ops[i].args...)
 		}
 	}
 	return to
@@ -127,30 +102,19 @@ func (b *batch) write(to []string) []string {
 func (b *batch) tell(answers []program.Reply) {
 	for k, g := range b.groups {
 		list, err := answerOf(answers, k)
-		o := b.ops[g[0]]
-		switch {
-		case err != nil, o.own == nil:
-			for _, i := range g {
-				b.ops[i].tell(list, err)
-			}
-		case list[0].S == "EACH":
-			for n, i := range g {
-				b.ops[i].tell(answerOf(list[1:], n))
-			}
-		case list[0].S == "ALL" && o.verb == opRelease:
-			for _, i := range g {
-				b.ops[i].tell([]program.Reply{program.Int(1)}, nil)
-			}
-		case list[0].S == "ALL" && len(list) == 3: //nolint:mnd // ALL left since
-			for _, i := range g {
-				own := b.ops[i].own
-				b.ops[i].tell([]program.Reply{
-					program.Text("G"), program.Text(own[len(own)-1]), list[1], list[2], program.Text("0"), program.Int(0),
-				}, nil)
-			}
-		default:
-			for _, i := range g {
-				b.ops[i].tell(nil, program.ErrReply)
+		for n, i := range g {
+			switch o := b.ops[i]; {
+			case err != nil, !o.joins():
+				o.tell(list, err)
+			case list[0].S == "EACH":
+				o.tell(answerOf(list[1:], n))
+			case list[0].S == "ALL" && o.verb == opRelease:
+				o.tell([]program.Reply{program.Int(1)}, nil)
+			case list[0].S == "ALL" && len(list) == 3: //nolint:mnd // ALL left since
+				token := o.args[len(o.args)-1]
+				o.tell([]program.Reply{program.Text("G"), program.Text(token), list[1], list[2], program.Text("0"), program.Int(0)}, nil)
+			default:
+				o.tell(nil, program.ErrReply)
 			}
 		}
 	}
@@ -164,7 +128,7 @@ func answerOf(answers []program.Reply, i int) ([]program.Reply, error) {
 	list := answers[i].List
 	if list[0].S == "ERR" {
 		d := decode(list[1:])
-		return nil, newServerError(d.Text())
+		return nil, program.NewServerError(d.Text())
 	}
 	return list, nil
 }

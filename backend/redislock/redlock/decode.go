@@ -21,14 +21,14 @@ func (d *decoder) sub() *decoder { return new(decode(d.Items())) }
 
 // vote is what a node has on record for a lease.
 type vote struct {
-	lease backend.LeaseID
-	claim backend.Claim
-	owner string
-	token fence.Token
+	backend.Holder
+
+	limit int
 	final bool // the token is that of the grant
-	left  time.Duration
-	since time.Time
-	note  string
+}
+
+func (v *vote) claim() backend.Claim {
+	return backend.Claim{Mode: v.Mode, Limit: v.limit, Permits: v.Permits}
 }
 
 // votes reads pairs of lease and record; now is the node's clock.
@@ -50,19 +50,19 @@ func (d *decoder) votes(now int64) []vote {
 
 func (d *decoder) vote(now int64) vote {
 	const fields = 11
-	v := vote{lease: backend.LeaseID(d.Text())}
+	v := vote{Holder: backend.Holder{Lease: backend.LeaseID(d.Text())}}
 	f := strings.SplitN(d.Text(), "\n", fields)
 	if len(f) != fields {
 		d.Err = program.ErrReply
 		return v
 	}
-	v.claim.Mode = d.Mode(f[1])
-	v.claim.Permits, v.claim.Limit = int(d.Parse(f[2])), int(d.Parse(f[3]))
-	v.token = fence.Token(d.Parse(f[4])) //nolint:gosec // not negative
+	v.Mode = d.Mode(f[1])
+	v.Permits, v.limit = int(d.Parse(f[2])), int(d.Parse(f[3]))
+	v.Token = fence.Token(d.Parse(f[4])) //nolint:gosec // not negative
 	v.final = f[5] == "1"
-	v.left = d.Duration(max(0, d.Parse(f[6])-now))
-	v.since = time.UnixMicro(d.Parse(f[7]))
-	v.owner, v.note = f[9], f[10]
+	v.Left = d.Duration(max(0, d.Parse(f[6])-now))
+	v.Since = time.UnixMicro(d.Parse(f[7]))
+	v.Owner, v.Note = f[9], f[10]
 	return v
 }
 

@@ -38,6 +38,7 @@ const (
 	opList    = "list"
 	opBreak   = "break"
 	opReady   = "ready"
+	opBack    = "back"
 )
 
 // toKind maps every error of a call to a kind of package backend. No other function does.
@@ -116,7 +117,7 @@ func inQuarantine(op string, n int, unripe []time.Duration, lacking int, mayHold
 
 // unsent reports whether the node behind the error has executed nothing.
 func unsent(err error) bool {
-	if _, ok := errors.AsType[*unsentError](err); ok {
+	if _, ok := errors.AsType[*unsentError](err); ok || connect.IsDial(err) {
 		return true
 	}
 	server, ok := errors.AsType[*serverError](err)

@@ -39,9 +39,8 @@ type state struct {
 
 // readState queries the nodes about a lock. The second result is how many did not answer.
 func (b *Backend) readState(ctx context.Context, name string) (*state, int, error) {
-	p := b.ask(one("inspect", name))
 	s := &state{votes: make([][]vote, len(b.nodes))}
-	err := p.collect(ctx, func(x answer) need {
+	p, err := b.ask(ctx, one("inspect", name), func(p *poll, x answer) need {
 		if x.err == nil {
 			d := decode(x.list)
 			d.Text()
@@ -67,22 +66,15 @@ func (s *state) add(node int, d *decoder, now int64) {
 func (b *Backend) describe(name string, s *state, silent int) backend.LockInfo {
 	info := backend.LockInfo{Name: name}
 	var held []backend.Claim
-	tokens := make(map[backend.LeaseID][]vote)
-	for _, votes := range s.votes {
-		for _, v := range votes {
-			tokens[v.lease] = append(tokens[v.lease], v)
-		}
-	}
-	for lease, c := range tally(s.votes) {
-		if c.n+silent < b.quorum(c.claim) {
+	for _, c := range tally(s.votes) {
+		if len(c.votes)+silent < b.quorum(c.claim()) {
 			continue // it lost, or was released
 		}
-		h := c.holder()
-		h.Token, _ = settled(tokens[lease], b.majority)
-		h.Left = c.left
+		h := c.Holder
+		h.Token, _ = settled(c.votes, b.majority)
 		info.Holders = append(info.Holders, h)
 		info.Token = max(info.Token, h.Token)
-		held = append(held, c.claim)
+		held = append(held, c.claim())
 	}
 	info.Limit = backend.InfoLimit(held, nil)
 	if len(info.Holders) == 0 {
@@ -108,10 +100,9 @@ func (b *Backend) List(ctx context.Context, req backend.ListRequest) (backend.Li
 }
 
 func (b *Backend) list(ctx context.Context, req backend.ListRequest) (backend.ListPage, error) {
-	p := b.ask(many("list", req.Prefix, req.After, strconv.Itoa(req.Size())))
 	states := make(map[string]*state)
 	horizon := "" // a node has not listed what comes after it
-	err := p.collect(ctx, func(x answer) need {
+	p, err := b.ask(ctx, many("list", req.Prefix, req.After, strconv.Itoa(req.Size())), func(p *poll, x answer) need {
 		if x.err != nil {
 			return everyone
 		}
@@ -160,14 +151,6 @@ func (b *Backend) page(states map[string]*state, size int, horizon string, silen
 }
 
 // Watch returns ErrUnsupported: no node knows what was granted, only what it voted for.
-func (b *Backend) Watch(ctx context.Context, req backend.WatchRequest, _ func(backend.Event)) error {
-	if err := backend.ValidatePrefix(req.Prefix); err != nil {
-		return err
-	}
-	_, cancel, err := b.begin(ctx)
-	if err != nil {
-		return err
-	}
-	cancel()
-	return backend.ErrUnsupported
+func (b *Backend) Watch(_ context.Context, req backend.WatchRequest, _ func(backend.Event)) error {
+	return lockstate.NoEvents(b.base, req)
 }

@@ -28,8 +28,7 @@ func newProgram() (program.Program, error) {
 }
 
 // link is all that the protocol needs of one node. Errors of the server are *serverError or
-// program.ErrUnknown. *unsentError means that nothing was sent. After any other error
-// the outcome of the command is unknown.
+// program.ErrUnknown. For the others see unsent.
 type link interface {
 	// run executes the program below the key, for the data whose identity is the third
 	// argument. With load set its text is sent along. run sends the command once: it never
@@ -42,14 +41,12 @@ type link interface {
 	// listen returns a connection for subscriptions: see program.Subscribe.
 	listen(heard func(channel, message string), subscribed func(channel string)) (*program.Subscription, error)
 
-	// close ends what the link itself opened.
+	// close ends what the link itself opened. It may be called twice.
 	close()
 }
 
 // serverError is an error answered by a server.
 type serverError = program.ServerError
-
-func newServerError(text string) *serverError { return program.NewServerError(text) }
 
 // unsentError is the reason why nothing was sent.
 type unsentError struct{ err error }
@@ -117,8 +114,7 @@ func (l *rueidisLink) send(ctx context.Context, cmd ...string) (program.Reply, e
 	if err != nil {
 		return program.Reply{}, err
 	}
-	r, err := program.NewConn(client, false).Do(ctx, cmd...)
-	return r, named(err)
+	return program.NewConn(client, false).Do(ctx, cmd...)
 }
 
 func (l *rueidisLink) run(ctx context.Context, load bool, key string, args []string) ([]program.Reply, error) {
@@ -136,6 +132,7 @@ func (l *rueidisLink) close() {
 	l.closed = true
 	if l.owned && l.client != nil {
 		l.client.Close()
+		l.client = nil
 	}
 }
 
@@ -145,12 +142,4 @@ func (l *rueidisLink) listen(heard func(channel, message string), subscribed fun
 		return nil, err
 	}
 	return program.Subscribe(client, heard, subscribed), nil
-}
-
-// named distinguishes what was not sent from all other errors.
-func named(err error) error {
-	if err != nil && connect.IsDial(err) {
-		return &unsentError{err}
-	}
-	return err
 }

@@ -2,7 +2,7 @@ package redlock
 
 import (
 	"log/slog"
-	"sync"
+	"strings"
 	"time"
 
 	"github.com/holdfast-io/holdfast/backend"
@@ -10,89 +10,51 @@ import (
 	"github.com/holdfast-io/holdfast/internal/retry"
 )
 
-// listener keeps the subscriptions at one node: one connection for all locks that this
-// Backend waits for, from its first wait on.
-type listener struct {
-	b    *Backend
-	i    int
-	link link
-
-	mu      sync.Mutex
-	wanted  map[string]bool // channels
-	changed chan struct{}   // capacity 1
-}
-
-// want adds a channel to the subscriptions, or removes it. It does not block.
-func (e *listener) want(channel string, yes bool) {
-	e.mu.Lock()
-	if yes {
-		e.wanted[channel] = true
-	} else {
-		delete(e.wanted, channel)
-	}
-	e.mu.Unlock()
-	select {
-	case e.changed <- struct{}{}:
-	default: // a signal is pending already
-	}
-}
-
-// run connects, and reconnects, until the Backend is closed.
-func (e *listener) run() {
+// listen keeps the subscriptions at the node: one connection for all locks that this Backend
+// waits for, until it is closed.
+func (n *node) listen() {
 	for pause := firstProbe; ; pause = min(2*pause, lastProbe) {
 		began := time.Now()
-		e.receive()
-		e.b.deaf(e.i)
+		n.receive()
+		n.deaf()
 		if time.Since(began) > lastProbe {
 			pause = firstProbe
 		}
-		if !retry.Pause(e.b.base, retry.About(pause)) {
+		if !retry.Pause(n.b.base, retry.About(pause)) {
 			return
 		}
 	}
 }
 
 // receive runs one connection, until it breaks or the Backend is closed.
-func (e *listener) receive() {
-	conn, err := e.link.listen(
-		func(channel, message string) { e.b.heard(e.i, channel, message) },
-		func(channel string) { e.b.confirmed(e.i, channel) })
+func (n *node) receive() {
+	conn, err := n.link.listen(
+		func(channel, lease string) { n.b.heard(n.i, n.b.lockOf(channel), backend.LeaseID(lease)) },
+		func(channel string) { n.confirmed(n.b.lockOf(channel)) })
 	if err != nil {
 		return
 	}
 	defer conn.Close()
-	have, ended := make(map[string]bool), conn.Ended()
+	ended := conn.Ended()
 	for {
-		if err := e.adjust(conn, have); err != nil {
+		if err := n.adjust(conn); err != nil {
 			return
 		}
 		select {
-		case <-e.changed:
+		case <-n.changed:
 		case why := <-ended:
-			e.b.cfg.Logger.LogAttrs(e.b.base, slog.LevelDebug, "redlock: a subscription broke", slog.Int("node", e.i+1), slog.Any("error", why))
+			n.b.cfg.Logger.LogAttrs(n.b.base, slog.LevelDebug, "redlock: a subscription broke", slog.Int("node", n.i+1), slog.Any("error", why))
 			return
-		case <-e.b.base.Done():
+		case <-n.b.base.Done():
 			return
 		}
 	}
 }
 
-// adjust subscribes to the wanted channels, and unsubscribes from the others.
-func (e *listener) adjust(conn *program.Subscription, have map[string]bool) error {
-	var more, less []string
-	e.mu.Lock()
-	for c := range e.wanted {
-		if !have[c] {
-			more = append(more, c)
-		}
-	}
-	for c := range have {
-		if !e.wanted[c] {
-			less = append(less, c)
-		}
-	}
-	e.mu.Unlock()
-	ctx, cancel := backend.WithTimeout(e.b.base, e.b.cfg.RequestTimeout)
+// adjust subscribes to the locks that are waited for, and unsubscribes from the others.
+func (n *node) adjust(conn *program.Subscription) error {
+	more, less := n.difference()
+	ctx, cancel := backend.WithTimeout(n.b.base, n.b.cfg.RequestTimeout)
 	defer cancel()
 	if len(more) > 0 {
 		if err := conn.Add(ctx, more...); err != nil {
@@ -100,15 +62,53 @@ func (e *listener) adjust(conn *program.Subscription, have map[string]bool) erro
 		}
 	}
 	if len(less) > 0 {
-		if err := conn.Remove(ctx, less...); err != nil {
-			return err
-		}
-	}
-	for _, c := range more {
-		have[c] = true
-	}
-	for _, c := range less {
-		delete(have, c)
+		return conn.Remove(ctx, less...)
 	}
 	return nil
 }
+
+// difference returns the channels to subscribe to and those to unsubscribe from, and records that this was sent.
+func (n *node) difference() ([]string, []string) {
+	var more, less []string
+	n.b.mu.Lock()
+	defer n.b.mu.Unlock()
+	for name, l := range n.b.queues {
+		if _, sent := n.channels[name]; l.wanted && !sent {
+			n.channels[name] = false
+			more = append(more, n.b.channel(name))
+		}
+	}
+	for name := range n.channels {
+		if l := n.b.queues[name]; l == nil || !l.wanted {
+			delete(n.channels, name)
+			less = append(less, n.b.channel(name))
+		}
+	}
+	return more, less
+}
+
+// confirmed is called when the node has confirmed the subscription to a lock. Once a majority
+// has, another round is run: a release may have been published before.
+func (n *node) confirmed(name string) {
+	n.b.mu.Lock()
+	defer n.b.mu.Unlock()
+	if _, sent := n.channels[name]; !sent {
+		return
+	}
+	n.channels[name] = true
+	if l := n.b.queues[name]; l != nil && n.b.subscribed(name) {
+		l.wake()
+	}
+}
+
+// deaf is called when the subscriptions at the node have ended.
+func (n *node) deaf() {
+	n.b.mu.Lock()
+	defer n.b.mu.Unlock()
+	clear(n.channels)
+}
+
+// channel is where releases of a lock are published.
+func (b *Backend) channel(lock string) string { return b.key("w:" + lock) }
+
+func (b *Backend) lockOf(channel string) string { return strings.TrimPrefix(channel, b.channel("")) }

@@ -18,8 +18,7 @@ import (
 // during it are sent in the next. So a node executes everything in the order in which it was
 // called: a release never arrives before what it releases.
 const (
-	maxRequests = 1
-	maxBatch    = 256 // operations in one request
+	maxBatch = 256 // operations in one request
 	// maxDebts bounds the releases that a node gets when it is up again.
 	maxDebts = 4096
 	// The time between two probes of a node that is down.
@@ -44,22 +43,24 @@ func (o *op) tell(answer []program.Reply, err error) {
 // now and then, and no call waits for it.
 type node struct {
 	b    *Backend
+	i    int // of b.nodes
 	link link
 
-	evicts sync.Once // the warning that it may
+	evicts   sync.Once       // the warning that it may
+	changed  chan struct{}   // capacity 1: the subscriptions have to be adjusted
+	channels map[string]bool // by lock: a subscription was sent; true: it stands. Backend.mu guards it
 
-	mu       sync.Mutex
-	queue    []*op
-	requests int
-	down     bool
-	debts    []*op
+	mu    sync.Mutex // guards what follows
+	queue []*op
+	busy  bool // a request is in progress
+	down  bool
+	debts []*op
 	// The identity of the data that the node is known to have; empty before its first hello.
 	identity string
 	closed   bool
-	drained  chan struct{} // closed when the node is closed and no request is in progress
 }
 
-// submit queues the operation, and starts a request unless the maximum is in progress.
+// submit queues the operation, and starts a request unless one is in progress.
 func (n *node) submit(o *op) {
 	n.mu.Lock()
 	switch {
@@ -74,16 +75,13 @@ func (n *node) submit(o *op) {
 		return
 	}
 	n.queue = append(n.queue, o)
-	if n.requests < maxRequests {
-		n.requests++
-		n.start(n.load())
-	}
+	n.start()
 	n.mu.Unlock()
 }
 
 // owe keeps a release until the node is up. mu is held.
 func (n *node) owe(o *op) {
-	if !o.debt {
+	if !o.owed() {
 		return
 	}
 	if len(n.debts) >= maxDebts {
@@ -92,43 +90,31 @@ func (n *node) owe(o *op) {
 	n.debts = append(n.debts, &op{request: o.request})
 }
 
-// load takes the next batch from the queue. mu is held.
-func (n *node) load() []*op {
+// start starts a goroutine that sends what is queued, unless one does. mu is held.
+func (n *node) start() {
+	if n.busy || n.closed || len(n.queue) == 0 {
+		return
+	}
+	n.busy = true
+	n.b.sending.Go(func() {
+		for batch := n.nextBatch(); len(batch) > 0 && n.send(batch); {
+			batch = n.nextBatch()
+		}
+	})
+}
+
+// nextBatch takes the next batch from the queue. Without one no request is in progress any more.
+func (n *node) nextBatch() []*op {
+	n.mu.Lock()
+	defer n.mu.Unlock()
 	k := min(len(n.queue), maxBatch)
 	batch := n.queue[:k:k]
 	n.queue = n.queue[k:]
 	if len(n.queue) == 0 {
 		n.queue = nil
 	}
+	n.busy = len(batch) > 0
 	return batch
-}
-
-// start starts a goroutine that sends the batch, and those after it. mu is held.
-func (n *node) start(batch []*op) {
-	n.b.work.Go(func() {
-		for len(batch) > 0 && n.send(batch) {
-			batch = n.nextBatch()
-		}
-	})
-}
-
-// nextBatch returns the next batch, or ends the last request.
-func (n *node) nextBatch() []*op {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	batch := n.load()
-	if len(batch) == 0 {
-		n.ended()
-	}
-	return batch
-}
-
-// ended ends a request. mu is held.
-func (n *node) ended() {
-	n.requests--
-	if n.closed && n.requests == 0 {
-		close(n.drained)
-	}
 }
 
 // send sends one batch and delivers the answers. It returns false if that took too long: the
@@ -174,12 +160,8 @@ func (n *node) failed(batch []*op, err error) bool {
 func (n *node) fail(batch []*op, err error) {
 	n.mu.Lock()
 	queue := n.queue
-	n.queue = nil
-	n.ended()
-	for _, o := range batch {
-		n.owe(o)
-	}
-	for _, o := range queue {
+	n.queue, n.busy = nil, false
+	for _, o := range slices.Concat(batch, queue) {
 		n.owe(o)
 	}
 	if !n.down && !n.closed {
@@ -198,14 +180,6 @@ func (n *node) fail(batch []*op, err error) {
 	}
 }
 
-// suspect marks a node as down that nothing was sent to yet.
-func (n *node) suspect(err error) {
-	n.mu.Lock()
-	n.requests++ // ended by fail
-	n.mu.Unlock()
-	n.fail(nil, err)
-}
-
 // revive probes a node that is down until it answers.
 func (n *node) revive() {
 	for pause := firstProbe; ; pause = min(2*pause, lastProbe) {
@@ -222,28 +196,15 @@ func (n *node) revive() {
 func (n *node) probe() error {
 	ctx, cancel := backend.WithTimeout(n.b.base, n.b.cfg.RequestTimeout)
 	defer cancel()
-	done := make(chan error, 1)
-	n.b.work.Go(func() {
-		_, err := n.exchange(ctx, batchOf([]*op{{request: many("ping")}}))
-		done <- err
-	})
-	select {
-	case err := <-done:
-		if err != nil {
-			return err
-		}
-	case <-ctx.Done():
-		return context.Cause(ctx)
+	if _, err := n.exchange(ctx, batchOf([]*op{{request: many("ping")}})); err != nil {
+		return err
 	}
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	n.down = false
 	n.queue = append(n.queue, n.debts...)
 	n.debts = nil
-	if len(n.queue) > 0 && n.requests < maxRequests && !n.closed {
-		n.requests++
-		n.start(n.load())
-	}
+	n.start()
 	return nil
 }
 
@@ -309,8 +270,8 @@ func (n *node) greeted(answers []program.Reply) ([]program.Reply, error) {
 
 // compose returns the arguments of the script.
 func (n *node) compose(ctx context.Context, batch *batch, greet bool) ([]string, error) {
-	const head = 6
-	args := append(make([]string, 0, head+batch.size()), n.b.longest, n.b.mode, n.known())
+	const head, usual = 6, 12 // the arguments of all, and of an operation
+	args := append(make([]string, 0, head+usual*len(batch.ops)), n.b.longest, n.b.mode, n.known())
 	if greet {
 		safe, err := n.safe(ctx)
 		if err != nil {
@@ -336,21 +297,29 @@ func (n *node) safe(ctx context.Context) (bool, error) {
 		n.evicts.Do(func() {
 			n.b.cfg.Logger.LogAttrs(ctx, slog.LevelWarn,
 				"redlock: a node may evict keys when its memory is full, and locks be granted twice; set maxmemory-policy to noeviction",
-				slog.Int("node", slices.Index(n.b.nodes, n)+1), slog.String("maxmemory_policy", settings["maxmemory-policy"]), slog.String("maxmemory", settings["maxmemory"]))
+				slog.Int("node", n.i+1), slog.String("maxmemory_policy", settings["maxmemory-policy"]), slog.String("maxmemory", settings["maxmemory"]))
 		})
 	}
 	return program.Synced(settings), nil
 }
 
-// close accepts nothing more. The channel that it returns is closed when the queue is sent.
-func (n *node) close() <-chan struct{} {
+// survey reports whether another client has used the node, and whether its answers are on disk.
+func (n *node) survey() ([]program.Reply, error) {
+	ctx, cancel := backend.WithTimeout(n.b.wire, n.b.cfg.RequestTimeout)
+	defer cancel()
+	marked, err := n.link.send(ctx, "EXISTS", n.b.key("m"))
+	if err != nil {
+		return nil, err
+	}
+	safe, err := n.safe(ctx)
+	return []program.Reply{marked, program.Int(int64(toInt(safe)))}, err
+}
+
+// close accepts nothing more. What is queued is sent.
+func (n *node) close() {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	n.closed = true
-	if n.requests == 0 {
-		close(n.drained)
-	}
-	return n.drained
 }
 
 func flag(b bool) string {

@@ -30,7 +30,7 @@ func (p *panel) said(t *testing.T, asked request) []program.Reply {
 // vote1 requests a vote for one of the readers.
 func vote1(lease string, attempt int64) request {
 	return request{
-		verb: opAcquire, lock: "n", own: []string{"n", lease, itoa(attempt), "0"},
+		verb: opAcquire, lock: "n", args: []string{"n", lease, itoa(attempt), "0"},
 		terms: terms{ttl: "60000", mode: "s", permits: "1", limit: "0", owner: "owner", note: "note"},
 	}
 }
@@ -41,7 +41,7 @@ func TestAttemptThatWasTakenBack(t *testing.T) {
 	t.Parallel()
 	p := newPanel(t, testserver.RedisNodes(t, 3, "--appendonly", "no"))
 	lease := string(backend.NewLeaseID())
-	if r := p.said(t, one("back", "n", lease, "5", "1", "0")); r[0].N != 0 {
+	if r := p.said(t, one(opBack, "n", lease, "5", "0")); r[0].N != 0 {
 		t.Fatalf("there was no vote, and %v was taken back", r)
 	}
 	for _, late := range []int64{4, 5} {

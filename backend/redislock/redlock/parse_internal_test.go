@@ -38,7 +38,7 @@ func FuzzAnswer(f *testing.F) {
 			t.Errorf("%q is the vote %+v, %v", text, x, bal.p.errs[0])
 		}
 		for _, v := range bal.others[0] {
-			if v.left < 0 || v.claim.Permits < 0 || v.claim.Limit < 0 {
+			if v.Left < 0 || v.Permits < 0 || v.limit < 0 {
 				t.Errorf("%q has the vote %+v", text, v)
 			}
 		}

@@ -2,6 +2,8 @@ package redlock
 
 import (
 	"context"
+	"math/bits"
+	"slices"
 	"sync"
 	"time"
 
@@ -20,42 +22,48 @@ type answer struct {
 	err  error
 }
 
-// poll is one operation sent to several nodes concurrently. Its results may be read when
-// collect has returned; nothing changes them afterwards.
+// poll is one operation sent to several nodes concurrently. Its results may be read when ask
+// has returned; nothing changes them afterwards.
 type poll struct {
-	b       *Backend
-	asked   time.Time     // before the first request was sent
-	pending []bool        // by node: it was asked, and has not answered
-	left    int           // the number of pending nodes
-	errs    []error       // by node: the error instead of an answer
-	good    int           // nodes that answered
-	over    chan struct{} // closed when enough is known
+	b        *Backend
+	asked    time.Time     // before the first request was sent
+	patience time.Duration // for nodes that are slow
+	pending  uint64        // by node: it was asked, and has not answered
+	errs     []error       // by node: the error instead of an answer
+	good     int           // nodes that answered
+	over     chan struct{} // closed when enough is known
 
-	mu    sync.Mutex        // guards the fields below, and those above while take is set
-	take  func(answer) need // of collect; nil before it, and when enough is known
-	hurry bool              // take needs only the nodes that are not slow
-	timer *time.Timer       // runs from when take first returned soon
-	tired bool              // the timer has fired
-	early []answer          // answers that were not taken
-	late  func(answer)      // see leave
+	mu      sync.Mutex               // guards the fields below, and those above while take is set
+	take    func(*poll, answer) need // nil when enough is known
+	hurry   bool                     // take needs only the nodes that are not slow
+	timer   *time.Timer              // runs from when take first returned soon
+	tired   bool                     // the timer has fired
+	untaken []answer                 // came when enough was known
+	late    func(answer)             // see leave
 }
 
-// ask sends the operation to all nodes, or to those named.
-func (b *Backend) ask(r request, nodes ...int) *poll {
-	p := &poll{b: b, asked: time.Now(), pending: make([]bool, len(b.nodes)), errs: make([]error, len(b.nodes)), over: make(chan struct{})}
+// newPoll returns a poll whose answers are passed to reply.
+func (b *Backend) newPoll(nodes []int, take func(*poll, answer) need) *poll {
+	p := &poll{b: b, asked: time.Now(), patience: patience, errs: make([]error, len(b.nodes)), over: make(chan struct{}), take: take}
+	for _, i := range nodes {
+		p.pending |= 1 << i
+	}
+	return p
+}
+
+// ask sends the operation to all nodes, or to those named, and passes the answers to take until
+// it needs no more, or all nodes have answered. take is called for one answer after the other, by
+// the goroutine that has it, so that the caller is woken once; it must not block. Later answers
+// go to the function passed to leave. The error is nil unless ctx ended.
+func (b *Backend) ask(ctx context.Context, r request, take func(*poll, answer) need, nodes ...int) (*poll, error) {
 	if len(nodes) == 0 {
 		nodes = b.all
 	}
+	p := b.newPoll(nodes, take)
 	for _, i := range nodes {
-		p.pending[i] = true
+		b.nodes[i].submit(&op{request: r, reply: func(list []program.Reply, err error) { p.reply(answer{i, list, err}) }})
 	}
-	p.left = len(nodes)
-	ops := make([]op, len(nodes))
-	for k, i := range nodes {
-		ops[k] = op{request: r, reply: func(list []program.Reply, err error) { p.reply(answer{i, list, err}) }}
-		b.nodes[i].submit(&ops[k])
-	}
-	return p
+	return p, p.wait(ctx)
 }
 
 // need says which answers are still waited for.
@@ -67,63 +75,55 @@ const (
 	nobody               // enough is known
 )
 
-// collect passes the answers to take until it needs no more, or all nodes have answered. It
-// is called once. take is called for one answer after the other, by the goroutine that
-// has it, so that the caller is woken once; it must not block. Later answers go to the
-// function passed to leave. The error is nil unless ctx or the backend ended.
-func (p *poll) collect(ctx context.Context, take func(answer) need) error {
-	p.mu.Lock()
-	p.take = take
-	early := p.early
-	p.early = nil
-	for _, a := range early {
-		p.handle(a)
-	}
-	if p.left == 0 {
-		p.end()
-	}
-	p.mu.Unlock()
+// wait waits until enough is known. The error is nil unless ctx ended before.
+func (p *poll) wait(ctx context.Context) error {
 	select {
 	case <-p.over:
 		return nil
 	case <-ctx.Done():
-	case <-p.b.base.Done():
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	switch {
-	case p.take == nil:
+	if p.take == nil {
 		return nil // it was decided nevertheless
-	case ctx.Err() != nil:
-		p.end()
-		return context.Cause(ctx)
+	}
+	p.end()
+	return context.Cause(ctx)
+}
+
+// reply records an answer.
+func (p *poll) reply(a answer) {
+	p.mu.Lock()
+	late := p.late
+	switch {
+	case late != nil:
+	case p.take == nil:
+		p.untaken = append(p.untaken, a)
 	default:
-		p.end()
-		return backend.ErrClosed
+		p.record(a)
+	}
+	p.mu.Unlock()
+	if late != nil {
+		late(a)
 	}
 }
 
-// handle records an answer. mu is held.
-func (p *poll) handle(a answer) {
-	if p.take == nil {
-		p.early = append(p.early, a)
-		return
-	}
-	p.pending[a.node] = false
-	p.left--
+// record passes an answer to take. mu is held.
+func (p *poll) record(a answer) {
+	p.pending &^= 1 << a.node
 	p.errs[a.node] = a.err
 	if a.err == nil {
 		p.good++
 	}
-	need := p.take(a)
+	need := p.take(p, a)
 	p.hurry = need == soon
 	switch {
-	case need == nobody, p.left == 0, p.hurry && p.tired:
+	case need == nobody, p.pending == 0, p.hurry && p.tired:
 		p.end()
 	case p.hurry && p.timer == nil:
 		// On a busy machine all of them are slow.
 		const times = 3
-		p.timer = time.AfterFunc(max(patience, times*time.Since(p.asked)), p.tire)
+		p.timer = time.AfterFunc(max(p.patience, times*time.Since(p.asked)), p.tire)
 	}
 }
 
@@ -136,7 +136,7 @@ func (p *poll) tire() {
 	}
 }
 
-// end makes collect return. mu is held.
+// end makes wait return. mu is held.
 func (p *poll) end() {
 	if p.take == nil {
 		return
@@ -148,47 +148,52 @@ func (p *poll) end() {
 	close(p.over)
 }
 
-// leave makes late be called with each answer from now on. Nothing is collected afterwards.
+// leave makes late be called with each answer that take did not get.
 func (p *poll) leave(late func(answer)) {
 	p.mu.Lock()
 	p.late = late
-	early := p.early
-	p.early = nil
+	untaken := p.untaken
+	p.untaken = nil
 	p.mu.Unlock()
-	for _, a := range early {
+	for _, a := range untaken {
 		late(a)
 	}
 }
 
-func (p *poll) reply(a answer) {
-	p.mu.Lock()
-	late := p.late
-	if late == nil {
-		p.handle(a)
+// enough returns the need of a caller for which the answers of a number of nodes are enough, or
+// fewer if they are decisive.
+func (p *poll) enough(n int, decisive bool) need {
+	switch {
+	case decisive:
+		return nobody
+	case p.good >= n:
+		return soon
 	}
-	p.mu.Unlock()
-	if late != nil {
-		late(a)
-	}
+	return everyone
 }
+
+// left returns how many of the nodes asked have not answered.
+func (p *poll) left() int { return bits.OnesCount64(p.pending) }
 
 // silent returns how many of the nodes asked have not answered, or with an error.
 func (p *poll) silent() int {
-	n := p.left
+	n := p.left()
 	for _, err := range p.errs {
 		n += toInt(err != nil)
 	}
 	return n
 }
 
-// failure returns the error for too few answers.
-func (p *poll) failure() error {
-	errs := make([]error, len(p.errs))
-	copy(errs, p.errs)
-	for i, pending := range p.pending {
-		if pending {
-			errs[i] = p.b.noAnswer()
+// reasons returns, by node, why there is no answer.
+func (p *poll) reasons() []error {
+	errs := slices.Clone(p.errs)
+	for i := range errs {
+		if p.pending&(1<<i) != 0 {
+			errs[i] = backend.NoAnswer(min(p.b.cfg.RequestTimeout, time.Since(p.asked).Round(time.Millisecond)))
 		}
 	}
-	return p.b.noQuorum(p.good, p.b.majority, errs)
+	return errs
 }
+
+// failure returns the error for too few answers.
+func (p *poll) failure() error { return p.b.noQuorum(p.good, p.b.majority, p.reasons()) }

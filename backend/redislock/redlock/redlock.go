@@ -3,7 +3,6 @@ package redlock
 import (
 	"cmp"
 	"context"
-	"errors"
 	"log/slog"
 	"strconv"
 	"sync"
@@ -80,13 +79,14 @@ type Backend struct {
 	wire    context.Context         //nolint:containedctx // the life of the requests: ends when the last was answered
 	cut     context.CancelFunc      // ends wire
 	work    sync.WaitGroup
+	sending sync.WaitGroup // the requests in progress, and those queued behind them
 	closing sync.Once
 
 	mu     sync.Mutex // guards what follows
 	closed bool
-	queues map[string]*queue // of locks with a waiter in this process
-	asking map[backend.LeaseID]*turnstile
-	ears   []*listener // one for each node; nil until the first wait
+	queues map[string]*queue                 // of locks with a waiter in this process
+	asking map[backend.LeaseID]chan struct{} // of calls in progress: closed when the call has ended
+	ears   bool                              // the nodes are listened to, from the first wait on
 }
 
 var _ backend.Backend = (*Backend)(nil)
@@ -156,12 +156,12 @@ func newBackend(links []link, cfg Config) (*Backend, error) {
 	if err != nil {
 		return nil, err
 	}
-	if n := len(links); n < MinNodes || n > MaxNodes || n%2 == 0 {
-		return nil, &backend.InvalidError{Field: "nodes", Value: strconv.Itoa(n), Bound: "an odd number, 3 to 15"}
+	if err := checkNodes(len(links)); err != nil {
+		return nil, err
 	}
 	b := &Backend{
 		cfg: cfg, majority: len(links)/2 + 1, longest: program.Millis(cfg.MaxTTL), mode: "q", queues: make(map[string]*queue),
-		asking: make(map[backend.LeaseID]*turnstile),
+		asking: make(map[backend.LeaseID]chan struct{}),
 		clock:  func() int64 { return time.Now().UnixMicro() },
 		caps: backend.Capabilities{
 			Name: backendName, Timed: true, Shared: true, Permits: true, Push: true, TokenKind: "votes",
@@ -175,9 +175,16 @@ func newBackend(links []link, cfg Config) (*Backend, error) {
 	b.wire, b.cut = context.WithCancel(context.Background())
 	for i, l := range links {
 		b.all = append(b.all, i)
-		b.nodes = append(b.nodes, &node{b: b, link: l, drained: make(chan struct{})})
+		b.nodes = append(b.nodes, &node{b: b, i: i, link: l, changed: make(chan struct{}, 1), channels: make(map[string]bool)})
 	}
 	return b, nil
+}
+
+func checkNodes(n int) error {
+	if n < MinNodes || n > MaxNodes || n%2 == 0 {
+		return &backend.InvalidError{Field: "nodes", Value: strconv.Itoa(n), Bound: "an odd number, 3 to 15"}
+	}
+	return nil
 }
 
 func (c Config) withDefaults() (Config, error) {
@@ -205,59 +212,34 @@ const openPatience = 250 * time.Millisecond
 // survey queries the nodes for the first time. A node whose request failed is down from the
 // start. A node that merely has not answered yet is not.
 func (b *Backend) survey(ctx context.Context) error {
-	type seen struct {
-		node         int
-		marked, safe bool
-		err          error
-	}
-	results := make(chan seen, len(b.nodes))
+	marked, safe := 0, 0
+	p := b.newPoll(b.all, func(p *poll, x answer) need {
+		if x.err == nil {
+			marked += int(x.list[0].N)
+			safe += int(x.list[1].N)
+		}
+		return p.enough(b.majority, false)
+	})
+	p.patience = openPatience
 	for i, n := range b.nodes {
 		b.work.Go(func() {
-			ctx, cancel := backend.WithTimeout(b.wire, b.cfg.RequestTimeout)
-			defer cancel()
-			s := seen{node: i}
-			var marker program.Reply
-			if marker, s.err = n.link.send(ctx, "EXISTS", b.key("m")); s.err == nil {
-				s.marked = marker.N > 0
-				s.safe, s.err = n.safe(ctx)
-			}
-			results <- s
+			list, err := n.survey()
+			p.reply(answer{i, list, err})
 		})
 	}
-	errs := make([]error, len(b.nodes))
-	for i := range errs {
-		errs[i] = b.noAnswer()
+	bounded, cancel := backend.WithTimeout(ctx, b.cfg.RequestTimeout)
+	defer cancel()
+	if err := p.wait(bounded); err != nil && ctx.Err() != nil {
+		return err
 	}
-	answered, safe, unmarked := 0, 0, 0
-	late := time.NewTimer(b.cfg.RequestTimeout)
-	defer late.Stop()
-collecting:
-	for range b.nodes {
-		select {
-		case s := <-results:
-			errs[s.node] = s.err
-			if s.err == nil {
-				answered++
-				safe += toInt(s.safe)
-				unmarked += toInt(!s.marked)
-			}
-			if answered == b.majority {
-				late.Reset(openPatience)
-			}
-		case <-late.C:
-			break collecting
-		case <-ctx.Done():
-			return context.Cause(ctx)
-		}
+	if p.good < b.majority {
+		return p.failure()
 	}
-	if answered < b.majority {
-		return b.noQuorum(answered, b.majority, errs)
-	}
-	b.caps.Durable = safe == answered
-	b.fresh.Store(unmarked == len(b.nodes))
-	for i, err := range errs {
-		if err != nil && !errors.Is(err, b.noAnswer()) {
-			b.nodes[i].suspect(err)
+	b.caps.Durable = safe == p.good
+	b.fresh.Store(marked == 0 && p.good == len(b.nodes))
+	for i, err := range p.errs {
+		if err != nil {
+			b.nodes[i].fail(nil, err)
 		}
 	}
 	return b.greet(ctx)
@@ -266,13 +248,8 @@ collecting:
 // greet makes the nodes record that they are in use: all of them, before anything is granted,
 // so that a marker that is missing later proves a loss of data.
 func (b *Backend) greet(ctx context.Context) error {
-	p := b.ask(many("ping"))
-	return p.collect(ctx, func(answer) need {
-		if p.good >= b.majority {
-			return soon
-		}
-		return everyone
-	})
+	_, err := b.ask(ctx, many("ping"), func(p *poll, _ answer) need { return p.enough(b.majority, false) })
+	return err
 }
 
 func toInt(b bool) int {
@@ -297,27 +274,28 @@ func (b *Backend) Close() error {
 		b.mu.Lock()
 		b.closed = true
 		for _, l := range b.queues {
-			l.linger.Stop()
+			l.timer.Stop()
 		}
 		b.mu.Unlock()
 		b.end(backend.ErrClosed)
-		late := time.NewTimer(min(b.cfg.RequestTimeout, closePatience))
-		defer late.Stop()
 		for _, n := range b.nodes {
-			drained := n.close()
-			select {
-			case <-drained:
-			case <-late.C:
-				late.Reset(0) // no other node is waited for either
-			}
+			n.close()
 		}
-		b.cut()
-		for _, n := range b.nodes {
-			n.link.close()
-		}
+		late := time.AfterFunc(min(b.cfg.RequestTimeout, closePatience), b.hangUp)
+		b.sending.Wait()
+		late.Stop()
+		b.hangUp()
 		b.work.Wait()
 	})
 	return nil
+}
+
+// hangUp ends the requests in progress and the connections.
+func (b *Backend) hangUp() {
+	b.cut()
+	for _, n := range b.nodes {
+		n.link.close()
+	}
 }
 
 // begin begins a call.

@@ -30,22 +30,15 @@ func (b *Backend) Release(ctx context.Context, req backend.ReleaseRequest) error
 	if req.Abandon {
 		b.quit(req.Name, req.Lease)
 	}
-	p := b.ask(request{
-		verb: opRelease, lock: req.Name, own: []string{req.Name, string(req.Lease)}, terms: terms{abandon: flag(req.Abandon)}, debt: true,
-	})
 	found := 0
-	err = p.collect(ctx, func(x answer) need {
+	ask := request{verb: opRelease, lock: req.Name, args: []string{req.Name, string(req.Lease)}, terms: terms{abandon: flag(req.Abandon)}}
+	p, err := b.ask(ctx, ask, func(p *poll, x answer) need {
 		if x.err == nil {
 			d := decode(x.list)
 			found += int(d.Number())
 		}
-		switch {
-		case p.good < b.majority:
-			return everyone
-		case req.Abandon, found >= b.majority, found+p.silent() < b.majority:
-			return nobody
-		}
-		return soon
+		decisive := req.Abandon || found >= b.majority || found+p.silent() < b.majority
+		return p.enough(b.majority, decisive && p.good >= b.majority)
 	})
 	switch {
 	case err != nil:
@@ -116,8 +109,7 @@ func (b *Backend) renew(ctx context.Context, leases []backend.TimedRenewal) ([]b
 	for i := range all {
 		all[i].quorum = b.majority
 	}
-	p := b.ask(many("renew", a...))
-	err := p.collect(ctx, func(x answer) need {
+	p, err := b.ask(ctx, many("renew", a...), func(p *poll, x answer) need {
 		if x.err == nil {
 			p.errs[x.node] = note(new(decode(x.list)), b, all)
 		}
@@ -154,18 +146,15 @@ func note(d *decoder, b *Backend, all []renewal) error {
 		if one.Text() != "R" {
 			continue
 		}
-		v := vote{token: fence.Token(one.Number()), final: one.Number() == 1} //nolint:gosec // not negative
-		if one.Text() == "s" {
-			v.claim.Mode = backend.Shared
-		}
-		v.claim.Limit = int(one.Number())
+		v := vote{Holder: backend.Holder{Token: one.Token()}, final: one.Number() == 1}
+		v.Mode, v.limit = one.Mode(one.Text()), int(one.Number())
 		ttl := time.Duration(one.Number()) * time.Millisecond
 		if one.Err != nil {
 			return one.Err
 		}
 		all[i].n++
 		all[i].tokens, all[i].ttls = append(all[i].tokens, v), append(all[i].ttls, ttl)
-		all[i].quorum = max(all[i].quorum, b.quorum(v.claim))
+		all[i].quorum = max(all[i].quorum, b.quorum(v.claim()))
 	}
 	return nil
 }
@@ -176,12 +165,12 @@ func settled(vs []vote, majority int) (fence.Token, bool) {
 	have := make(map[fence.Token]int)
 	var greatest, final fence.Token
 	for _, v := range vs {
-		if have[v.token]++; have[v.token] >= majority {
-			return v.token, true
+		if have[v.Token]++; have[v.Token] >= majority {
+			return v.Token, true
 		}
-		greatest = max(greatest, v.token)
+		greatest = max(greatest, v.Token)
 		if v.final {
-			final = max(final, v.token)
+			final = max(final, v.Token)
 		}
 	}
 	if final > 0 {
@@ -224,15 +213,15 @@ func (b *Backend) breakLock(ctx context.Context, req *backend.BreakRequest) (bac
 	token := max(info.Token+1, fence.Token(b.clock())) //nolint:gosec // not negative
 	taken := make(map[backend.LeaseID]int)             // votes
 	for n := range attempts {
-		p := b.ask(one("break", req.Name, append([]string{strconv.FormatUint(uint64(token), 10), by}, victims...)...))
-		r, err := collectBreak(ctx, p, token, taken)
+		ask := one("break", req.Name, append([]string{strconv.FormatUint(uint64(token), 10), by}, victims...)...)
+		r, p, err := b.breakUnder(ctx, ask, token, taken)
 		switch {
 		case err != nil:
 			return backend.BreakResult{}, err
 		case r.acks >= b.majority:
 			res := backend.BreakResult{Token: token}
 			for _, h := range info.Holders {
-				if k := taken[h.Lease]; k > 0 && k > votes[h.Lease].n-b.majority {
+				if k := taken[h.Lease]; k > 0 && k > len(votes[h.Lease].votes)-b.majority {
 					res.Broken = append(res.Broken, h)
 				}
 			}
@@ -259,10 +248,10 @@ type breakRound struct {
 	greatest fence.Token
 }
 
-// collectBreak collects the answers of all nodes that are up, and counts in taken the votes that leases have lost.
-func collectBreak(ctx context.Context, p *poll, token fence.Token, taken map[backend.LeaseID]int) (breakRound, error) {
+// breakUnder sends a break under the token to all nodes that are up, and counts in taken the votes that leases have lost.
+func (b *Backend) breakUnder(ctx context.Context, ask request, token fence.Token, taken map[backend.LeaseID]int) (breakRound, *poll, error) {
 	r := breakRound{greatest: token}
-	err := p.collect(ctx, func(x answer) need {
+	p, err := b.ask(ctx, ask, func(_ *poll, x answer) need {
 		if x.err != nil {
 			return everyone
 		}
@@ -280,7 +269,7 @@ func collectBreak(ctx context.Context, p *poll, token fence.Token, taken map[bac
 		}
 		return everyone
 	})
-	return r, err
+	return r, p, err
 }
 
 // OpenSession returns ErrUnsupported: every lease has an end of its own.
@@ -289,11 +278,9 @@ func (b *Backend) OpenSession(_ context.Context, req backend.SessionRequest) err
 }
 
 // EndSession returns ErrUnsupported: every lease has an end of its own.
-func (b *Backend) EndSession(ctx context.Context, _ backend.SessionID) error {
-	_, cancel, err := b.begin(ctx)
-	if err != nil {
-		return err
+func (b *Backend) EndSession(context.Context, backend.SessionID) error {
+	if b.base.Err() != nil {
+		return backend.ErrClosed
 	}
-	cancel()
 	return fmt.Errorf("sessions: %w", backend.ErrUnsupported)
 }

@@ -17,8 +17,7 @@ import (
 func (a *acquisition) conclude(ctx context.Context, bal *ballot) verdict {
 	token, err := a.settle(ctx, bal)
 	if err != nil {
-		a.leaves(bal)
-		a.giveBack(bal, true)
+		a.giveBack(true)
 		if ctx.Err() == nil && !errors.Is(err, backend.ErrClosed) {
 			return verdict{kind: split, err: err, again: retry.About(a.pause)}
 		}
@@ -39,8 +38,7 @@ func (a *acquisition) conclude(ctx context.Context, bal *ballot) verdict {
 	slices.Sort(lefts)
 	left, asked := lefts[len(lefts)-a.quorum], bal.p.asked
 	if time.Since(asked) >= left-drift(a.req.TTL) {
-		a.leaves(bal)
-		a.giveBack(bal, true)
+		a.giveBack(true)
 		return verdict{kind: failed, err: backend.ErrLost}
 	}
 	a.inform(bal, token)
@@ -59,11 +57,10 @@ func (a *acquisition) inform(bal *ballot, token fence.Token) {
 	for i, t := range bal.got {
 		tell(i, t)
 	}
-	if bal.p.left > 0 {
+	if bal.p.left() > 0 {
 		bal.p.leave(func(x answer) {
 			if x.err == nil {
-				t := readTicket(new(decode(x.list)))
-				tell(x.node, t)
+				tell(x.node, readTicket(x.list))
 			}
 		})
 	}
@@ -148,10 +145,10 @@ func (a *acquisition) write(ctx context.Context, token fence.Token, nodes []int,
 	if len(nodes) == 0 {
 		return 0, 0, nil
 	}
-	p := a.b.ask(one("write", a.req.Name, string(a.req.Lease), strconv.FormatUint(uint64(token), 10)), nodes...)
 	acks := 0
 	var greatest fence.Token
-	err := p.collect(ctx, func(x answer) need {
+	write := one("write", a.req.Name, string(a.req.Lease), strconv.FormatUint(uint64(token), 10))
+	_, err := a.b.ask(ctx, write, func(_ *poll, x answer) need {
 		d := decode(x.list)
 		if x.err == nil && d.Text() == "OK" {
 			acks++
@@ -162,6 +159,6 @@ func (a *acquisition) write(ctx context.Context, token fence.Token, nodes []int,
 			return nobody
 		}
 		return everyone
-	})
+	}, nodes...)
 	return acks, greatest, err
 }

@@ -1,10 +1,8 @@
 package redlock
 
 import (
-	"crypto/tls"
 	"errors"
 	"net"
-	"strconv"
 	"strings"
 
 	"github.com/redis/rueidis"
@@ -21,12 +19,9 @@ const (
 
 // target is what a URL names.
 type target struct {
-	cfg        Config
-	options    []rueidis.ClientOption
-	user, pass string
-	db         int
-	client     string
-	tls        *tls.Config
+	cfg     Config
+	any     rueidis.ClientOption   // of every node
+	options []rueidis.ClientOption // by node
 }
 
 // parseURL parses a URL. Its errors are *backend.InvalidError and contain neither the
@@ -40,11 +35,11 @@ func parseURL(raw string, cfg Config) (*target, error) {
 	if err := t.parameters(p.Query, p.Scheme == schemeTLS); err != nil {
 		return nil, err
 	}
-	if t.user, t.pass, err = connect.User(p.User); err != nil {
+	if t.any.Username, t.any.Password, err = connect.User(p.User); err != nil {
 		return nil, err
 	}
 	if p.Path != "" {
-		if t.db, err = program.Database("path", p.Path); err != nil {
+		if t.any.SelectDB, err = program.Database("path", p.Path); err != nil {
 			return nil, err
 		}
 	}
@@ -68,21 +63,17 @@ func (t *target) hosts(hosts []string) error {
 		seen[addr] = true
 		t.options = append(t.options, t.option(addr))
 	}
-	if n := len(hosts); n < MinNodes || n > MaxNodes || n%2 == 0 {
-		return &backend.InvalidError{Field: "nodes", Value: strconv.Itoa(n), Bound: "an odd number, 3 to 15"}
-	}
-	return nil
+	return checkNodes(len(hosts))
 }
 
 // option configures a client for the needs of redlock.
 func (t *target) option(addr string) rueidis.ClientOption {
-	o := rueidis.ClientOption{
-		InitAddress: []string{addr}, Username: t.user, Password: t.pass, SelectDB: t.db, ClientName: t.client,
-		PipelineMultiplex: -1, // one connection keeps the order
-	}
+	o := t.any
+	o.InitAddress = []string{addr}
+	o.PipelineMultiplex = -1 // one connection keeps the order
 	program.Tune(&o, t.cfg.RequestTimeout)
-	if t.tls != nil {
-		o.TLSConfig = t.tls.Clone()
+	if o.TLSConfig != nil {
+		o.TLSConfig = o.TLSConfig.Clone()
 		if host, _, err := net.SplitHostPort(addr); err == nil && o.TLSConfig.ServerName == "" {
 			o.TLSConfig.ServerName = host
 		}
@@ -110,9 +101,9 @@ func (t *target) parameters(text string, secure bool) error {
 	if v := query.Get("prefix"); v != "" {
 		t.cfg.Prefix = v
 	}
-	if t.client, err = program.ClientName(query); err != nil {
+	if t.any.ClientName, err = program.ClientName(query); err != nil {
 		return err
 	}
-	t.tls, err = connect.TLS(query, secure, schemeTLS)
+	t.any.TLSConfig, err = connect.TLS(query, secure, schemeTLS)
 	return err
 }

@@ -318,23 +318,21 @@ op.has = function(i)
   return {0}
 end
 
--- back name lease attempt late told -> 1 | 0
--- Remove the vote that the attempt got, or with late may still get. told: another client may
--- believe that the lease is held, and wait.
+-- back name lease attempt told -> 1 | 0
+-- Remove the vote that the attempt got, or may still get. told: another client may believe that
+-- the lease is held, and wait.
 op.back = function(i)
   local name, lease, attempt = ARGV[i], ARGV[i + 1], ARGV[i + 2]
   local l, rec = open(name, lease)
   local h = rec and read(rec)
   if h and h.attempt == attempt then
     drop(l, lease, h)
-    if ARGV[i + 4] == '1' then tell(name, lease) end
+    if ARGV[i + 3] == '1' then tell(name, lease) end
     return {1}
   end
-  if ARGV[i + 3] == '1' then
-    local tomb = call('GET', P .. 'd:' .. lease)
-    if not tomb or (tomb ~= '*' and tonumber(tomb) < tonumber(attempt)) then
-      call('SET', P .. 'd:' .. lease, attempt, 'PX', TOMB)
-    end
+  local tomb = call('GET', P .. 'd:' .. lease)
+  if not tomb or (tomb ~= '*' and tonumber(tomb) < tonumber(attempt)) then
+    call('SET', P .. 'd:' .. lease, attempt, 'PX', TOMB)
   end
   return {0}
 end
