@@ -146,10 +146,7 @@ func readTicket(list []program.Reply) *ticket {
 	if d.Text() != "G" {
 		return nil
 	}
-	t := &ticket{token: fence.Token(d.Number())} //nolint:gosec // not negative
-	t.left, t.since = d.Micros(), time.UnixMicro(d.Number())
-	t.final = d.Number() == 1
-	t.old = d.Number() == 1
+	t := &ticket{token: d.Token(), left: d.Micros(), since: d.Instant(), final: d.Number() == 1, old: d.Number() == 1}
 	if d.Err != nil {
 		return nil
 	}
@@ -317,7 +314,7 @@ func (a *acquisition) judge(bal *ballot) verdict {
 	case why.kind == held:
 		return why
 	case n-bad < a.quorum:
-		return verdict{kind: failed, err: a.tooFew(p)}
+		return verdict{kind: failed, err: b.noQuorum(p.good, a.quorum, p.reasons())}
 	case n-bad-bal.clocks < a.quorum:
 		return verdict{kind: failed, err: ErrClock}
 	case n-bad-bal.clocks-len(bal.unripe) < a.quorum:
@@ -325,14 +322,6 @@ func (a *acquisition) judge(bal *ballot) verdict {
 		return verdict{kind: failed, err: inQuarantine(opAcquire, n, bal.unripe, lacking, a.mayHold())}
 	}
 	return why
-}
-
-func (a *acquisition) tooFew(p *poll) error {
-	err := p.failure()
-	if p.good >= a.b.majority {
-		err = a.b.noQuorum(p.good, a.quorum, p.errs)
-	}
-	return err
 }
 
 // blocked reports whether the leases in the way can have the lock: only a lease with a quorum

@@ -57,7 +57,7 @@ func (b *Backend) readState(ctx context.Context, name string) (*state, int, erro
 }
 
 func (s *state) add(node int, d *decoder, now int64) {
-	s.counter = max(s.counter, fence.Token(d.Number())) //nolint:gosec // not negative
+	s.counter = max(s.counter, d.Token())
 	s.votes[node] = d.votes(now)
 }
 

@@ -2,7 +2,6 @@ package redlock
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"slices"
 	"strconv"
@@ -214,11 +213,11 @@ func (b *Backend) breakLock(ctx context.Context, req *backend.BreakRequest) (bac
 	taken := make(map[backend.LeaseID]int)             // votes
 	for n := range attempts {
 		ask := one("break", req.Name, append([]string{strconv.FormatUint(uint64(token), 10), by}, victims...)...)
-		r, p, err := b.breakUnder(ctx, ask, token, taken)
-		switch {
-		case err != nil:
+		acks, greatest, err := b.breakUnder(ctx, ask, token, taken)
+		if err != nil {
 			return backend.BreakResult{}, err
-		case r.acks >= b.majority:
+		}
+		if acks >= b.majority {
 			res := backend.BreakResult{Token: token}
 			for _, h := range info.Holders {
 				if k := taken[h.Lease]; k > 0 && k > len(votes[h.Lease].votes)-b.majority {
@@ -226,31 +225,22 @@ func (b *Backend) breakLock(ctx context.Context, req *backend.BreakRequest) (bac
 				}
 			}
 			return res, nil
-		case p.good < b.majority:
-			return backend.BreakResult{}, p.failure()
-		case p.good-r.apart < b.majority:
-			return backend.BreakResult{}, ErrClock
 		}
 		// Each acquire raises the counter to its clock, in microseconds. The margin soon
 		// exceeds the duration of a round trip.
-		token = r.greatest + leastMargin<<n
+		token = greatest + leastMargin<<n
 		if !retry.Pause(ctx, retry.About(time.Millisecond)) {
 			return backend.BreakResult{}, context.Cause(ctx)
 		}
 	}
-	return backend.BreakResult{}, errors.Join(errTokens)
+	return backend.BreakResult{}, errTokens
 }
 
-// breakRound are the answers of the nodes to a break under one token.
-type breakRound struct {
-	acks     int // nodes that accepted the token
-	apart    int // nodes whose clock is too far from the client's
-	greatest fence.Token
-}
-
-// breakUnder sends a break under the token to all nodes that are up, and counts in taken the votes that leases have lost.
-func (b *Backend) breakUnder(ctx context.Context, ask request, token fence.Token, taken map[backend.LeaseID]int) (breakRound, *poll, error) {
-	r := breakRound{greatest: token}
+// breakUnder sends a break under the token to all nodes that are up, and counts in taken the votes
+// that leases have lost. It returns how many nodes accepted the token, and the greatest that they
+// know. The error is nil if those whose clock is near the client's are a majority.
+func (b *Backend) breakUnder(ctx context.Context, ask request, token fence.Token, taken map[backend.LeaseID]int) (int, fence.Token, error) {
+	acks, apart, greatest := 0, 0, token
 	p, err := b.ask(ctx, ask, func(_ *poll, x answer) need {
 		if x.err != nil {
 			return everyone
@@ -258,18 +248,25 @@ func (b *Backend) breakUnder(ctx context.Context, ask request, token fence.Token
 		d := decode(x.list)
 		switch d.Text() {
 		case "OK":
-			r.acks++
+			acks++
 		case "C":
-			r.apart++
+			apart++
 		default:
-			r.greatest = max(r.greatest, fence.Token(d.Number())) //nolint:gosec // not negative
+			greatest = max(greatest, d.Token())
 		}
 		for len(d.List) > 0 && d.Err == nil {
 			taken[backend.LeaseID(d.Text())]++
 		}
 		return everyone
 	})
-	return r, p, err
+	switch {
+	case err != nil:
+	case p.good < b.majority:
+		err = p.failure()
+	case p.good-apart < b.majority:
+		err = ErrClock
+	}
+	return acks, greatest, err
 }
 
 // OpenSession returns ErrUnsupported: every lease has an end of its own.

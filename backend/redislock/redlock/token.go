@@ -153,7 +153,7 @@ func (a *acquisition) write(ctx context.Context, token fence.Token, nodes []int,
 		if x.err == nil && d.Text() == "OK" {
 			acks++
 		} else {
-			greatest = max(greatest, fence.Token(d.Number())) //nolint:gosec // not negative
+			greatest = max(greatest, d.Token())
 		}
 		if acks >= enough {
 			return nobody

@@ -40,7 +40,12 @@ type panel struct {
 
 func newPanel(t *testing.T, servers []*testserver.RedisServer) *panel {
 	t.Helper()
-	target, err := parseURL("redlock://"+testserver.RedisAddrs(servers)+"?quarantine=off&timeout=30s&max_ttl=5m", Config{})
+	return panelOf(t, servers, "off")
+}
+
+func panelOf(t *testing.T, servers []*testserver.RedisServer, quarantine string) *panel {
+	t.Helper()
+	target, err := parseURL("redlock://"+testserver.RedisAddrs(servers)+"?timeout=30s&max_ttl=5m&quarantine="+quarantine, Config{})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -47,9 +47,7 @@ func guarded(t *testing.T, n int) (*panel, []*testserver.RedisServer) {
 		run, _, _ := strings.Cut(rest, "\r")
 		s.Do("SET", "hfr:m", "hfr2 1 1 "+run+" 1")
 	}
-	p := newPanel(t, servers)
-	p.mode = "q"
-	return p, servers
+	return panelOf(t, servers, "on"), servers
 }
 
 // told runs one operation on one node.
