@@ -166,8 +166,8 @@ func (b *Backend) enter(name string, lease backend.LeaseID) (*queue, *waiter) {
 	return l, w
 }
 
-// turnOf reports whether the waiter is the first, and may run rounds. Each change of the answer is
-// signalled. The error is ErrLost if its lease was abandoned.
+// turnOf reports whether the waiter is the first, and may run rounds. One that becomes the first by the
+// end of another is woken. The error is ErrLost if its lease was abandoned; its waiters are woken.
 func (b *Backend) turnOf(l *queue, w *waiter) (bool, error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
