@@ -160,11 +160,6 @@ func (t *txn) resolve(l *lease, err error, byTimer bool) {
 			v.Grant, v.Err = t.answer(l, w.Session)
 			v.Grant.ByTimer = byTimer
 		}
-		t.deliveries = append(t.deliveries, delivery{t.durable, func(failed error) {
-			if failed != nil {
-				v = waiters.Verdict{Err: unavailable("acquire", true, failed)}
-			}
-			w.Give(v)
-		}})
+		t.deliveries = append(t.deliveries, delivery{t.durable, func() { w.Give(v) }})
 	}
 }

@@ -50,22 +50,17 @@ func (b *Backend) lookAt(l notification) {
 // of work.
 const recheck = time.Second
 
-// setAlarm sets the alarm to the next time when there is something to do without a notification:
-// when something ends, and when a notification may have been lost.
-func (b *Backend) setAlarm() {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	if b.closed || b.broken != nil {
-		return
-	}
+// nextAlarm returns what fires when there is something to do without a notification: when something ends, and
+// when a notification may have been lost. Nothing in the file ends before due.
+func (b *Backend) nextAlarm(due instant) <-chan time.Time {
 	now := b.host.now()
 	next := never
-	if leases, _ := b.calls.Len(); leases > 0 || len(b.watchers) > 0 {
+	if leases, _ := b.calls.Len(); leases > 0 || b.feed != notWatching {
 		// Once set it stays: a busy value would otherwise postpone it forever.
 		if b.checkAt == never {
 			b.checkAt = now.add(recheck - rand.N(recheck/4)) // so that processes do not read at the same time
 		}
-		next = min(b.checkAt, b.due)
+		next = min(b.checkAt, due)
 	} else {
 		b.checkAt = never
 	}
@@ -73,21 +68,10 @@ func (b *Backend) setAlarm() {
 		next = min(next, ends)
 	}
 	if next == never {
-		b.alarm.Stop()
-		return
+		return nil
 	}
 	const spread = 10 * time.Millisecond // so that not all act on the same end at the same time
-	b.alarm.Reset(max(0, time.Duration(next-now)) + time.Millisecond + rand.N(spread))
-}
-
-// wake runs when the alarm fires.
-func (b *Backend) wake() {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	b.checkAt = never
-	b.byTimer = true
-	b.look.All = true
-	waiters.Signal(b.queued)
+	return time.After(max(0, time.Duration(next-now)) + time.Millisecond + rand.N(spread))
 }
 
 // lookRequest returns a request to read what there is to read. Backend.mu is held.
@@ -120,7 +104,14 @@ func (t *txn) look(l *notification, byTimer bool) {
 		t.lookAtSession(id)
 	}
 	if l.Events {
-		t.lookAtEvents()
+		t.b.mu.Lock()
+		watched := len(t.b.watchers) > 0
+		t.b.mu.Unlock()
+		if watched {
+			t.lookAtEvents()
+		} else if t.feed != notWatching {
+			t.signOff()
+		}
 	}
 }
 
@@ -194,48 +185,25 @@ func (b *Backend) notify(addr string, l *notification) {
 	defer b.mu.Unlock()
 	if old := b.unsent[addr]; old != nil {
 		old.Add(l)
-	} else {
-		b.unsent[addr] = l
+		return
 	}
-	waiters.Signal(b.undelivered)
+	b.unsent[addr] = l
+	b.work.Go(func() { b.resend(addr) })
 }
 
-// resend resends notifications that did not fit. An inbox has room for a few, and its owner is
-// quick. So it resends for about a second, and then leaves them to the timers of the other
-// side, which may be stopped.
-func (b *Backend) resend() {
+// resend resends a notification that did not fit. An inbox has room for a few, and its owner is quick. So it
+// resends for about a second, and then leaves it to the timer of the other side, which may be stopped.
+func (b *Backend) resend(addr string) {
 	const first, last, tries = time.Millisecond, 200 * time.Millisecond, 14
-	for {
-		select {
-		case <-b.undelivered:
-		case <-b.life.Done():
-			return
-		}
-		for n := range tries {
-			if !retry.Pause(b.life, retry.Delay(n, first, last)) {
-				return
-			}
-			if b.resendOnce() {
-				break
-			}
-		}
+	for n := 1; retry.Pause(b.life, retry.Delay(n, first, last)); n++ {
 		b.mu.Lock()
-		if n := len(b.unsent); n > 0 {
-			b.log.Debug("notifications could not be delivered", slog.Int("inboxes", n))
-		}
-		clear(b.unsent)
-		b.mu.Unlock()
-	}
-}
-
-// resendOnce tries to deliver what is left, and reports whether nothing is left.
-func (b *Backend) resendOnce() bool {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	for addr, l := range b.unsent {
-		if b.inbox.send(addr, encode(l)) != sendFull {
+		done := b.inbox.send(addr, encode(b.unsent[addr])) != sendFull || n == tries
+		if done {
 			delete(b.unsent, addr)
 		}
+		b.mu.Unlock()
+		if done {
+			return
+		}
 	}
-	return len(b.unsent) == 0
 }

@@ -11,6 +11,7 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/holdfast-io/holdfast/backend"
@@ -49,29 +50,28 @@ type Backend struct {
 
 	calls *registry
 
-	known *memory // used by the writer; nil: nothing
+	// What follows is used by the writer.
+	known   *memory // nil: nothing
+	feed    int64   // the last event that the watchers got; notWatching: this value is not listed as a watcher
+	byTimer bool    // the alarm causes the next read
+	checkAt instant // when to check for lost notifications; never: there are no waiters or watchers
 
-	life context.Context    //nolint:containedctx // Close ends it
-	end  context.CancelFunc // ends life
-	work sync.WaitGroup     // the goroutines
+	life   context.Context         //nolint:containedctx // Close ends it, and what makes the value unusable: its cause is that
+	end    context.CancelCauseFunc // ends life
+	closed atomic.Bool
+	work   sync.WaitGroup // the goroutines
 	// Each has capacity 1, is sent to without waiting, and is never closed: there is something in
-	// queue, in toSync, in unsent.
-	queued, unsynced, undelivered chan struct{}
+	// queue or in look, in toSync.
+	queued, unsynced chan struct{}
 
 	mu       sync.Mutex // guards what follows
-	closed   bool
-	broken   error // why nothing is done any more
 	queue    []*request
 	toSync   []delivery
-	synced   int64                    // a reservation of tokens that is on the disk
+	reserved int64                    // the reservation of tokens of the last commit that is to be synced
+	synced   int64                    // the one that is on the disk
 	unsent   map[string]*notification // notifications that did not fit into the inboxes, by address
 	look     notification             // what to read next
-	byTimer  bool                     // the alarm caused the read
-	watchers map[*watcher]struct{}
-	signedOn bool        // the file has listed this value as a watcher
-	alarm    *time.Timer // polls where no notification arrives
-	due      instant     // nothing in the file ends before it
-	checkAt  instant     // when to check for lost notifications; never: there are no waiters or watchers
+	watchers map[*waiters.Watcher]struct{}
 
 	closing  sync.Once
 	closeErr error // set in closing
@@ -109,7 +109,7 @@ func (c Config) options() options {
 
 // Open opens the lock file that target names, a URL or a path as described under the heading URL
 // of the package's documentation. It creates the file where there is none. The directory must
-// exist; only that of DefaultPath is created. The backend value has one connection, four
+// exist; only that of DefaultPath is created. The backend value has one connection, three
 // goroutines and one socket, until it is closed.
 //
 // Errors: *backend.InvalidError for a bad target; *FileSystemError for a file system that
@@ -140,10 +140,10 @@ func open(ctx context.Context, path string, o options) (*Backend, error) {
 		return nil, err
 	}
 	b := &Backend{
-		addr: strings.ToLower(rand.Text())[:20], host: h, log: o.log, due: never, checkAt: never,
-		queued: make(chan struct{}, 1), unsynced: make(chan struct{}, 1), undelivered: make(chan struct{}, 1),
+		addr: strings.ToLower(rand.Text())[:20], host: h, log: o.log, feed: notWatching, checkAt: never,
+		queued: make(chan struct{}, 1), unsynced: make(chan struct{}, 1),
 		unsent:   make(map[string]*notification),
-		watchers: make(map[*watcher]struct{}),
+		watchers: make(map[*waiters.Watcher]struct{}),
 	}
 	if b.path, b.rights, err = locate(path); err != nil {
 		return nil, err
@@ -158,13 +158,10 @@ func open(ctx context.Context, path string, o options) (*Backend, error) {
 	if err != nil {
 		return nil, errors.Join(err, b.closeFiles())
 	}
-	b.life, b.end = context.WithCancel(context.WithoutCancel(ctx))
+	b.life, b.end = context.WithCancelCause(context.WithoutCancel(ctx))
 	b.calls = waiters.New[struct{}, instant](b.life)
-	b.alarm = time.AfterFunc(time.Hour, b.wake)
-	b.alarm.Stop()
 	b.work.Go(b.write)
 	b.work.Go(b.sync)
-	b.work.Go(b.resend)
 	b.work.Go(b.readInbox)
 	return b, nil
 }
@@ -216,11 +213,8 @@ func (b *Backend) StoreID() string { return "sqlite-" + b.file.id }
 // in the kernel until that process continues or dies.
 func (b *Backend) Close() error {
 	b.closing.Do(func() {
-		b.mu.Lock()
-		b.closed = true
-		b.alarm.Stop()
-		b.mu.Unlock()
-		b.end()
+		b.closed.Store(true)
+		b.end(backend.ErrClosed)
 		if b.inbox != nil {
 			b.inbox.hangUp()
 		}

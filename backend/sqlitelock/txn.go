@@ -34,8 +34,7 @@ type txn struct {
 	touched []*lease // to be written
 	changed lockstate.Changed[struct{}, ofLease]
 	events  []backend.Event
-
-	signedOn bool // it has listed this backend value as a watcher
+	feed    int64 // see Backend.feed
 
 	durable       bool // the answer of the current request must survive a power failure
 	deliveries    []delivery
@@ -126,18 +125,11 @@ func (t *txn) run(r *request) {
 	err := r.run(t)
 	t.durable = t.durable || r.lasting && !lockstate.Refused(err)
 	t.settle()
-	t.deliveries = append(t.deliveries, delivery{t.durable, func(failed error) {
-		if failed != nil {
-			err = unavailable(r.Op, true, failed)
-		}
-		r.Answer(err)
-	}})
+	t.deliveries = append(t.deliveries, delivery{t.durable, func() { r.Answer(err) }})
 }
 
 // then has f called after the commit.
-func (t *txn) then(f func()) {
-	t.deliveries = append(t.deliveries, delivery{give: func(error) { f() }})
-}
+func (t *txn) then(f func()) { t.deliveries = append(t.deliveries, delivery{give: f}) }
 
 // close writes what is not written yet.
 func (t *txn) close() {

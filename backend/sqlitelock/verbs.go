@@ -44,7 +44,7 @@ func (b *Backend) Acquire(ctx context.Context, req backend.AcquireRequest) (back
 	if err := req.Validate(b.Capabilities()); err != nil {
 		return backend.Grant{}, err
 	}
-	return b.calls.Acquire(ctx, &req, func(w *waiter) (backend.Grant, bool, error) {
+	grant, err := b.calls.Acquire(ctx, &req, func(w *waiter) (backend.Grant, bool, error) {
 		var grant backend.Grant
 		inQueue := false
 		err := b.do(ctx, newRequest("acquire", req.Session == "", func(t *txn) error {
@@ -61,16 +61,12 @@ func (b *Backend) Acquire(ctx context.Context, req backend.AcquireRequest) (back
 			grant, err = t.answer(l, req.Session)
 			return err
 		}))
-		if err == nil && inQueue {
-			b.mu.Lock()
-			err = b.refusal("acquire", true) // breakDown notifies only the waiters that it finds
-			b.mu.Unlock()
-		}
 		if err != nil {
 			return backend.Grant{}, false, err // the writer may still be writing to grant
 		}
 		return grant, inQueue, nil
 	})
+	return grant, b.orEnded("acquire", err)
 }
 
 // Renew extends a session and timed leases, in one transaction. The result has the outcome for

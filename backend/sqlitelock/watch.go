@@ -4,7 +4,6 @@ import (
 	"context"
 	"database/sql"
 	"errors"
-	"math"
 	"time"
 
 	"github.com/holdfast-io/holdfast/backend"
@@ -12,13 +11,8 @@ import (
 	"github.com/holdfast-io/holdfast/internal/waiters"
 )
 
-// watcher is a Watch in progress. Backend.mu guards its fields.
-type watcher struct {
-	*waiters.Watcher // nil: it has not begun
-
-	seen int64 // the last event that it got
-	gone bool  // the call has returned
-}
+// notWatching is the feed of a backend value that is not listed as a watcher in the file.
+const notWatching int64 = -1
 
 const (
 	// watchTTL is how long events are written for a process that does not confirm that it still
@@ -58,55 +52,53 @@ func (t *txn) flushEvents() {
 	t.lookAtEvents()
 }
 
-// lookAtEvents delivers to the watchers what they have not seen yet.
+// lookAtEvents delivers the events that the watchers have not got yet.
 func (t *txn) lookAtEvents() {
-	b := t.b
-	seen, watched := b.seen()
-	if !watched || t.err != nil {
+	if t.feed == notWatching {
 		return
 	}
 	var ends instant
-	asleep := !t.one(`SELECT ends FROM watchers WHERE addr = ?`, []any{b.addr}, &ends) || ends <= t.now
+	asleep := !t.one(`SELECT ends FROM watchers WHERE addr = ?`, []any{t.b.addr}, &ends) || ends <= t.now
 	if !asleep && ends < t.now.add(watchTTL*2/3) {
 		t.signOn()
 	}
-	events, last := t.eventsAfter(seen)
-	if asleep || last-seen != int64(len(events)) { // some were deleted
-		t.then(func() { b.stopWatchers(errAsleep) })
+	seen := t.feed
+	events := t.newEvents()
+	if asleep || t.feed-seen != int64(len(events)) { // some were deleted
+		t.feed = notWatching
+		t.then(func() { t.b.stopWatchers(errAsleep) })
 		return
 	}
-	t.then(func() { b.giveEvents(events, last) })
+	t.then(func() { t.b.giveEvents(events) })
 }
 
-// eventsAfter reads the events after the one that was seen last, and the number of the last one.
-func (t *txn) eventsAfter(seen int64) ([]backend.Event, int64) {
+// newEvents reads the events after the last one that the watchers got.
+func (t *txn) newEvents() []backend.Event {
 	var events []backend.Event
-	last := seen
-	t.each(`SELECT n, kind, name, lease, owner, mode, token, reason, at FROM events WHERE n > ? ORDER BY n`, []any{seen}, func(scan func(...any)) {
+	t.each(`SELECT n, kind, name, lease, owner, mode, token, reason, at FROM events WHERE n > ? ORDER BY n`, []any{t.feed}, func(scan func(...any)) {
 		var e backend.Event
 		var at int64
-		scan(&last, &e.Kind, &e.Name, &e.Lease, &e.Owner, &e.Mode, &e.Token, &e.Reason, &at)
+		scan(&t.feed, &e.Kind, &e.Name, &e.Lease, &e.Owner, &e.Mode, &e.Token, &e.Reason, &at)
 		e.At = time.Unix(0, at)
 		events = append(events, e)
 	})
-	return events, last
+	return events
 }
 
-// signOn registers this backend value as a watcher.
+// signOn lists this backend value as a watcher, of what follows if it was not listed.
 func (t *txn) signOn() {
 	ends := t.now.add(watchTTL)
 	t.exec(`INSERT INTO watchers VALUES (?, ?) ON CONFLICT (addr) DO UPDATE SET ends = excluded.ends`, t.b.addr, int64(ends))
 	t.ends(ends)
-	t.signedOn = true
 	t.meta.watched, t.dirty = max(t.meta.watched, int64(ends)), true
+	if t.feed == notWatching {
+		t.feed = t.meta.event
+	}
 }
 
-// signOff removes this backend value from the watchers, unless a Watch has begun in the meantime. Without
-// watchers there are no events.
-func (t *txn) signOff() error {
-	if _, watched := t.b.seen(); watched || t.signedOn {
-		return nil
-	}
+// signOff removes this backend value from the watchers. Without watchers there are no events.
+func (t *txn) signOff() {
+	t.feed = notWatching
 	t.exec(`DELETE FROM watchers WHERE addr = ?`, t.b.addr)
 	var last sql.NullInt64
 	t.one(`SELECT max(ends) FROM watchers`, nil, &last)
@@ -114,32 +106,16 @@ func (t *txn) signOff() error {
 		t.exec(`DELETE FROM events`)
 	}
 	t.meta.watched, t.dirty = last.Int64, true
-	return nil
 }
 
-// seen returns the last event that all watchers got, and whether there are watchers.
-func (b *Backend) seen() (int64, bool) {
+// giveEvents delivers events to the watchers.
+func (b *Backend) giveEvents(events []backend.Event) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	seen := int64(math.MaxInt64)
 	for w := range b.watchers {
-		seen = min(seen, w.seen)
-	}
-	return seen, len(b.watchers) > 0
-}
-
-// giveEvents delivers events, up to the last one, to the watchers that have not seen them.
-func (b *Backend) giveEvents(events []backend.Event, last int64) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	first := last - int64(len(events)) + 1
-	for w := range b.watchers {
-		for i, e := range events {
-			if first+int64(i) > w.seen {
-				w.Add(e)
-			}
+		for _, e := range events {
+			w.Add(e)
 		}
-		w.seen = max(w.seen, last)
 	}
 }
 
@@ -149,6 +125,7 @@ func (b *Backend) stopWatchers(err error) {
 	for w := range b.watchers {
 		w.Stop(unavailable("watch", false, err))
 	}
+	clear(b.watchers)
 }
 
 // Watch delivers the events of locks whose names start with req.Prefix, the first of them
@@ -159,44 +136,36 @@ func (b *Backend) Watch(ctx context.Context, req backend.WatchRequest, deliver f
 	if err := backend.ValidatePrefix(req.Prefix); err != nil {
 		return err
 	}
-	w := new(watcher)
+	w := waiters.NewWatcher(backendName, req.Prefix, b.host.wall().Round(0))
 	defer b.unwatch(w)
-	err := b.do(ctx, newRequest("watch", false, func(t *txn) error {
+	var r *request
+	r = newRequest("watch", false, func(t *txn) error {
 		t.flushEvents() // the earlier events
+		t.lookAtEvents()
 		t.signOn()
-		event, begun := t.meta.event, waiters.NewWatcher(backendName, req.Prefix, t.wall.Round(0))
-		t.then(func() { b.watch(w, begun, event) })
+		t.then(func() { b.watch(w, r) })
 		return nil
-	}))
-	if err != nil {
+	})
+	if err := b.do(ctx, r); err != nil {
 		return err
 	}
-	return w.Deliver(ctx, b.life.Done(), deliver)
+	return b.orEnded("watch", w.Deliver(ctx, b.life.Done(), deliver))
 }
 
-// watch begins a Watch for what follows the event.
-func (b *Backend) watch(w *watcher, begun *waiters.Watcher, event int64) {
+// watch adds a watcher, unless its call has returned.
+func (b *Backend) watch(w *waiters.Watcher, r *request) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if w.gone {
-		return
+	if r.Wanted() {
+		b.watchers[w] = struct{}{}
 	}
-	w.Watcher, w.seen = begun, event
-	b.watchers[w], b.signedOn = struct{}{}, true
-	b.look.Events = true // other events of the transaction in which it registered
-	waiters.Signal(b.queued)
 }
 
-// unwatch removes the watcher; the last one unregisters the backend value.
-func (b *Backend) unwatch(w *watcher) {
+// unwatch removes a watcher. The next transaction unregisters the backend value if it was the last one; when
+// that fails the others write events for watchTTL more.
+func (b *Backend) unwatch(w *waiters.Watcher) {
 	b.mu.Lock()
-	w.gone = true
-	_, was := b.watchers[w]
 	delete(b.watchers, w)
-	last := was && len(b.watchers) == 0
 	b.mu.Unlock()
-	if last {
-		// No caller waits for it. When it fails the others write events for watchTTL more.
-		_ = b.enqueue(newRequest("watch", false, (*txn).signOff))
-	}
+	b.lookAt(notification{Events: true})
 }

@@ -41,15 +41,36 @@ func (b *Backend) do(ctx context.Context, r *request) error {
 	if ctx.Err() != nil && b.life.Err() == nil { // enqueue refuses what comes after Close
 		return context.Cause(ctx)
 	}
-	if err := b.enqueue(r); err != nil {
-		return err
+	if b.life.Err() != nil {
+		return b.ended(r.Op, false)
 	}
-	return r.Wait(ctx, b.life, func(op string, mayHold bool, err error) error {
+	b.mu.Lock()
+	b.queue = append(b.queue, r)
+	b.mu.Unlock()
+	waiters.Signal(b.queued)
+	err := r.Wait(ctx, b.life, func(op string, mayHold bool, err error) error {
 		if blocked := b.file.blocked.Load(); blocked != nil {
 			err = fmt.Errorf("%w: %w", err, *blocked)
 		}
 		return &backend.UnavailableError{Backend: backendName, Op: op, MayHold: mayHold, Err: err}
 	})
+	return b.orEnded(r.Op, err)
+}
+
+// ended returns the error of a call that the end of the backend value ended.
+func (b *Backend) ended(op string, mayHold bool) error {
+	if b.closed.Load() {
+		return backend.ErrClosed
+	}
+	return unavailable(op, mayHold, context.Cause(b.life))
+}
+
+// orEnded returns the error of a call that had begun. ErrClosed stands for any end of the backend value.
+func (b *Backend) orEnded(op string, err error) error {
+	if errors.Is(err, backend.ErrClosed) {
+		return b.ended(op, true)
+	}
+	return err
 }
 
 // ask executes a request that has a result.
@@ -65,50 +86,37 @@ func ask[T any](ctx context.Context, b *Backend, op string, lasting bool, run fu
 	return res, nil
 }
 
-// enqueue hands a request to the writer.
-func (b *Backend) enqueue(r *request) error {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	if err := b.refusal(r.Op, false); err != nil {
-		return err
-	}
-	b.queue = append(b.queue, r)
-	waiters.Signal(b.queued)
-	return nil
-}
-
-// refusal returns why nothing is done any more, or nil. Backend.mu is held.
-func (b *Backend) refusal(op string, mayHold bool) error {
-	switch {
-	case b.closed:
-		return backend.ErrClosed
-	case b.broken != nil:
-		return unavailable(op, mayHold, b.broken)
-	}
-	return nil
-}
-
 // write is the writer.
 func (b *Backend) write() {
+	var alarm <-chan time.Time // polls where no notification arrives
+	due := never               // nothing in the file ends before it
 	for {
 		select {
 		case <-b.queued:
+		case <-alarm:
+			b.checkAt, b.byTimer = never, true
+			b.lookAt(notification{All: true})
+			continue // that is in the queue now
 		case <-b.life.Done():
 			b.leave()
 			return
 		}
-		b.turnOver(b.life)
+		for _, t := range b.turnOver(b.life) {
+			due = instant(t.meta.due)
+		}
+		alarm = b.nextAlarm(due)
 	}
 }
 
-// turnOver takes one turn, executes one batch of requests in it, and then answers them.
-func (b *Backend) turnOver(ctx context.Context) {
-	defer b.setAlarm()
+// turnOver takes one turn, executes one batch of requests in it, and then answers them. It returns what was
+// committed.
+func (b *Backend) turnOver(ctx context.Context) []*txn {
 	committed, err := b.inTurn(ctx)
 	b.refuse(ctx, err)
 	for _, t := range committed {
 		b.finish(t)
 	}
+	return committed
 }
 
 // inTurn takes one turn and executes one batch of requests in it. It returns what was committed. The error
@@ -160,9 +168,7 @@ func (b *Backend) takeQueue() []*request {
 // refuse answers all requests in the queue with an error, if it is one. When ctx has ended their
 // callers know already.
 func (b *Backend) refuse(ctx context.Context, err error) {
-	if errors.Is(err, ErrReplaced) {
-		b.breakDown(err)
-	}
+	b.endIfReplaced(err)
 	for err != nil && ctx.Err() == nil {
 		reqs := b.takeQueue()
 		if len(reqs) == 0 {
@@ -174,21 +180,10 @@ func (b *Backend) refuse(ctx context.Context, err error) {
 	}
 }
 
-// breakDown makes the backend value refuse everything from now on, and notifies the waiters.
-func (b *Backend) breakDown(err error) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	if b.broken != nil {
-		return
-	}
-	b.broken = err
-	for _, k := range b.calls.Leases() {
-		for _, w := range b.calls.Of(k) {
-			w.Give(waiters.Verdict{Err: unavailable("acquire", true, err)})
-		}
-	}
-	for w := range b.watchers {
-		w.Stop(unavailable("watch", false, err))
+// endIfReplaced makes the backend value refuse everything from now on, if its file is not the one at its path.
+func (b *Backend) endIfReplaced(err error) {
+	if errors.Is(err, ErrReplaced) {
+		b.end(err)
 	}
 }
 
@@ -219,7 +214,7 @@ func (b *Backend) batches(ctx context.Context, reqs []*request) []*txn {
 
 // batch executes the requests and commits.
 func (b *Backend) batch(ctx context.Context, reqs []*request) (*txn, error) {
-	t := &txn{b: b, ctx: ctx}
+	t := &txn{b: b, ctx: ctx, feed: b.feed}
 	t.open()
 	for _, r := range reqs {
 		t.run(r)
@@ -230,12 +225,11 @@ func (b *Backend) batch(ctx context.Context, reqs []*request) (*txn, error) {
 		t.fail(b.file.commit(ctx))
 	}
 	if t.err == nil {
+		b.feed = t.feed
 		t.remember()
 	} else {
 		b.file.rollback(ctx)
-		if errors.Is(t.err, ErrReplaced) {
-			b.breakDown(t.err)
-		}
+		b.endIfReplaced(t.err)
 	}
 	return t, t.err
 }
@@ -250,38 +244,22 @@ func (b *Backend) finish(t *txn) {
 		if d.durable {
 			later = append(later, d)
 		} else {
-			d.give(nil)
+			d.give()
 		}
 	}
-	b.syncLater(later, t.meta.reserved, t.wantsSync())
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	b.due = instant(t.meta.due)
+	if len(later) > 0 || t.wantsSync() {
+		b.mu.Lock()
+		defer b.mu.Unlock()
+		b.toSync, b.reserved = append(b.toSync, later...), t.meta.reserved
+		waiters.Signal(b.unsynced)
+	}
 }
 
 // delivery is an answer, or a wake-up, that waits for the commit, and with durable set for the
 // disk.
 type delivery struct {
 	durable bool
-	give    func(error) // with the result of the sync
-}
-
-// syncLater passes answers to the syncer.
-func (b *Backend) syncLater(ds []delivery, reserved int64, wanted bool) {
-	if len(ds) == 0 && !wanted {
-		return
-	}
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	b.toSync = append(b.toSync, ds...)
-	b.toSync = append(b.toSync, delivery{give: func(err error) {
-		if err == nil {
-			b.mu.Lock()
-			b.synced = max(b.synced, reserved)
-			b.mu.Unlock()
-		}
-	}})
-	waiters.Signal(b.unsynced)
+	give    func()
 }
 
 // sync is the syncer. It syncs the log outside of any transaction, so that the next ones, of this
@@ -289,7 +267,6 @@ func (b *Backend) syncLater(ds []delivery, reserved int64, wanted bool) {
 // one ran. After a failure none is tried: the system reports a failed write once, and the next sync
 // succeeds without it.
 func (b *Backend) sync() {
-	var err error
 	for {
 		select {
 		case <-b.unsynced:
@@ -297,32 +274,33 @@ func (b *Backend) sync() {
 			return
 		}
 		b.mu.Lock()
-		ds := b.toSync
+		ds, reserved := b.toSync, b.reserved
 		b.toSync = nil
 		b.mu.Unlock()
-		if err == nil {
-			if err = b.file.sync(); err != nil {
-				err = fmt.Errorf("%w: %w", ErrSync, err)
-				b.breakDown(err)
-			}
+		if err := b.file.sync(); err != nil { // the callers see the end as well
+			b.end(fmt.Errorf("%w: %w", ErrSync, err))
+			return
 		}
+		b.mu.Lock()
+		b.synced = reserved
+		b.mu.Unlock()
 		for _, d := range ds {
-			d.give(err)
+			d.give()
 		}
 	}
 }
 
-// leave is the writer's last turn: it unregisters watchers that are still there, so that the
-// others do not write events for them.
+// leave is the writer's last turn: it unregisters this value as a watcher, so that the others do not write
+// events for it.
 func (b *Backend) leave() {
+	if b.feed == notWatching {
+		return
+	}
 	b.mu.Lock()
 	clear(b.watchers)
-	b.queue = []*request{newRequest("close", false, (*txn).signOff)}
-	signedOn := b.signedOn
+	b.queue, b.look = nil, notification{Events: true}
 	b.mu.Unlock()
-	if signedOn {
-		ctx, cancel := context.WithTimeout(context.WithoutCancel(b.life), 100*time.Millisecond)
-		defer cancel()
-		b.turnOver(ctx)
-	}
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(b.life), 100*time.Millisecond)
+	defer cancel()
+	b.turnOver(ctx)
 }

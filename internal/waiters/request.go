@@ -34,25 +34,25 @@ func (r *Request) Answer(err error) {
 // Err returns the answer of a request that was answered.
 func (r *Request) Err() error { return r.err }
 
-// Wait returns the answer. When ctx ends first, the request is withdrawn and Wait returns what
-// unavailable makes of it; mayHold is set if a batch has taken the request. When life ends first, Wait
-// returns ErrClosed.
+// Wait returns the answer. When ctx or life ends first, the request is withdrawn. Wait returns ErrClosed if life has
+// ended, and else what unavailable makes of ctx's cause; mayHold is set if a batch has taken the request.
 func (r *Request) Wait(ctx, life context.Context, unavailable func(op string, mayHold bool, err error) error) error {
 	select {
 	case <-r.done:
 		return r.err
 	case <-ctx.Done():
-		mayHold := !r.withdraw()
-		select {
-		case <-r.done:
-			return r.err
-		default:
-		}
-		return unavailable(r.Op, mayHold, context.Cause(ctx))
 	case <-life.Done():
-		r.withdraw()
+	}
+	mayHold := !r.withdraw()
+	select {
+	case <-r.done:
+		return r.err
+	default:
+	}
+	if life.Err() != nil {
 		return backend.ErrClosed
 	}
+	return unavailable(r.Op, mayHold, context.Cause(ctx))
 }
 
 // withdraw reports whether no batch has taken the request, and none will.
