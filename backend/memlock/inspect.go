@@ -12,10 +12,7 @@ import (
 // Inspect returns the lock's holders and waiters. Errors: *InvalidError, ErrClosed, ctx's
 // cause.
 func (b *Backend) Inspect(ctx context.Context, name string) (backend.LockInfo, error) {
-	if err := backend.ValidateName(name); err != nil {
-		return backend.LockInfo{}, err
-	}
-	if err := b.enter(ctx); err != nil {
+	if err := b.enter(ctx, backend.ValidateName(name)); err != nil {
 		return backend.LockInfo{}, err
 	}
 	defer b.store.leave()
@@ -28,10 +25,7 @@ func (b *Backend) Inspect(ctx context.Context, name string) (backend.LockInfo, e
 // List returns the locks that are held or waited for, by name. Errors: *InvalidError,
 // ErrClosed, ctx's cause.
 func (b *Backend) List(ctx context.Context, req backend.ListRequest) (backend.ListPage, error) {
-	if err := req.Validate(); err != nil {
-		return backend.ListPage{}, err
-	}
-	if err := b.enter(ctx); err != nil {
+	if err := b.enter(ctx, req.Validate()); err != nil {
 		return backend.ListPage{}, err
 	}
 	defer b.store.leave()
@@ -42,11 +36,9 @@ func (b *Backend) List(ctx context.Context, req backend.ListRequest) (backend.Li
 		}
 	}
 	slices.Sort(names)
-	page := lockstate.List(b.store.rules(), req, names, b.store.lock)
-	for i := range page.Locks {
-		page.Locks[i].Token = b.store.locks[page.Locks[i].Name].Own.token
-	}
-	return page, nil
+	return lockstate.Page(req.Size(), names, func(name string) (backend.LockInfo, error) {
+		return b.store.info(b.store.locks[name]), nil
+	})
 }
 
 // info describes a lock, with the greatest token so far, which may be that of a break.

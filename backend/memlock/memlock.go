@@ -27,9 +27,13 @@ func (b *Backend) Capabilities() backend.Capabilities {
 	return caps
 }
 
-// enter begins a call. It returns an error if b is closed or the call's context has ended.
-// Otherwise the store is locked, and the call must end with Store.leave.
-func (b *Backend) enter(ctx context.Context) error {
+// enter begins a call. It returns an error if the input is invalid, which is that error, if b is closed
+// or if the call's context has ended. Otherwise the store is locked, and the call must end with
+// Store.leave.
+func (b *Backend) enter(ctx context.Context, invalid error) error {
+	if invalid != nil {
+		return invalid
+	}
 	ended := ctx.Err() != nil // the context may be that of a lock, with a mutex of its own
 	b.store.enter()
 	if !b.closed && !ended {
@@ -45,10 +49,7 @@ func (b *Backend) enter(ctx context.Context) error {
 // OpenSession creates a session or confirms it. Errors: *InvalidError; ErrSessionLost for an
 // ID that has ended; ErrClosed; ctx's cause.
 func (b *Backend) OpenSession(ctx context.Context, req backend.SessionRequest) error {
-	if err := req.Validate(b.Capabilities()); err != nil {
-		return err
-	}
-	if err := b.enter(ctx); err != nil {
+	if err := b.enter(ctx, req.Validate(b.Capabilities())); err != nil {
 		return err
 	}
 	defer b.store.leave()
@@ -58,10 +59,7 @@ func (b *Backend) OpenSession(ctx context.Context, req backend.SessionRequest) e
 // EndSession releases everything that lives with the session. It succeeds if the session does
 // not exist. Errors: *InvalidError, ErrClosed, ctx's cause.
 func (b *Backend) EndSession(ctx context.Context, id backend.SessionID) error {
-	if err := backend.ValidateSessionID(id); err != nil {
-		return err
-	}
-	if err := b.enter(ctx); err != nil {
+	if err := b.enter(ctx, backend.ValidateSessionID(id)); err != nil {
 		return err
 	}
 	defer b.store.leave()
@@ -75,9 +73,6 @@ func (b *Backend) EndSession(ctx context.Context, id backend.SessionID) error {
 // during the wait, the place in the queue stays. Errors: *InvalidError, *LimitError,
 // *HeldError, ErrLost, ErrSessionLost, ErrClosed, ctx's cause.
 func (b *Backend) Acquire(ctx context.Context, req backend.AcquireRequest) (backend.Grant, error) {
-	if err := req.Validate(b.Capabilities()); err != nil {
-		return backend.Grant{}, err
-	}
 	l, grant, err := b.acquire(ctx, &req)
 	if l == nil || err != nil {
 		return grant, err
@@ -96,7 +91,7 @@ func (b *Backend) Acquire(ctx context.Context, req backend.AcquireRequest) (back
 
 // acquire returns the grant, or the lease that is queued for it.
 func (b *Backend) acquire(ctx context.Context, req *backend.AcquireRequest) (*lease, backend.Grant, error) {
-	if err := b.enter(ctx); err != nil {
+	if err := b.enter(ctx, req.Validate(b.Capabilities())); err != nil {
 		return nil, backend.Grant{}, err
 	}
 	defer b.store.leave()
@@ -111,10 +106,7 @@ func (b *Backend) acquire(ctx context.Context, req *backend.AcquireRequest) (*le
 // Renew extends a session and timed leases. The outcome of each is in the result. Errors:
 // *InvalidError, ErrClosed, ctx's cause.
 func (b *Backend) Renew(ctx context.Context, req backend.RenewRequest) (backend.RenewResult, error) {
-	if err := req.Validate(b.Capabilities()); err != nil {
-		return backend.RenewResult{}, err
-	}
-	if err := b.enter(ctx); err != nil {
+	if err := b.enter(ctx, req.Validate(b.Capabilities())); err != nil {
 		return backend.RenewResult{}, err
 	}
 	defer b.store.leave()
@@ -136,10 +128,7 @@ func (b *Backend) Renew(ctx context.Context, req backend.RenewRequest) (backend.
 // granted afterwards. Errors: ErrLost if there is no such lease, unless req.Abandon is set;
 // *InvalidError; ErrClosed; ctx's cause.
 func (b *Backend) Release(ctx context.Context, req backend.ReleaseRequest) error {
-	if err := req.Validate(); err != nil {
-		return err
-	}
-	if err := b.enter(ctx); err != nil {
+	if err := b.enter(ctx, req.Validate()); err != nil {
 		return err
 	}
 	defer b.store.leave()
@@ -149,10 +138,7 @@ func (b *Backend) Release(ctx context.Context, req backend.ReleaseRequest) error
 // Break takes the lock from its holders. Errors: *InvalidError, ErrClosed, ctx's
 // cause.
 func (b *Backend) Break(ctx context.Context, req backend.BreakRequest) (backend.BreakResult, error) {
-	if err := req.Validate(); err != nil {
-		return backend.BreakResult{}, err
-	}
-	if err := b.enter(ctx); err != nil {
+	if err := b.enter(ctx, req.Validate()); err != nil {
 		return backend.BreakResult{}, err
 	}
 	defer b.store.leave()

@@ -24,10 +24,7 @@ func (s *Store) emit(kind backend.EventKind, l *lease, reason string) {
 // ErrClosed, and *UnavailableError when deliver is so slow that 65536 events are waiting for
 // it.
 func (b *Backend) Watch(ctx context.Context, req backend.WatchRequest, deliver func(backend.Event)) error {
-	if err := backend.ValidatePrefix(req.Prefix); err != nil {
-		return err
-	}
-	if err := b.enter(ctx); err != nil {
+	if err := b.enter(ctx, backend.ValidatePrefix(req.Prefix)); err != nil {
 		return err
 	}
 	w := waiters.NewWatcher(name, req.Prefix, b.store.wall())
