@@ -114,7 +114,7 @@ func TestOpenRefuses(t *testing.T) {
 		{"a trigger", func(f fixture) {
 			f.made().script("CREATE TRIGGER mine AFTER INSERT ON leases BEGIN DELETE FROM leases; END")
 		}, sqlitelock.ErrForeign},
-		{"a later version", func(f fixture) { f.made().script("PRAGMA user_version = 3") }, sqlitelock.ErrNewer},
+		{"a later version", func(f fixture) { f.made().script("PRAGMA user_version = 4") }, sqlitelock.ErrNewer},
 		{"a spoilt header", func(f fixture) { f.made().spoil(0, "xxxxxxxxxxxx") }, sqlitelock.ErrForeign},
 		{"a spoilt page", func(f fixture) { f.made().spoil(4096, strings.Repeat("x", 4096)) }, sqlitelock.ErrCorrupt},
 		{"a spoilt schema", func(f fixture) { f.made().spoil(100, strings.Repeat("\xff", 900)) }, sqlitelock.ErrCorrupt},

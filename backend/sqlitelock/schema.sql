@@ -1,9 +1,10 @@
--- The tables of a lock file. The version is PRAGMA user_version; see schema.go.
+-- The tables of a lock file. The version is PRAGMA user_version; see store.go.
 -- Times called "boot" are nanoseconds of the host's boot clock, and are valid in one boot
 -- only. Times called "wall" are nanoseconds since 1970, for people.
 
 CREATE TABLE meta (
 	id        INTEGER PRIMARY KEY CHECK (id = 1),
+	file      TEXT    NOT NULL, -- the ID of the file
 	boot      TEXT    NOT NULL, -- the boot that the boot times belong to
 	token     INTEGER NOT NULL, -- the greatest token given, or one that is skipped
 	reserved  INTEGER NOT NULL CHECK (token <= reserved),

@@ -146,7 +146,6 @@ func (t *txn) tomb(id, name string) (string, bool) {
 // the same moment must not be granted.
 func (t *txn) expire() {
 	now := int64(t.now)
-	t.stale = true
 	for _, id := range t.texts(`SELECT id FROM sessions WHERE ends <= ?`, now) {
 		if x := t.session(backend.SessionID(id)); x != nil {
 			t.endSession(x, false, backend.EventExpired, backend.CauseExpired)
@@ -163,6 +162,8 @@ func (t *txn) expire() {
 		}
 	}
 	t.settle()
+	t.flush() // findDue reads the tables
+	t.findDue()
 }
 
 // findDue finds when the next thing ends.

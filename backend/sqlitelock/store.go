@@ -23,7 +23,7 @@ var schema string
 
 const (
 	applicationID = 0x486f6c64 // "Hold": marks the file as ours
-	schemaVersion = 2
+	schemaVersion = 3
 )
 
 // store is the one connection to the file.
@@ -57,16 +57,15 @@ func openStore(ctx context.Context, path string, rights os.FileMode, o options) 
 	db.SetMaxOpenConns(1)
 	s := &store{path: path, db: db, stmts: make(map[string]*sql.Stmt), made: made, reserve: o.reserve, aroundSync: o.aroundSync, through: o.through}
 	err = untilFree(ctx, func() error {
-		conn, err := db.Conn(context.WithoutCancel(ctx))
-		if err != nil {
-			return fmt.Errorf("open %s: %w", path, err)
+		if s.conn == nil {
+			conn, err := db.Conn(context.WithoutCancel(ctx))
+			if err != nil {
+				return fmt.Errorf("open %s: %w", path, err)
+			}
+			s.conn = conn
 		}
-		s.conn = conn
-		return nil
+		return s.configure(ctx, o.pages)
 	})
-	if err == nil {
-		err = s.configure(ctx, o.pages)
-	}
 	if err != nil {
 		return nil, errors.Join(err, s.close())
 	}
@@ -122,18 +121,15 @@ func (s *store) configure(ctx context.Context, pages int) error {
 		pragmas = append(pragmas, fmt.Sprintf("max_page_count = %d", pages))
 	}
 	for _, p := range pragmas {
-		if err := untilFree(ctx, func() error { return s.exec(ctx, "PRAGMA "+p) }); err != nil {
+		if err := s.exec(ctx, "PRAGMA "+p); err != nil {
 			return err
 		}
 	}
-	if err := untilFree(ctx, func() error { return s.refuseForeign(ctx) }); err != nil {
+	if err := s.refuseForeign(ctx); err != nil {
 		return err
 	}
 	var mode string
-	err := untilFree(ctx, func() error {
-		return s.read(ctx, "PRAGMA journal_mode = WAL", &mode)
-	})
-	if err != nil {
+	if err := s.read(ctx, "PRAGMA journal_mode = WAL", &mode); err != nil {
 		return err
 	}
 	if mode != "wal" {
@@ -171,7 +167,7 @@ func (s *store) identify(ctx context.Context) (bool, error) {
 		return false, fmt.Errorf("%s has the trigger %q: %w", s.path, trigger, ErrForeign)
 	case app == 0 && version == 0 && tables == 0:
 		return true, nil
-	case app != applicationID || version < 1:
+	case app != applicationID || version < schemaVersion: // an older one was never released
 		return false, fmt.Errorf("%s: %w", s.path, ErrForeign)
 	case version > schemaVersion:
 		return false, fmt.Errorf("%s has version %d, and this program supports version %d: %w: %w", s.path, version, schemaVersion, ErrNewer, backend.ErrUnsupported)
@@ -206,7 +202,7 @@ func (s *store) prepare(ctx context.Context, h host, log *slog.Logger) error {
 	}
 	changed, err := s.bring(steady, h, log)
 	if err == nil {
-		err = errors.Join(s.exec(steady, giveID), s.read(steady, "SELECT id FROM store", &s.id))
+		err = s.read(steady, "SELECT file FROM meta", &s.id)
 	}
 	if err == nil {
 		err = s.rewriteLog() // in the transaction: no one else writes
@@ -285,10 +281,6 @@ func (s *store) rewriteLog() error {
 	return errors.Join(err, f.Close())
 }
 
-// giveID gives the file an ID, once.
-const giveID = `CREATE TABLE IF NOT EXISTS store (id TEXT NOT NULL) STRICT;
-	INSERT INTO store SELECT lower(hex(randomblob(16))) WHERE NOT EXISTS (SELECT 1 FROM store)`
-
 // bring creates the tables, or takes them over from another boot.
 func (s *store) bring(ctx context.Context, h host, log *slog.Logger) (bool, error) {
 	fresh, err := s.identify(ctx) // again: now that no other process can create them
@@ -321,7 +313,7 @@ func (s *store) create(ctx context.Context, h host) error {
 		}
 	}
 	wall := h.wall()
-	return s.exec(ctx, `INSERT INTO meta VALUES (1, ?, 0, ?, 0, 0, 0, ?, 0, ?, ?)`,
+	return s.exec(ctx, `INSERT INTO meta VALUES (1, lower(hex(randomblob(16))), ?, 0, ?, 0, 0, 0, ?, 0, ?, ?)`,
 		h.boot, wall.UnixMicro()+s.reserve, int64(never), int64(h.now()), wall.UnixNano())
 }
 

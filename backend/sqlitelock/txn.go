@@ -28,8 +28,7 @@ type txn struct {
 	wall  time.Time // now, for people
 
 	memory
-	// dirty and stale are about meta: it has to be written; due has to be computed again.
-	dirty, stale bool
+	dirty bool // meta has to be written
 
 	touched []*lease // to be written
 	changed lockstate.Changed[struct{}, ofLease]
@@ -135,9 +134,6 @@ func (t *txn) then(f func()) { t.deliveries = append(t.deliveries, delivery{give
 func (t *txn) close() {
 	t.flush()
 	t.flushEvents()
-	if t.stale {
-		t.findDue()
-	}
 	// The two clocks are read together often enough to bridge a reboot.
 	const fresh = instant(time.Minute)
 	if t.wrote && t.now-instant(t.meta.seenBoot) > fresh {

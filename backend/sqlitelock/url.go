@@ -10,7 +10,7 @@ import (
 	"github.com/holdfast-io/holdfast/internal/connect"
 )
 
-const scheme = "sqlite:"
+const scheme = "sqlite"
 
 // DefaultPath returns the lock file of the user who runs the program, for programs that are not
 // given another: /var/lib/holdfast/locks.db for root; else $XDG_STATE_HOME/holdfast/locks.db
@@ -39,12 +39,14 @@ func defaultPath(uid int, state string, home func() (string, error)) (string, er
 // documentation.
 func parseTarget(target string) (string, error) {
 	path := target
-	if rest, ok := cutScheme(target); ok {
+	name, rest, found := strings.Cut(target, ":")
+	switch {
+	case found && strings.EqualFold(name, scheme):
 		var err error
 		if path, err = parseURL(rest); err != nil {
 			return "", err
 		}
-	} else if name, _, found := strings.Cut(target, "://"); found && isScheme(name) {
+	case strings.HasPrefix(rest, "//") && !strings.Contains(name, "/"):
 		return "", connect.URLError(name+"://…", "sqlite:///path, sqlite:path or a path")
 	}
 	switch {
@@ -60,41 +62,26 @@ func parseTarget(target string) (string, error) {
 	return path, nil
 }
 
-// cutScheme removes the scheme, in any case of notifications.
-func cutScheme(target string) (string, bool) {
-	if len(target) < len(scheme) || !strings.EqualFold(target[:len(scheme)], scheme) {
-		return target, false
-	}
-	return target[len(scheme):], true
-}
-
-func isScheme(s string) bool {
-	const notifications = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789+-."
-	return s != "" && strings.Trim(s, notifications) == ""
-}
-
 // parseURL parses what follows the scheme: //authority/path or a path, which is percent-encoded,
 // and no parameters.
 func parseURL(rest string) (string, error) {
 	rest, _, fragment := strings.Cut(rest, "#")
 	if fragment {
-		return "", connect.URLError(scheme+rest, "without a fragment; a # in the path is %23")
+		return "", connect.URLError(scheme+":"+rest, "without a fragment; a # in the path is %23")
 	}
-	rest, query, asked := strings.Cut(rest, "?")
-	if asked && query != "" {
-		name, _, _ := strings.Cut(query, "=")
-		name, _, _ = strings.Cut(name, "&")
-		return "", connect.URLError(name, "left out: the URL has no parameters; a ? in the path is %3F")
+	rest, query, _ := strings.Cut(rest, "?")
+	if query != "" {
+		return "", connect.URLError("?"+connect.Hidden, "without parameters; a ? in the path is %3F")
 	}
 	if authority, ok := strings.CutPrefix(rest, "//"); ok {
 		if !strings.HasPrefix(authority, "/") {
-			return "", connect.URLError(scheme+"//…", "sqlite:///path: there is no host")
+			return "", connect.URLError(scheme+"://…", "sqlite:///path: there is no host")
 		}
 		rest = authority
 	}
 	path, err := url.PathUnescape(rest)
 	if err != nil {
-		return "", connect.URLError(scheme+rest, "percent-encoded")
+		return "", connect.URLError(scheme+":"+rest, "percent-encoded")
 	}
 	return path, nil
 }

@@ -10,22 +10,17 @@ import (
 // OpenSession creates or confirms a session. Errors: *InvalidError; ErrSessionLost for an ID that
 // has ended; *UnavailableError; ErrClosed; ctx's cause.
 func (b *Backend) OpenSession(ctx context.Context, req backend.SessionRequest) error {
-	if err := req.Validate(b.Capabilities()); err != nil {
-		return err
-	}
-	if req.Lost != nil {
+	invalid := req.Validate(b.Capabilities())
+	if invalid == nil && req.Lost != nil {
 		defer b.calls.Listen(req.ID, req.Lost)()
 	}
-	return b.do(ctx, newRequest("open session", false, func(t *txn) error { return t.openSession(&req) }))
+	return b.do(ctx, invalid, newRequest("open session", false, func(t *txn) error { return t.openSession(&req) }))
 }
 
 // EndSession releases all that lives with the session, in one transaction. It succeeds for a
 // session that has ended. Errors: *InvalidError, *UnavailableError, ErrClosed, ctx's cause.
 func (b *Backend) EndSession(ctx context.Context, id backend.SessionID) error {
-	if err := backend.ValidateSessionID(id); err != nil {
-		return err
-	}
-	return b.do(ctx, newRequest("end session", false, func(t *txn) error {
+	return b.do(ctx, backend.ValidateSessionID(id), newRequest("end session", false, func(t *txn) error {
 		if x := t.session(id); x != nil {
 			t.endSession(x, true, backend.EventReleased, backend.CauseSession)
 			return nil
@@ -41,13 +36,10 @@ func (b *Backend) EndSession(ctx context.Context, id backend.SessionID) error {
 // during the wait, the place in the queue stays. Errors: *InvalidError, *LimitError, *HeldError,
 // ErrLost, ErrSessionLost, *UnavailableError, ErrClosed, ctx's cause.
 func (b *Backend) Acquire(ctx context.Context, req backend.AcquireRequest) (backend.Grant, error) {
-	if err := req.Validate(b.Capabilities()); err != nil {
-		return backend.Grant{}, err
-	}
 	grant, err := b.calls.Acquire(ctx, &req, func(w *waiter) (backend.Grant, bool, error) {
 		var grant backend.Grant
 		inQueue := false
-		err := b.do(ctx, newRequest("acquire", req.Session == "", func(t *txn) error {
+		err := b.do(ctx, req.Validate(b.Capabilities()), newRequest("acquire", req.Session == "", func(t *txn) error {
 			inQueue = false
 			l, err := t.take(&req)
 			if err != nil {
@@ -72,10 +64,7 @@ func (b *Backend) Acquire(ctx context.Context, req backend.AcquireRequest) (back
 // Renew extends a session and timed leases, in one transaction. The result has the outcome for
 // each. Errors: *InvalidError, *UnavailableError, ErrClosed, ctx's cause.
 func (b *Backend) Renew(ctx context.Context, req backend.RenewRequest) (backend.RenewResult, error) {
-	if err := req.Validate(b.Capabilities()); err != nil {
-		return backend.RenewResult{}, err
-	}
-	res, err := ask(ctx, b, "renew", len(req.Leases) > 0, func(t *txn) backend.RenewResult {
+	res, err := ask(ctx, b, req.Validate(b.Capabilities()), "renew", len(req.Leases) > 0, func(t *txn) backend.RenewResult {
 		var res backend.RenewResult
 		if req.Session != "" {
 			lost, ok := t.renewSession(req.Session)
@@ -100,10 +89,7 @@ func (b *Backend) Renew(ctx context.Context, req backend.RenewRequest) (backend.
 // granted afterwards. Errors: ErrLost where there is no such lease, unless req.Abandon is set;
 // *InvalidError; *UnavailableError; ErrClosed; ctx's cause.
 func (b *Backend) Release(ctx context.Context, req backend.ReleaseRequest) error {
-	if err := req.Validate(); err != nil {
-		return err
-	}
-	return b.do(ctx, newRequest("release", req.Session == "", func(t *txn) error {
+	return b.do(ctx, req.Validate(), newRequest("release", req.Session == "", func(t *txn) error {
 		return lockstate.Release(t, t.lock(req.Name), &req)
 	}))
 }
@@ -111,10 +97,7 @@ func (b *Backend) Release(ctx context.Context, req backend.ReleaseRequest) error
 // Break ends the leases that hold the lock. Errors: *InvalidError, *UnavailableError, ErrClosed,
 // ctx's cause.
 func (b *Backend) Break(ctx context.Context, req backend.BreakRequest) (backend.BreakResult, error) {
-	if err := req.Validate(); err != nil {
-		return backend.BreakResult{}, err
-	}
-	return ask(ctx, b, "break", true, func(t *txn) backend.BreakResult {
+	return ask(ctx, b, req.Validate(), "break", true, func(t *txn) backend.BreakResult {
 		return lockstate.Break(t, t.lock(req.Name), &req)
 	})
 }
@@ -122,10 +105,7 @@ func (b *Backend) Break(ctx context.Context, req backend.BreakRequest) (backend.
 // Inspect returns the holders and the waiters of the lock. Errors: *InvalidError,
 // *UnavailableError, ErrClosed, ctx's cause.
 func (b *Backend) Inspect(ctx context.Context, name string) (backend.LockInfo, error) {
-	if err := backend.ValidateName(name); err != nil {
-		return backend.LockInfo{}, err
-	}
-	return ask(ctx, b, "inspect", false, func(t *txn) backend.LockInfo {
+	return ask(ctx, b, backend.ValidateName(name), "inspect", false, func(t *txn) backend.LockInfo {
 		return lockstate.Info(t, t.lock(name))
 	})
 }
@@ -133,10 +113,7 @@ func (b *Backend) Inspect(ctx context.Context, name string) (backend.LockInfo, e
 // List returns the locks that have holders or waiters, by name. Errors: *InvalidError,
 // *UnavailableError, ErrClosed, ctx's cause.
 func (b *Backend) List(ctx context.Context, req backend.ListRequest) (backend.ListPage, error) {
-	if err := req.Validate(); err != nil {
-		return backend.ListPage{}, err
-	}
-	return ask(ctx, b, "list", false, func(t *txn) backend.ListPage { return t.list(req) })
+	return ask(ctx, b, req.Validate(), "list", false, func(t *txn) backend.ListPage { return t.list(req) })
 }
 
 func (t *txn) list(req backend.ListRequest) backend.ListPage {

@@ -146,7 +146,7 @@ func (b *Backend) Watch(ctx context.Context, req backend.WatchRequest, deliver f
 		t.then(func() { b.watch(w, r) })
 		return nil
 	})
-	if err := b.do(ctx, r); err != nil {
+	if err := b.do(ctx, nil, r); err != nil {
 		return err
 	}
 	return b.orEnded("watch", w.Deliver(ctx, b.life.Done(), deliver))

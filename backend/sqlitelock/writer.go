@@ -36,8 +36,11 @@ func newRequest(op string, lasting bool, run func(*txn) error) *request {
 	return r
 }
 
-// do executes a request, and returns its answer.
-func (b *Backend) do(ctx context.Context, r *request) error {
+// do executes a request, and returns its answer, or what is wrong with its input.
+func (b *Backend) do(ctx context.Context, invalid error, r *request) error {
+	if invalid != nil {
+		return invalid
+	}
 	if ctx.Err() != nil && b.life.Err() == nil { // enqueue refuses what comes after Close
 		return context.Cause(ctx)
 	}
@@ -74,9 +77,9 @@ func (b *Backend) orEnded(op string, err error) error {
 }
 
 // ask executes a request that has a result.
-func ask[T any](ctx context.Context, b *Backend, op string, lasting bool, run func(*txn) T) (T, error) {
+func ask[T any](ctx context.Context, b *Backend, invalid error, op string, lasting bool, run func(*txn) T) (T, error) {
 	var res, none T
-	err := b.do(ctx, newRequest(op, lasting, func(t *txn) error {
+	err := b.do(ctx, invalid, newRequest(op, lasting, func(t *txn) error {
 		res = run(t)
 		return nil
 	}))
