@@ -4,10 +4,8 @@ package sqlitelock
 
 import (
 	"context"
-	"fmt"
 	"io"
 	"path/filepath"
-	"slices"
 	"time"
 )
 
@@ -91,22 +89,3 @@ var (
 	CheckFileSystem   = checkFileSystem
 	DataSource        = dataSource
 )
-
-// RecodeNotification decodes a notification, and decodes again what that encodes to: both as text.
-func RecodeNotification(p []byte) [2]string {
-	l := decode(p)
-	again := decode(encode(&l))
-	return [2]string{text(&l), text(&again)}
-}
-
-func text(l *notification) string {
-	var s []string
-	for k := range l.Leases {
-		s = append(s, fmt.Sprintf("%q %q", k.Name, k.ID))
-	}
-	for id := range l.Sessions {
-		s = append(s, fmt.Sprintf("%q", id))
-	}
-	slices.Sort(s)
-	return fmt.Sprint(l.All, l.Events, s)
-}

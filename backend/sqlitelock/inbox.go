@@ -17,7 +17,7 @@ import (
 )
 
 // inbox is a datagram socket of this backend value. Other processes notify it that something
-// was written that concerns it, and it notifies them.
+// was written that concerns it, and it notifies them. A datagram has no content.
 //
 // The sockets are files in a directory beside the database, so that every user of the one may use
 // the other, containers included. The directory is accessed through its descriptor, because the
@@ -62,7 +62,11 @@ func (m *inbox) sweep() {
 		return // they do no harm
 	}
 	for _, name := range names {
-		if m.send(name, nil) == sendGone {
+		conn, err := net.Dial("unixgram", m.path(name))
+		if err == nil {
+			err = conn.Close()
+		}
+		if errors.Is(err, unix.ECONNREFUSED) {
 			_ = os.Remove(filepath.Join(m.dir, name))
 		}
 	}
@@ -78,41 +82,30 @@ func (m *inbox) path(name string) string {
 	return path
 }
 
-// receive passes every datagram to f, from one goroutine, until the inbox is closed. f must not
-// keep the bytes.
-func (m *inbox) receive(f func([]byte)) error {
-	buf := make([]byte, maxNotification)
+// receive calls f for every datagram, from one goroutine, until hangUp.
+func (m *inbox) receive(f func()) error {
 	for {
-		n, err := m.conn.Read(buf)
-		if err != nil {
+		if _, err := m.conn.Read(make([]byte, 1)); err != nil {
 			return fmt.Errorf("inbox: %w", err)
 		}
-		f(buf[:n])
+		f()
 	}
 }
 
-// send sends a datagram, and never blocks.
-func (m *inbox) send(addr string, notification []byte) sendState {
-	if strings.Contains(addr, "/") {
-		return sendGone // it is not a name that was made here
+// send sends a datagram, and never blocks. Where there is no room for it, the receiver has others to read, and
+// reads the file after that.
+func (m *inbox) send(addr string) {
+	if addr == "" || strings.Contains(addr, "/") {
+		return // it is not a name that was made here
 	}
 	conn, err := m.conn.SyscallConn()
 	if err != nil {
-		return sendGone
+		return
 	}
-	var sending error
-	err = conn.Write(func(fd uintptr) bool {
-		sending = unix.Sendto(int(fd), notification, unix.MSG_DONTWAIT, &unix.SockaddrUnix{Name: m.path(addr)})
+	_ = conn.Write(func(fd uintptr) bool {
+		_ = unix.Sendto(int(fd), []byte{0}, unix.MSG_DONTWAIT, &unix.SockaddrUnix{Name: m.path(addr)})
 		return true // not again
 	})
-	switch err = errors.Join(err, sending); {
-	case err == nil:
-		return sent
-	case errors.Is(err, unix.EAGAIN), errors.Is(err, unix.ENOBUFS), errors.Is(err, unix.EINTR), errors.Is(err, unix.ENOMEM):
-		return sendFull
-	default:
-		return sendGone
-	}
 }
 
 // hangUp ends receive.

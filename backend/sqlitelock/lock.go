@@ -94,7 +94,7 @@ func (t *txn) Lost(l *lease, cause backend.Cause, reason string) {
 	until := t.now.add(x.ttl)
 	t.ends(until)
 	t.exec(`INSERT OR REPLACE INTO losses VALUES (?, ?, ?, ?, ?)`, string(x.id), string(l.ID), string(cause), reason, int64(until))
-	t.tell(x.id, backend.Loss{Session: x.id, Lease: l.ID, Cause: cause, Reason: reason}, false)
+	t.tell(x, backend.Loss{Session: x.id, Lease: l.ID, Cause: cause, Reason: reason}, false)
 }
 
 // Abandon implements lockstate.Store.
@@ -137,29 +137,30 @@ func (t *txn) Left(l *lease) time.Duration {
 
 // answer returns the answer to an Acquire, under that session, of a lease that is held.
 func (t *txn) answer(l *lease, id backend.SessionID) (backend.Grant, error) {
-	t.durable = t.durable || l.Timed || t.telling(l.Token)
+	t.durable = t.durable || t.binds(l)
 	return lockstate.Answer(t, l, id, t.asked)
+}
+
+// binds reports whether the grant of the lease must survive a power failure: the lease does, or its token is not
+// yet reserved on the disk, and might be issued again.
+func (t *txn) binds(l *lease) bool {
+	return l.Timed || int64(l.Token) > t.meta.durable //nolint:gosec // it came from meta
 }
 
 // wake notifies the waiters for the lease that it is held, or why it never will be.
 func (t *txn) wake(l *lease, err error) {
-	if l.Own.addr != t.b.addr {
-		t.notificationTo(l.Own.addr).Lease(l.Key())
-	}
+	t.notify(l.Own.addr)
 	t.resolve(l, err, false) // a caller here may wait for it as well
 }
 
 // resolve answers the waiters of this backend value.
 func (t *txn) resolve(l *lease, err error, byTimer bool) {
-	outer := t.durable
-	defer func() { t.durable = outer }()
 	for _, w := range t.b.calls.Of(l.Key()) {
-		t.durable = false
 		v := waiters.Verdict{Err: lockstate.EndedFor(t, l, w.Session, err)}
 		if err == nil {
-			v.Grant, v.Err = t.answer(l, w.Session)
+			v.Grant, v.Err = lockstate.Answer(t, l, w.Session, t.asked)
 			v.Grant.ByTimer = byTimer
 		}
-		t.deliveries = append(t.deliveries, delivery{t.durable, func() { w.Give(v) }})
+		t.deliveries = append(t.deliveries, delivery{err == nil && t.binds(l), func() { w.Give(v) }})
 	}
 }

@@ -3,13 +3,13 @@ package sqlitelock
 import (
 	"errors"
 	"log/slog"
+	"maps"
 	"math/rand/v2"
 	"os"
 	"time"
 
 	"github.com/holdfast-io/holdfast/backend"
 	"github.com/holdfast-io/holdfast/internal/lockstate"
-	"github.com/holdfast-io/holdfast/internal/retry"
 	"github.com/holdfast-io/holdfast/internal/waiters"
 )
 
@@ -20,27 +20,23 @@ type (
 	registry = waiters.Registry[struct{}, instant]
 )
 
-// readInbox receives the notifications of other processes.
+// readInbox receives the notifications of other processes: something may have happened that concerns this
+// value. They have no content, and no authority.
 func (b *Backend) readInbox() {
 	if b.inbox == nil {
 		return
 	}
-	err := b.inbox.receive(func(p []byte) {
-		b.lookAt(decode(p))
-	})
+	err := b.inbox.receive(b.askLook)
 	if !errors.Is(err, os.ErrDeadlineExceeded) {
 		b.log.Warn("the socket failed: hand-overs are found by timer", slog.String("path", b.path), slog.String("error", err.Error()))
 	}
 }
 
-// lookAt has the writer read what the notification names.
-func (b *Backend) lookAt(l notification) {
-	if l.Empty() {
-		return
-	}
+// askLook has the writer read what has happened.
+func (b *Backend) askLook() {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	b.look.Add(&l)
+	b.look = true
 	waiters.Signal(b.queued)
 }
 
@@ -74,21 +70,12 @@ func (b *Backend) nextAlarm(due instant) <-chan time.Time {
 	return time.After(max(0, time.Duration(next-now)) + time.Millisecond + rand.N(spread))
 }
 
-// lookRequest returns a request to read what there is to read. Backend.mu is held.
+// lookRequest returns a request to read what has happened. Backend.mu is held.
 func (b *Backend) lookRequest() *request {
-	l, byTimer := b.look, b.byTimer
-	b.look, b.byTimer = notification{}, false
-	if l.All {
-		l.Events = true
-		for _, k := range b.calls.Leases() {
-			l.Lease(k)
-		}
-		for id := range b.calls.Sessions() {
-			l.Session(id)
-		}
-	}
+	byTimer := b.byTimer
+	b.look, b.byTimer = false, false
 	r := newRequest("look", false, func(t *txn) error {
-		t.look(&l, byTimer)
+		t.look(byTimer)
 		return nil
 	})
 	r.Take()
@@ -96,22 +83,20 @@ func (b *Backend) lookRequest() *request {
 }
 
 // look notifies those that wait, listen or watch here of what has happened.
-func (t *txn) look(l *notification, byTimer bool) {
-	for k := range l.Leases {
+func (t *txn) look(byTimer bool) {
+	for _, k := range t.b.calls.Leases() {
 		t.lookAtLease(k, byTimer)
 	}
-	for id := range l.Sessions {
+	for id := range maps.Collect(t.b.calls.Sessions()) {
 		t.lookAtSession(id)
 	}
-	if l.Events {
-		t.b.mu.Lock()
-		watched := len(t.b.watchers) > 0
-		t.b.mu.Unlock()
-		if watched {
-			t.lookAtEvents()
-		} else if t.feed != notWatching {
-			t.signOff()
-		}
+	t.b.mu.Lock()
+	watched := len(t.b.watchers) > 0
+	t.b.mu.Unlock()
+	if watched {
+		t.lookAtEvents()
+	} else if t.feed != notWatching {
+		t.signOff()
 	}
 }
 
@@ -157,53 +142,9 @@ func (t *txn) lookAtSession(id backend.SessionID) {
 	})
 }
 
-// notificationTo returns the notification that the transaction sends to another backend value.
-func (t *txn) notificationTo(addr string) *notification {
-	l := t.notifications[addr]
-	if l == nil {
-		l = new(notification)
-		t.notifications[addr] = l
-	}
-	return l
-}
-
-// sendState is the outcome of sending a datagram.
-type sendState uint8
-
-const (
-	sent     sendState = iota
-	sendFull           // the inbox is full: try again
-	sendGone           // the socket has no listener
-)
-
-// notify sends a notification, or leaves it to resend when the inbox is full.
-func (b *Backend) notify(addr string, l *notification) {
-	if b.inbox == nil || b.inbox.send(addr, encode(l)) != sendFull {
-		return
-	}
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	if old := b.unsent[addr]; old != nil {
-		old.Add(l)
-		return
-	}
-	b.unsent[addr] = l
-	b.work.Go(func() { b.resend(addr) })
-}
-
-// resend resends a notification that did not fit. An inbox has room for a few, and its owner is quick. So it
-// resends for about a second, and then leaves it to the timer of the other side, which may be stopped.
-func (b *Backend) resend(addr string) {
-	const first, last, tries = time.Millisecond, 200 * time.Millisecond, 14
-	for n := 1; retry.Pause(b.life, retry.Delay(n, first, last)); n++ {
-		b.mu.Lock()
-		done := b.inbox.send(addr, encode(b.unsent[addr])) != sendFull || n == tries
-		if done {
-			delete(b.unsent, addr)
-		}
-		b.mu.Unlock()
-		if done {
-			return
-		}
+// notify has another backend value, which may be this one, read what has happened after the commit.
+func (t *txn) notify(addr string) {
+	if addr != t.b.addr {
+		t.notified[addr] = struct{}{}
 	}
 }

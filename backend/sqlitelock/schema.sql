@@ -20,16 +20,10 @@ CREATE TABLE meta (
 CREATE TABLE sessions (
 	id   TEXT    PRIMARY KEY,
 	ttl  INTEGER NOT NULL,
-	ends INTEGER NOT NULL -- boot time
+	ends INTEGER NOT NULL, -- boot time
+	addr TEXT    NOT NULL  -- notified of its losses; empty: none
 ) STRICT, WITHOUT ROWID;
 CREATE INDEX sessions_ends ON sessions (ends);
-
--- The addresses that are notified when leases of a session are lost.
-CREATE TABLE listeners (
-	session TEXT NOT NULL,
-	addr    TEXT NOT NULL,
-	PRIMARY KEY (session, addr)
-) STRICT, WITHOUT ROWID;
 
 -- Losses that renewals of a session report.
 CREATE TABLE losses (

@@ -17,6 +17,7 @@ type session struct {
 	id   backend.SessionID
 	ttl  time.Duration
 	ends instant
+	addr string // of the backend value whose listener opened or confirmed it last; empty: none
 }
 
 // session returns a live session, or nil.
@@ -25,7 +26,7 @@ func (t *txn) session(id backend.SessionID) *session {
 		return x
 	}
 	x := &session{id: id}
-	if !t.one(`SELECT ttl, ends FROM sessions WHERE id = ?`, []any{string(id)}, &x.ttl, &x.ends) {
+	if !t.one(`SELECT ttl, ends, addr FROM sessions WHERE id = ?`, []any{string(id)}, &x.ttl, &x.ends, &x.addr) {
 		return nil
 	}
 	t.sessions[id] = x
@@ -43,10 +44,10 @@ func (t *txn) openSession(req *backend.SessionRequest) error {
 		t.sessions[req.ID] = x
 	}
 	x.ttl = req.TTL
-	t.extend(x)
 	if req.Lost != nil {
-		t.exec(`INSERT INTO listeners VALUES (?, ?) ON CONFLICT DO NOTHING`, string(x.id), t.b.addr)
+		x.addr = t.b.addr
 	}
+	t.extend(x)
 	return nil
 }
 
@@ -54,8 +55,7 @@ func (t *txn) openSession(req *backend.SessionRequest) error {
 func (t *txn) extend(x *session) {
 	x.ends = t.now.add(x.ttl)
 	t.ends(x.ends)
-	t.exec(`INSERT INTO sessions VALUES (?, ?, ?) ON CONFLICT (id) DO UPDATE SET ttl = excluded.ttl, ends = excluded.ends`,
-		string(x.id), int64(x.ttl), int64(x.ends))
+	t.exec(`INSERT OR REPLACE INTO sessions VALUES (?, ?, ?, ?)`, string(x.id), int64(x.ttl), int64(x.ends), x.addr)
 	t.lives(x)
 }
 
@@ -86,8 +86,8 @@ func (t *txn) losses(id backend.SessionID) []backend.Loss {
 	return losses
 }
 
-// endSession ends everything that lives with the session. It notifies the listeners, except this
-// backend value when it made the request.
+// endSession ends everything that lives with the session. It notifies the listener, unless that is of this
+// backend value and it made the request.
 func (t *txn) endSession(x *session, asked bool, event backend.EventKind, cause backend.Cause) {
 	t.flush() // the following query reads the table
 	keys := t.keys(`SELECT name, lease FROM leases WHERE session = ? AND session <> '' AND (held = 0 OR timed = 0)`, string(x.id))
@@ -99,8 +99,7 @@ func (t *txn) endSession(x *session, asked bool, event backend.EventKind, cause 
 			lockstate.End(t, l, event, backend.ErrSessionLost, "")
 		}
 	}
-	t.tell(x.id, backend.Loss{Session: x.id, Cause: cause}, asked)
-	t.exec(`DELETE FROM listeners WHERE session = ?`, string(x.id))
+	t.tell(x, backend.Loss{Session: x.id, Cause: cause}, asked)
 	t.exec(`DELETE FROM losses WHERE session = ?`, string(x.id))
 	t.then(func() { t.b.calls.Forget(x.id) })
 }
@@ -116,16 +115,12 @@ func (t *txn) keys(query string, args ...any) []lockstate.Key {
 	return keys
 }
 
-// tell reports a loss to the listeners, here and in other processes.
-func (t *txn) tell(id backend.SessionID, loss backend.Loss, asked bool) {
+// tell reports a loss to the listener, here or in another process.
+func (t *txn) tell(x *session, loss backend.Loss, asked bool) {
 	if !asked {
 		t.then(func() { t.b.calls.Report(loss) })
 	}
-	for _, addr := range t.texts(`SELECT addr FROM listeners WHERE session = ?`, string(id)) {
-		if addr != t.b.addr {
-			t.notificationTo(addr).Session(id)
-		}
-	}
+	t.notify(x.addr)
 }
 
 // bury keeps a session (no name), or a lease, from coming back.

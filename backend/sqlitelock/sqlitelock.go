@@ -67,10 +67,9 @@ type Backend struct {
 	mu       sync.Mutex // guards what follows
 	queue    []*request
 	toSync   []delivery
-	reserved int64                    // the reservation of tokens of the last commit that is to be synced
-	synced   int64                    // the one that is on the disk
-	unsent   map[string]*notification // notifications that did not fit into the inboxes, by address
-	look     notification             // what to read next
+	reserved int64 // the reservation of tokens of the last commit that is to be synced
+	synced   int64 // the one that is on the disk
+	look     bool  // the next transaction reads what has happened
 	watchers map[*waiters.Watcher]struct{}
 
 	closing  sync.Once
@@ -142,7 +141,6 @@ func open(ctx context.Context, path string, o options) (*Backend, error) {
 	b := &Backend{
 		addr: strings.ToLower(rand.Text())[:20], host: h, log: o.log, feed: notWatching, checkAt: never,
 		queued: make(chan struct{}, 1), unsynced: make(chan struct{}, 1),
-		unsent:   make(map[string]*notification),
 		watchers: make(map[*waiters.Watcher]struct{}),
 	}
 	if b.path, b.rights, err = locate(path); err != nil {

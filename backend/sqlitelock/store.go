@@ -323,7 +323,7 @@ func (s *store) create(ctx context.Context, h host) error {
 func (s *store) reboot(ctx context.Context, h host) error {
 	now, wall := int64(h.now()), h.wall()
 	for _, q := range []string{
-		"DELETE FROM sessions", "DELETE FROM listeners", "DELETE FROM losses", "DELETE FROM watchers", "DELETE FROM events",
+		"DELETE FROM sessions", "DELETE FROM losses", "DELETE FROM watchers", "DELETE FROM events",
 		"DELETE FROM leases WHERE NOT (timed AND held)",
 		"DELETE FROM tombs WHERE name = ''",
 	} {

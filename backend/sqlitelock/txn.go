@@ -35,9 +35,9 @@ type txn struct {
 	events  []backend.Event
 	feed    int64 // see Backend.feed
 
-	durable       bool // the answer of the current request must survive a power failure
-	deliveries    []delivery
-	notifications map[string]*notification // for other processes, by address
+	durable    bool // the answer of the current request must survive a power failure
+	deliveries []delivery
+	notified   map[string]struct{} // addresses of other backend values
 }
 
 // meta is the row of the table meta.
@@ -51,7 +51,7 @@ type meta struct {
 
 // open reads what every transaction needs, and ends what has expired.
 func (t *txn) open() {
-	t.notifications = make(map[string]*notification)
+	t.notified = make(map[string]struct{})
 	t.asked = time.Now()
 	t.now, t.wall = t.b.host.now(), t.b.host.wall()
 	t.recall()
@@ -228,10 +228,6 @@ func (t *txn) Token(*lock) fence.Token {
 func (t *txn) wantsSync() bool {
 	return t.meta.reserved > t.meta.durable && t.meta.token > t.meta.durable-t.b.file.reserve/2
 }
-
-// telling reports whether an answer with the token has to wait for the disk: a token must not be
-// returned before it is certain that it is never issued again, also after a power failure.
-func (t *txn) telling(token fence.Token) bool { return int64(token) > t.meta.durable } //nolint:gosec // it came from meta
 
 // nextPlace returns a place behind all others.
 func (t *txn) nextPlace() int64 {

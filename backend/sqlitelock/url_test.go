@@ -138,17 +138,6 @@ func TestFileSystems(t *testing.T) {
 	}
 }
 
-func FuzzNotification(f *testing.F) {
-	for _, s := range []string{"", "*\n", "e\n", "lAAAA\tname\nsBBBB\n", "l\n", "l\t\n", "s", "?\n\n"} {
-		f.Add([]byte(s))
-	}
-	f.Fuzz(func(t *testing.T, p []byte) {
-		if texts := sqlitelock.RecodeNotification(p); texts[0] != texts[1] && len(p) < 4096 {
-			t.Errorf("%q is %s, and then %s", p, texts[0], texts[1])
-		}
-	})
-}
-
 // TestOpenDoesNotUnlock has one program open and close the file while another one of the same
 // process has it locked: SQLite's locks must not be dropped.
 func TestOpenDoesNotUnlock(t *testing.T) {

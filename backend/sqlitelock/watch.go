@@ -45,9 +45,7 @@ func (t *txn) flushEvents() {
 	}
 	t.dirty, t.events = true, nil
 	for _, addr := range t.texts(`SELECT addr FROM watchers`) {
-		if addr != t.b.addr {
-			t.notificationTo(addr).Events = true
-		}
+		t.notify(addr)
 	}
 	t.lookAtEvents()
 }
@@ -167,5 +165,5 @@ func (b *Backend) unwatch(w *waiters.Watcher) {
 	b.mu.Lock()
 	delete(b.watchers, w)
 	b.mu.Unlock()
-	b.lookAt(notification{Events: true})
+	b.askLook()
 }

@@ -98,7 +98,7 @@ func (b *Backend) write() {
 		case <-b.queued:
 		case <-alarm:
 			b.checkAt, b.byTimer = never, true
-			b.lookAt(notification{All: true})
+			b.askLook()
 			continue // that is in the queue now
 		case <-b.life.Done():
 			b.leave()
@@ -151,7 +151,7 @@ func (b *Backend) takeQueue() []*request {
 	defer b.mu.Unlock()
 	n := min(len(b.queue), maxBatch)
 	reqs := make([]*request, 0, n+1)
-	if !b.look.Empty() {
+	if b.look {
 		reqs = append(reqs, b.lookRequest())
 	}
 	for _, r := range b.queue[:n] {
@@ -239,8 +239,10 @@ func (b *Backend) batch(ctx context.Context, reqs []*request) (*txn, error) {
 
 // finish does what waited for the commit.
 func (b *Backend) finish(t *txn) {
-	for addr, l := range t.notifications {
-		b.notify(addr, l)
+	for addr := range t.notified {
+		if b.inbox != nil {
+			b.inbox.send(addr)
+		}
 	}
 	var later []delivery
 	for _, d := range t.deliveries {
@@ -301,7 +303,7 @@ func (b *Backend) leave() {
 	}
 	b.mu.Lock()
 	clear(b.watchers)
-	b.queue, b.look = nil, notification{Events: true}
+	b.queue, b.look = nil, true
 	b.mu.Unlock()
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(b.life), 100*time.Millisecond)
 	defer cancel()

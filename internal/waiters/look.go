@@ -10,7 +10,6 @@ import (
 // Look is what a notification asks its receiver to read. The zero value asks for nothing.
 type Look struct {
 	All      bool // whatever concerns the receiver
-	Events   bool // of locks that the receiver watches
 	Leases   map[lockstate.Key]struct{}
 	Sessions map[backend.SessionID]struct{}
 }
@@ -18,14 +17,12 @@ type Look struct {
 // The first bytes of the lines of a notification. Names and IDs have no control characters, so a line
 // ends with a line feed, and a field with a tab. A store adds lines of other kinds.
 const (
-	lineAll     = '*'
 	lineLease   = 'l' // lease, name
 	lineSession = 's' // session
-	lineEvents  = 'e'
 )
 
 // Empty reports whether there is nothing to read.
-func (l *Look) Empty() bool { return !l.All && !l.Events && len(l.Leases) == 0 && len(l.Sessions) == 0 }
+func (l *Look) Empty() bool { return !l.All && len(l.Leases) == 0 && len(l.Sessions) == 0 }
 
 // Lease adds a lease.
 func (l *Look) Lease(k lockstate.Key) {
@@ -45,7 +42,7 @@ func (l *Look) Session(id backend.SessionID) {
 
 // Add adds what another notification asks for.
 func (l *Look) Add(o *Look) {
-	l.All, l.Events = l.All || o.All, l.Events || o.Events
+	l.All = l.All || o.All
 	for k := range o.Leases {
 		l.Lease(k)
 	}
@@ -53,12 +50,6 @@ func (l *Look) Add(o *Look) {
 		l.Session(id)
 	}
 }
-
-// AllLine asks for everything.
-const AllLine = string(lineAll) + "\n"
-
-// EventsLine asks for events.
-const EventsLine = string(lineEvents) + "\n"
 
 // LeaseLine asks for a lease.
 func LeaseLine(k lockstate.Key) string {
@@ -74,10 +65,6 @@ func (l *Look) Parse(line string) {
 		return
 	}
 	switch rest := line[1:]; line[0] {
-	case lineAll:
-		l.All = true
-	case lineEvents:
-		l.Events = true
 	case lineLease:
 		if id, name, ok := strings.Cut(rest, "\t"); ok {
 			l.Lease(lockstate.Key{Name: name, ID: backend.LeaseID(id)})
