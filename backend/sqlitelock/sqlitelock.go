@@ -72,8 +72,7 @@ type Backend struct {
 	look     bool  // the next transaction reads what has happened
 	watchers map[*waiters.Watcher]struct{}
 
-	closing  sync.Once
-	closeErr error // set in closing
+	closing func() error // runs close once
 }
 
 var _ backend.Backend = (*Backend)(nil)
@@ -158,6 +157,7 @@ func open(ctx context.Context, path string, o options) (*Backend, error) {
 	}
 	b.life, b.end = context.WithCancelCause(context.WithoutCancel(ctx))
 	b.calls = waiters.New[struct{}, instant](b.life)
+	b.closing = sync.OnceValue(b.close)
 	b.work.Go(b.write)
 	b.work.Go(b.sync)
 	b.work.Go(b.readInbox)
@@ -209,24 +209,24 @@ func (b *Backend) StoreID() string { return "sqlite-" + b.file.id }
 //
 // Where another process is stopped in the middle of a transaction, one goroutine is left asleep
 // in the kernel until that process continues or dies.
-func (b *Backend) Close() error {
-	b.closing.Do(func() {
-		b.closed.Store(true)
-		b.end(backend.ErrClosed)
-		if b.inbox != nil {
-			b.inbox.hangUp()
-		}
-		b.work.Wait()
-		ctx, cancel := context.WithTimeout(context.WithoutCancel(b.life), closePatience)
-		defer cancel()
-		if err := b.turn.lock(ctx); err == nil {
-			defer b.turn.unlock()
-		}
-		if err := b.closeFiles(); err != nil {
-			b.closeErr = unavailable("close", false, err)
-		}
-	})
-	return b.closeErr
+func (b *Backend) Close() error { return b.closing() }
+
+func (b *Backend) close() error {
+	b.closed.Store(true)
+	b.end(backend.ErrClosed)
+	if b.inbox != nil {
+		b.inbox.hangUp()
+	}
+	b.work.Wait()
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(b.life), closePatience)
+	defer cancel()
+	if err := b.turn.lock(ctx); err == nil {
+		defer b.turn.unlock()
+	}
+	if err := b.closeFiles(); err != nil {
+		return unavailable("close", false, err)
+	}
+	return nil
 }
 
 // closePatience bounds how long Close waits for the other processes to let it close the file in

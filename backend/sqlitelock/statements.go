@@ -4,7 +4,6 @@ import (
 	"context"
 	"database/sql"
 	"fmt"
-	"strings"
 	"time"
 
 	"github.com/holdfast-io/holdfast/internal/retry"
@@ -52,15 +51,8 @@ func (s *store) read(ctx context.Context, query string, dest ...any) error {
 	return nil
 }
 
-// said adds the statement to SQLite's error.
-func said(query string, err error) error {
-	const most = 40
-	query = strings.Join(strings.Fields(query), " ")
-	if len(query) > most {
-		query = query[:most] + "…"
-	}
-	return fmt.Errorf("%s: %w", query, err)
-}
+// said adds the beginning of the statement to SQLite's error.
+func said(query string, err error) error { return fmt.Errorf("%.40q: %w", query, err) }
 
 func (s *store) prepared(ctx context.Context, query string) (*sql.Stmt, error) {
 	if stmt, ok := s.stmts[query]; ok {

@@ -33,9 +33,8 @@ type store struct {
 	db    *sql.DB
 	conn  *sql.Conn
 	stmts map[string]*sql.Stmt
-	wal   *os.File // SQLite's log, only to sync it: no locks are on that file
-	made  os.FileInfo
-	log   [2]os.FileInfo // the log and its index, once they exist
+	wal   *os.File               // SQLite's log, only to sync it: no locks are on that file
+	files map[string]os.FileInfo // the file, and once they exist the log and its index, by path
 
 	// blocked is what the writer waits for; nil: for nothing that other processes have.
 	blocked atomic.Pointer[error]
@@ -55,7 +54,7 @@ func openStore(ctx context.Context, path string, rights os.FileMode, o options) 
 	}
 	db := sql.OpenDB(connector(dataSource(path)))
 	db.SetMaxOpenConns(1)
-	s := &store{path: path, db: db, stmts: make(map[string]*sql.Stmt), made: made, reserve: o.reserve, aroundSync: o.aroundSync, through: o.through}
+	s := &store{path: path, db: db, stmts: make(map[string]*sql.Stmt), files: map[string]os.FileInfo{path: made}, reserve: o.reserve, aroundSync: o.aroundSync, through: o.through}
 	err = untilFree(ctx, func() error {
 		if s.conn == nil {
 			conn, err := db.Conn(context.WithoutCancel(ctx))
@@ -202,7 +201,7 @@ func (s *store) prepare(ctx context.Context, h host, log *slog.Logger) error {
 	}
 	changed, err := s.bring(steady, h, log)
 	if err == nil {
-		err = s.read(steady, "SELECT file FROM meta", &s.id)
+		err = errors.Join(s.read(steady, "SELECT file FROM meta", &s.id), s.openLog())
 	}
 	if err == nil {
 		err = s.rewriteLog() // in the transaction: no one else writes
@@ -213,14 +212,6 @@ func (s *store) prepare(ctx context.Context, h host, log *slog.Logger) error {
 	if err != nil {
 		s.rollback(steady)
 		return err
-	}
-	if s.wal, err = os.OpenFile(s.path+"-wal", os.O_RDWR, 0); err != nil {
-		return fmt.Errorf("write-ahead log: %w", err)
-	}
-	for i, path := range s.besides() {
-		if s.log[i], err = os.Stat(path); err != nil {
-			return fmt.Errorf("write-ahead log: %w", err)
-		}
 	}
 	if !changed {
 		return nil
@@ -264,21 +255,28 @@ func (s *store) unused(ctx context.Context, h host) error {
 // log open. They do nothing any more, but what others append to such a log, and sync, is lost with those pages
 // when the power fails.
 func (s *store) rewriteLog() error {
-	f, err := os.OpenFile(s.besides()[0], os.O_RDWR, 0)
-	if errors.Is(err, os.ErrNotExist) {
-		return nil
-	}
-	if err != nil {
-		return fmt.Errorf("write-ahead log: %w", err)
-	}
-	size, err := f.Seek(0, io.SeekEnd)
+	size, err := s.wal.Seek(0, io.SeekEnd)
 	if err == nil && size > 0 {
-		_, err = io.Copy(io.NewOffsetWriter(s.through(f), 0), io.NewSectionReader(f, 0, size))
+		_, err = io.Copy(io.NewOffsetWriter(s.through(s.wal), 0), io.NewSectionReader(s.wal, 0, size))
 		if err == nil {
-			err = s.syncLog(f)
+			err = s.syncLog()
 		}
 	}
-	return errors.Join(err, f.Close())
+	return err //nolint:wrapcheck // it names the file
+}
+
+// openLog opens SQLite's log, which exists since the first transaction began, and its index.
+func (s *store) openLog() error {
+	var err error
+	if s.wal, err = os.OpenFile(s.path+"-wal", os.O_RDWR, 0); err != nil {
+		return fmt.Errorf("write-ahead log: %w", err)
+	}
+	for _, path := range []string{s.path + "-wal", s.path + "-shm"} {
+		if s.files[path], err = os.Stat(path); err != nil {
+			return fmt.Errorf("write-ahead log: %w", err)
+		}
+	}
+	return nil
 }
 
 // bring creates the tables, or takes them over from another boot.
@@ -348,30 +346,18 @@ func (s *store) reboot(ctx context.Context, h host) error {
 		h.boot, wall.UnixMicro(), s.reserve, now, wall.UnixNano())
 }
 
-// besides returns the paths of the log and its index.
-func (s *store) besides() [2]string { return [2]string{s.path + "-wal", s.path + "-shm"} }
-
 // replaced returns an error when the path does not name the file any more, or when the log was
 // removed, or its index, which has SQLite's locks: a process that opens the file then has other
 // locks.
 func (s *store) replaced() error {
-	err := same(s.path, s.made)
-	for i, path := range s.besides() {
-		if err == nil && s.log[i] != nil {
-			err = same(path, s.log[i])
+	for path, opened := range s.files {
+		info, err := os.Stat(path)
+		if errors.Is(err, os.ErrNotExist) || err == nil && !os.SameFile(info, opened) {
+			return fmt.Errorf("%s: %w", path, ErrReplaced)
 		}
-	}
-	return err
-}
-
-// same returns an error when a path does not name the file any more.
-func same(path string, made os.FileInfo) error {
-	info, err := os.Stat(path)
-	if errors.Is(err, os.ErrNotExist) || err == nil && !os.SameFile(info, made) {
-		return fmt.Errorf("%s: %w", path, ErrReplaced)
-	}
-	if err != nil {
-		return fmt.Errorf("lock file: %w", err)
+		if err != nil {
+			return fmt.Errorf("lock file: %w", err)
+		}
 	}
 	return nil
 }
@@ -381,15 +367,15 @@ func (s *store) sync() error {
 	if err := s.replaced(); err != nil {
 		return err
 	}
-	return s.syncLog(s.wal)
+	return s.syncLog()
 }
 
-func (s *store) syncLog(f *os.File) error {
+func (s *store) syncLog() error {
 	done, err := s.aroundSync()
 	if err != nil {
 		return err
 	}
-	if err := syncData(f); err != nil {
+	if err := syncData(s.wal); err != nil {
 		return err
 	}
 	done()
