@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"strconv"
 	"strings"
 	"time"
 
@@ -54,14 +53,9 @@ func containerOffset() instant {
 		return 0 // a kernel without time namespaces
 	}
 	for line := range strings.Lines(string(offsets)) {
-		f := strings.Fields(line)
-		if len(f) != 3 || f[0] != "boottime" {
-			continue
-		}
-		sec, err1 := strconv.ParseInt(f[1], 10, 64)
-		nsec, err2 := strconv.ParseInt(f[2], 10, 64)
-		if err1 == nil && err2 == nil {
-			return instant(sec*int64(time.Second) + nsec)
+		var seconds, nanoseconds int64
+		if _, err := fmt.Sscanf(line, "boottime %d %d", &seconds, &nanoseconds); err == nil {
+			return instant(seconds*int64(time.Second) + nanoseconds)
 		}
 	}
 	return 0

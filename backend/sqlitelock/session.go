@@ -152,9 +152,7 @@ func (t *txn) expire() {
 		}
 	}
 	for table, column := range map[string]string{"tombs": "until", "losses": "until", "watchers": "ends", "events": "until"} {
-		if t.one("SELECT 1 FROM "+table+" WHERE "+column+" <= ? LIMIT 1", []any{now}, new(int)) {
-			t.exec("DELETE FROM "+table+" WHERE "+column+" <= ?", now)
-		}
+		t.exec("DELETE FROM "+table+" WHERE "+column+" <= ?", now)
 	}
 	t.settle()
 	t.flush() // findDue reads the tables
