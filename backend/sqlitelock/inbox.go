@@ -62,7 +62,7 @@ func (m *inbox) sweep() {
 		return // they do no harm
 	}
 	for _, name := range names {
-		conn, err := net.Dial("unixgram", m.path(name))
+		conn, err := net.DialUnix("unixgram", nil, &net.UnixAddr{Net: "unixgram", Name: m.path(name)})
 		if err == nil {
 			err = conn.Close()
 		}
