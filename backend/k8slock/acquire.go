@@ -121,11 +121,11 @@ func (a *acquisition) abandoned() bool { return a.b.abandoned.Has(sessionLease{a
 func (a *acquisition) run(ctx context.Context) (backend.Grant, error) {
 	var now entry
 	var outcome error
-	c := &change{creates: true, apply: func(r *record) bool {
-		now, outcome = a.join(r)
-		return errors.Is(outcome, backend.ErrHeld)
-	}}
 	for {
+		c := &change{creates: true, apply: func(r *record) bool {
+			now, outcome = a.join(r)
+			return errors.Is(outcome, backend.ErrHeld)
+		}}
 		if err := a.b.do(ctx, a.req.Name, c); err != nil {
 			return backend.Grant{}, err
 		}

@@ -8,10 +8,11 @@ import (
 	"time"
 
 	"github.com/holdfast-io/holdfast/backend"
+	"github.com/holdfast-io/holdfast/internal/waiters"
 )
 
 // lookAgain has reap check what ends next.
-func (b *Backend) lookAgain() { signal(b.recheck) }
+func (b *Backend) lookAgain() { waiters.Signal(b.recheck) }
 
 // reap ends sessions that were not renewed for their TTL, as far as this process has seen. Only its
 // own clock counts, and only from when it saw the newest renewal. The API server refuses if there

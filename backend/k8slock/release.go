@@ -26,8 +26,7 @@ func (b *Backend) Release(ctx context.Context, req backend.ReleaseRequest) error
 		outcome = nil
 		i := r.find(req.Lease)
 		if i < 0 {
-			outcome = backend.ErrLost
-			r.touch = r.touch || req.Abandon
+			outcome, r.touch = backend.ErrLost, true // the acquire of it may be on its way
 			return false
 		}
 		r.Queue = append(r.Queue[:i], r.Queue[i+1:]...)
