@@ -14,10 +14,7 @@ import (
 // waits, the place in the queue stays. Errors: *InvalidError, *LimitError, *HeldError, ErrLost,
 // ErrSessionLost, ErrUnsupported, *UnavailableError, ErrClosed, ctx's cause.
 func (b *Backend) Acquire(ctx context.Context, req backend.AcquireRequest) (backend.Grant, error) {
-	if err := req.Validate(b.caps); err != nil {
-		return backend.Grant{}, err
-	}
-	ctx, cancel, err := backend.Begin(ctx, b.base)
+	ctx, cancel, err := b.begin(ctx, req.Validate(b.caps))
 	if err != nil {
 		return backend.Grant{}, err
 	}
@@ -48,10 +45,8 @@ func (b *Backend) Acquire(ctx context.Context, req backend.AcquireRequest) (back
 		return backend.Grant{}, backend.ErrClosed
 	case s.life.Err() != nil && ctx.Err() == nil:
 		return backend.Grant{}, backend.ErrSessionLost
-	case a.abandoned() && ctx.Err() == nil:
-		return backend.Grant{}, backend.ErrLost
 	case inner.Err() != nil && ctx.Err() == nil:
-		return backend.Grant{}, backend.ErrLost // it was released while it waited
+		return backend.Grant{}, backend.ErrLost // it was released, or abandoned, while it waited
 	case a.waiting && ctx.Err() != nil && errors.Is(err, context.Cause(ctx)):
 		return backend.Grant{}, err
 	}

@@ -34,73 +34,54 @@ func (b *Backend) reap() {
 // endOver ends sessions and foreign holders that have expired, deletes idle locks, and returns the
 // time until the next of these is due.
 func (b *Backend) endOver() time.Duration {
-	d := b.expired()
-	for _, s := range d.over {
+	over, locks, next := b.expired()
+	for _, s := range over {
 		b.background(func() { b.buryIfThere(s) })
 	}
-	b.background(func() {
-		for _, s := range d.unused { // one after the other: there is no hurry
-			b.buryIfThere(s)
-		}
-	})
-	for _, lock := range d.locks {
+	for _, lock := range locks {
 		b.background(func() { b.tidy(lock, 0) })
 	}
-	return max(d.next, 10*time.Millisecond)
+	return max(next, 10*time.Millisecond)
 }
 
-// expiries are what endOver has to end.
-type expiries struct {
-	over   []*seen       // sessions, marked as burying
-	unused []*seen       // idle locks, marked as burying
-	locks  []string      // with a foreign holder that has ended, and waiters
-	next   time.Duration // until the next one is due
-}
-
-// expired returns what has ended as far as this process has seen.
-func (b *Backend) expired() expiries {
-	const longest, again, most = 10 * time.Minute, time.Second, 100 // objects at a time
+// expired returns what has ended as far as this process has seen: sessions and idle locks, marked as burying; the
+// locks with waiters here whose foreign holder has ended; and the time until the next of these is due.
+func (b *Backend) expired() ([]*seen, []string, time.Duration) {
+	const longest, again, most = 10 * time.Minute, time.Second, 100 // idle locks at a time
 	m := &b.cache
-	d := expiries{next: longest}
+	var over []*seen
+	var locks []string
+	next, idle := longest, 0
 	now := b.rest.clock.now()
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	for at, s := range m.objects {
+		left := longest
 		switch {
 		case s.session != nil:
-			left := s.session.TTL + margin(s.session.TTL) - time.Since(s.at)
-			if left <= 0 {
-				if !s.burying {
-					d.over = append(d.over, s)
-				}
-				left = again
-			}
-			d.next = min(d.next, left)
+			left = s.session.TTL + margin(s.session.TTL) - time.Since(s.at)
 		case s.record != nil && s.record.foreign && len(m.waiters[at]) > 0:
-			left := s.foreignTTL() - time.Since(s.since)
-			if left <= 0 {
-				d.locks = append(d.locks, s.lock)
-				left = again
-			}
-			d.next = min(d.next, left)
+			left = s.foreignTTL() - time.Since(s.since)
 		case s.record != nil && s.record.idle():
-			left := b.idle - now.Sub(s.object.written())
-			if left <= 0 {
-				if !s.burying {
-					d.unused = append(d.unused, s)
-				}
-				left = longest
-			}
-			d.next = min(d.next, left+again)
+			left = b.idle - now.Sub(s.object.written()) + again
 		}
+		if left <= 0 {
+			left = again
+			switch unused := s.session == nil; {
+			case unused && s.record.foreign:
+				locks = append(locks, s.lock)
+			case s.burying, unused && idle == most: // later
+			default:
+				s.burying = true
+				over = append(over, s)
+				if unused {
+					idle++
+				}
+			}
+		}
+		next = min(next, left)
 	}
-	if len(d.unused) > most {
-		d.unused, d.next = d.unused[:most], min(d.next, again)
-	}
-	for _, s := range slices.Concat(d.over, d.unused) {
-		s.burying = true
-	}
-	return d
+	return over, locks, next
 }
 
 // buryIfThere buries an object, if it is still the newest known version when it is its turn.

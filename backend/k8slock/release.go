@@ -12,10 +12,7 @@ import (
 // no such lease, unless req.Abandon is set; *InvalidError; *UnavailableError; ErrClosed; ctx's
 // cause.
 func (b *Backend) Release(ctx context.Context, req backend.ReleaseRequest) error {
-	if err := req.Validate(); err != nil {
-		return err
-	}
-	ctx, cancel, err := backend.Begin(ctx, b.base)
+	ctx, cancel, err := b.begin(ctx, req.Validate())
 	if err != nil {
 		return err
 	}
@@ -58,10 +55,7 @@ func (b *Backend) leave(req backend.ReleaseRequest) {
 // Break takes the lock from its holders, even from one of client-go's leader election. Errors:
 // *InvalidError, *UnavailableError, ErrClosed, ctx's cause.
 func (b *Backend) Break(ctx context.Context, req backend.BreakRequest) (backend.BreakResult, error) {
-	if err := req.Validate(); err != nil {
-		return backend.BreakResult{}, err
-	}
-	ctx, cancel, err := backend.Begin(ctx, b.base)
+	ctx, cancel, err := b.begin(ctx, req.Validate())
 	if err != nil {
 		return backend.BreakResult{}, err
 	}

@@ -47,10 +47,7 @@ type sessionLease struct {
 // that another backend value has opened it returns ErrSessionLost; the session lives on there.
 // Errors: *InvalidError, ErrSessionLost, *UnavailableError, ErrClosed, ctx's cause.
 func (b *Backend) OpenSession(ctx context.Context, req backend.SessionRequest) error {
-	if err := req.Validate(b.caps); err != nil {
-		return err
-	}
-	ctx, cancel, err := backend.Begin(ctx, b.base)
+	ctx, cancel, err := b.begin(ctx, req.Validate(b.caps))
 	if err != nil {
 		return err
 	}
@@ -256,10 +253,7 @@ func (b *Backend) session(id backend.SessionID) (*session, error) {
 // Renew renews the session with one write, and one more for each of its locks that client-go must
 // see renewed. Errors: *InvalidError, ErrUnsupported, *UnavailableError, ErrClosed, ctx's cause.
 func (b *Backend) Renew(ctx context.Context, req backend.RenewRequest) (backend.RenewResult, error) {
-	if err := req.Validate(b.caps); err != nil {
-		return backend.RenewResult{}, err
-	}
-	ctx, cancel, err := backend.Begin(ctx, b.base)
+	ctx, cancel, err := b.begin(ctx, req.Validate(b.caps))
 	if err != nil {
 		return backend.RenewResult{}, err
 	}
@@ -316,10 +310,7 @@ func (s *session) lose(l backend.Loss) {
 // EndSession releases everything of the session, with one request. Errors: *InvalidError,
 // ErrUnsupported, *UnavailableError, ErrClosed, ctx's cause.
 func (b *Backend) EndSession(ctx context.Context, id backend.SessionID) error {
-	if err := backend.ValidateSessionID(id); err != nil {
-		return err
-	}
-	ctx, cancel, err := backend.Begin(ctx, b.base)
+	ctx, cancel, err := b.begin(ctx, backend.ValidateSessionID(id))
 	if err != nil {
 		return err
 	}
