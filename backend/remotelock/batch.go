@@ -29,7 +29,7 @@ func (b *Backend) first(ctx context.Context, req backend.AcquireRequest) (backen
 	defer answered()
 	o := outcome{alone: true}
 	if !crowded || !req.Wait {
-		o = b.share(ctx, newItem(wire.OpAcquire, req))
+		o = b.share(ctx, wire.OpAcquire, req)
 		defer o.request.finish()
 	}
 	if !o.alone {
@@ -47,7 +47,7 @@ func (b *Backend) first(ctx context.Context, req backend.AcquireRequest) (backen
 
 // releaseOnce sends one request for a release, in a batch or alone.
 func (b *Backend) releaseOnce(ctx context.Context, name string, lease backend.LeaseID) error {
-	o := b.share(ctx, newItem(wire.OpRelease, backend.AcquireRequest{Name: name, Lease: lease}))
+	o := b.share(ctx, wire.OpRelease, backend.AcquireRequest{Name: name, Lease: lease})
 	defer o.request.finish()
 	if !o.alone {
 		return o.err
@@ -57,16 +57,28 @@ func (b *Backend) releaseOnce(ctx context.Context, name string, lease backend.Le
 }
 
 // share sends an operation in a batch, or reports that the caller has to send it alone.
-func (b *Backend) share(ctx context.Context, it *item) outcome {
-	ctx, done, err := b.begin(ctx)
+func (b *Backend) share(ctx context.Context, op string, req backend.AcquireRequest) outcome {
+	ctx, done, err := backend.Begin(ctx, b.life)
 	if err != nil {
 		return outcome{err: err}
 	}
 	defer done()
-	if request, alone := b.together.enqueue(it); alone {
-		return outcome{alone: true, request: request}
+	it, alone := b.together.enqueue(op, req)
+	if it == nil {
+		return outcome{alone: true, request: alone}
 	}
-	return b.together.ride(ctx, it)
+	select {
+	case o := <-it.done:
+		return o
+	case <-ctx.Done():
+	}
+	b.together.forget(it)
+	select {
+	case unwanted := <-it.done:
+		unwanted.request.finish()
+	default:
+	}
+	return outcome{err: context.Cause(ctx)}
 }
 
 // sendBatch sends the items in one request, and passes on the results as they arrive.
@@ -77,38 +89,38 @@ func (b *Backend) sendBatch(f *pending, batch []*item) {
 	defer cancel()
 	open.asked = time.Now()
 	res, err := b.send(ctx, call{method: http.MethodPost, path: "/v1/leases/batch", in: open.request})
+	var refusal []byte
 	if err == nil {
 		defer res.Body.Close() //nolint:errcheck // it was read, or is abandoned
-		if res.StatusCode != http.StatusOK {
-			b.refused(open, res)
-			return
+		switch {
+		case res.StatusCode == http.StatusOK:
+			err = b.parseLines(open, io.LimitReader(res.Body, maxAnswer), f.finish)
+		case knowsNoBatch(res.StatusCode): // every caller sends its own request, and gets the error there if it persists
+			b.together.turnOff()
+			open.rest(func(*item) outcome { return outcome{alone: true} })
+		default:
+			refusal, err = io.ReadAll(io.LimitReader(res.Body, maxAnswer))
 		}
-		err = b.parseLines(open, io.LimitReader(res.Body, maxAnswer), f.finish)
 	}
-	open.rest(func(it *item) outcome { return outcome{err: b.failed(b.life, it.call(), err)} })
-}
-
-// refused handles an answer that refuses the whole batch. A server that does not know the call,
-// accepts only a smaller one, or does not allow it, has done nothing: every caller sends its
-// own request, and gets the error there if it persists.
-func (b *Backend) refused(open *manifest, res *http.Response) {
-	switch s := res.StatusCode; {
-	case s == http.StatusRequestTimeout, s == http.StatusTooManyRequests:
-	case s >= 400 && s < 500, s == http.StatusNotImplemented:
-		b.together.turnOff()
-		open.rest(func(*item) outcome { return outcome{alone: true} })
-		return
-	}
-	body, err := io.ReadAll(io.LimitReader(res.Body, maxAnswer))
 	open.rest(func(it *item) outcome {
 		if err != nil {
 			return outcome{err: b.failed(b.life, it.call(), err)}
 		}
-		if err := b.decode(it.call(), res, body); err != nil {
+		if err := b.decode(it.call(), res, refusal); err != nil {
 			return outcome{err: err}
 		}
 		return outcome{err: b.unavailable(it.op, true, errAnswer)} // 2xx, but not an answer of the server
 	})
+}
+
+// knowsNoBatch reports whether the server does not know the call, accepts only a smaller one, or does not allow
+// it. It has done nothing.
+func knowsNoBatch(status int) bool {
+	switch status {
+	case http.StatusRequestTimeout, http.StatusTooManyRequests:
+		return false
+	}
+	return status >= 400 && status < 500 || status == http.StatusNotImplemented
 }
 
 // parseLines reads the lines of an answer until all items have a result, or the answer ends.
@@ -116,7 +128,7 @@ func (b *Backend) refused(open *manifest, res *http.Response) {
 func (b *Backend) parseLines(open *manifest, body io.Reader, heard func()) error {
 	r := bufio.NewReaderSize(body, 16<<10)
 	for len(open.items) > 0 {
-		line, err := readLine(r)
+		line, err := r.ReadBytes('\n')
 		if err != nil { // a line without an end is none
 			if errors.Is(err, io.EOF) {
 				err = io.ErrUnexpectedEOF
@@ -141,20 +153,6 @@ func (b *Backend) parseLines(open *manifest, body io.Reader, heard func()) error
 	}
 	_, _ = io.Copy(io.Discard, r) // so that the connection can be reused
 	return nil
-}
-
-// readLine returns the next line, which is valid until the next call.
-func readLine(r *bufio.Reader) ([]byte, error) {
-	line, err := r.ReadSlice('\n')
-	if !errors.Is(err, bufio.ErrBufferFull) {
-		return line, err //nolint:wrapcheck // failed maps it
-	}
-	var long []byte
-	for errors.Is(err, bufio.ErrBufferFull) {
-		long = append(long, line...)
-		line, err = r.ReadSlice('\n')
-	}
-	return append(long, line...), err
 }
 
 // outcome converts a result to the outcome of its item.

@@ -13,9 +13,9 @@ import (
 
 func threeItems() []*item {
 	return []*item{
-		newItem(wire.OpAcquire, backend.AcquireRequest{Name: "x", Lease: "lease-0000000001", TTL: time.Minute}),
-		newItem(wire.OpAcquire, backend.AcquireRequest{Name: "y", Lease: "lease-0000000002", TTL: time.Minute}),
-		newItem(wire.OpRelease, backend.AcquireRequest{Name: "x", Lease: "lease-0000000003"}),
+		{op: wire.OpAcquire, req: backend.AcquireRequest{Name: "x", Lease: "lease-0000000001", TTL: time.Minute}, done: make(chan outcome, 1)},
+		{op: wire.OpAcquire, req: backend.AcquireRequest{Name: "y", Lease: "lease-0000000002", TTL: time.Minute}, done: make(chan outcome, 1)},
+		{op: wire.OpRelease, req: backend.AcquireRequest{Name: "x", Lease: "lease-0000000003"}, done: make(chan outcome, 1)},
 	}
 }
 

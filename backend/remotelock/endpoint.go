@@ -36,8 +36,7 @@ type endpoint struct {
 	calls *client       // for everything else
 	// first are the clients for HTTP/1 that were used before HTTP/2 was found to work.
 	first []*client
-
-	ready bool // once, at least; guarded by endpoints.mu
+	ready bool // once, at least, or it is the only one
 }
 
 func newEndpoint(base *url.URL, socket string, conf *tls.Config) *endpoint {
@@ -48,6 +47,8 @@ func newEndpoint(base *url.URL, socket string, conf *tls.Config) *endpoint {
 }
 
 func (e *endpoint) close() {
+	e.door <- struct{}{}
+	defer func() { <-e.door }()
 	for _, c := range append(e.first, e.polls, e.calls) {
 		c.transport.Close()
 	}
@@ -122,15 +123,7 @@ var errNoAnswer = errors.New("the server does not answer")
 // sendTo sends the request to a server, over HTTP/2 if the server speaks it. It reports whether the
 // request may have been sent. others: there are servers that were not tried.
 func (b *Backend) sendTo(ctx context.Context, e *endpoint, c call, others bool) (*http.Response, bool, error) {
-	asking, cancel := ctx, func() {}
-	if others && !b.servers.met(e) {
-		asking, cancel = context.WithTimeoutCause(ctx, firstAnswer, errNoAnswer)
-	}
-	defer cancel()
-	polls, calls, err := e.clients(asking)
-	if err == nil {
-		err = b.servers.check(asking, e, calls)
-	}
+	polls, calls, err := b.meet(ctx, e, others)
 	if err != nil {
 		return nil, false, err
 	}
@@ -152,32 +145,39 @@ func (b *Backend) sendTo(ctx context.Context, e *endpoint, c call, others bool) 
 	return res, true, nil
 }
 
-// check finds out, before the first use of one of several servers, whether it answers and is ready.
-func (s *endpoints) check(ctx context.Context, e *endpoint, calls *client) error {
-	if s.met(e) {
-		return nil
+// meet returns the client for polls and the client for everything else. Before the first use of one of several
+// servers it finds out whether the server answers and is ready.
+func (b *Backend) meet(ctx context.Context, e *endpoint, others bool) (*client, *client, error) {
+	select {
+	case e.door <- struct{}{}:
+	case <-ctx.Done():
+		return nil, nil, context.Cause(ctx)
 	}
-	res, err := calls.get(ctx, e.base.String()+"/readyz") //nolint:bodyclose // it is closed
-	if err != nil {
-		return err
+	defer func() { <-e.door }()
+	if others && !e.ready {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeoutCause(ctx, firstAnswer, errNoAnswer)
+		defer cancel()
 	}
-	if res.StatusCode != http.StatusOK {
-		return fmt.Errorf("the server answered %s", res.Status) //nolint:err113 // for people
+	if !e.known && time.Now().After(e.until) {
+		if err := e.settle(ctx); err != nil {
+			return nil, nil, err
+		}
 	}
-	if err := s.compare(e, res); err != nil {
-		return err
+	if !e.ready && len(b.servers.all) > 1 {
+		res, err := e.calls.get(ctx, e.base.String()+"/readyz") //nolint:bodyclose // it is closed
+		if err != nil {
+			return nil, nil, err
+		}
+		if res.StatusCode != http.StatusOK {
+			return nil, nil, fmt.Errorf("the server answered %s", res.Status) //nolint:err113 // for people
+		}
+		if err := b.servers.compare(e, res); err != nil {
+			return nil, nil, err
+		}
 	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
 	e.ready = true
-	return nil
-}
-
-// met reports whether the server was ready once, or is the only one.
-func (s *endpoints) met(e *endpoint) bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return e.ready || len(s.all) == 1
+	return e.polls, e.calls, nil
 }
 
 // errNotServed is in the error of a server that did not serve a request because the client uses another store.
@@ -252,22 +252,6 @@ func newClient(socket string, conf *tls.Config, clearHTTP2 bool) *client {
 		t.Protocols.SetHTTP1(true)
 	}
 	return &client{transport: t, Client: &http.Client{Transport: t, CheckRedirect: connect.Stay}}
-}
-
-// clients returns the client for polls and the client for everything else.
-func (e *endpoint) clients(ctx context.Context) (*client, *client, error) {
-	select {
-	case e.door <- struct{}{}:
-	case <-ctx.Done():
-		return nil, nil, context.Cause(ctx)
-	}
-	defer func() { <-e.door }()
-	if !e.known && time.Now().After(e.until) {
-		if err := e.settle(ctx); err != nil {
-			return nil, nil, err
-		}
-	}
-	return e.polls, e.calls, nil
 }
 
 // settle tries HTTP/2 with the server. An error means that the server is unavailable. While the

@@ -10,6 +10,7 @@ import (
 	"mime"
 	"net/http"
 	"net/url"
+	"slices"
 	"time"
 
 	"github.com/holdfast-io/holdfast/backend"
@@ -42,7 +43,7 @@ const maxAnswer = 64 << 20
 // do sends the request and decodes the answer. The error is one of package backend, or the
 // cause of the end of ctx.
 func (b *Backend) do(ctx context.Context, c call) (http.Header, error) {
-	ctx, done, err := b.begin(ctx)
+	ctx, done, err := backend.Begin(ctx, b.life)
 	if err != nil {
 		return nil, err
 	}
@@ -90,6 +91,17 @@ func (b *Backend) decode(c call, res *http.Response, body []byte) error {
 		*c.refusal = p
 	}
 	return b.problem(c, p, res.Header)
+}
+
+// queryOf returns the parameters that have a value. pairs are names, each before its value.
+func queryOf(pairs ...string) url.Values {
+	q := url.Values{}
+	for pair := range slices.Chunk(pairs, 2) {
+		if pair[1] != "" {
+			q.Set(pair[0], pair[1])
+		}
+	}
+	return q
 }
 
 func (b *Backend) request(ctx context.Context, e *endpoint, c call) (*http.Request, error) {

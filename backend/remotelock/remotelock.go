@@ -4,11 +4,9 @@ import (
 	"context"
 	"crypto/tls"
 	"errors"
-	"fmt"
 	"log/slog"
 	"net/http"
 	"strconv"
-	"sync"
 	"time"
 
 	"github.com/holdfast-io/holdfast/backend"
@@ -57,9 +55,6 @@ type Backend struct {
 
 	life context.Context //nolint:containedctx // ends with ErrClosed when the backend is closed
 	end  context.CancelCauseFunc
-
-	mu   sync.Mutex     // no call begins while the backend is being closed
-	work sync.WaitGroup // calls in progress
 }
 
 var _ backend.Backend = (*Backend)(nil)
@@ -80,14 +75,13 @@ func Open(ctx context.Context, rawURL string, o Config) (*Backend, error) {
 		return nil, err
 	}
 	ready, err := b.ready(ctx, "open")
-	switch {
-	case err == nil:
-	case ready.Capabilities != nil && errors.Is(err, backend.ErrUnavailable): // it may have ended by the first call
-	default:
-		return nil, joinClose(err, b)
+	if err == nil && ready.Capabilities == nil {
+		err = invalid("url", strconv.Quote(b.servers.current().base.Redacted()), "that of a Holdfast server")
 	}
-	if ready.Capabilities == nil {
-		return nil, joinClose(invalid("url", strconv.Quote(b.servers.current().base.Redacted()), "that of a Holdfast server"), b)
+	// A server that grants no locks now may have ended that by the first call.
+	if err != nil && (ready.Capabilities == nil || !errors.Is(err, backend.ErrUnavailable)) {
+		_ = b.Close()
+		return nil, err
 	}
 	b.caps = capabilities(*ready.Capabilities)
 	b.poll = min(poll, time.Duration(ready.Capabilities.MaxWait))
@@ -170,38 +164,11 @@ func (b *Backend) Capabilities() backend.Capabilities { return b.caps }
 
 // Close ends the calls in progress with ErrClosed, and closes the connections.
 func (b *Backend) Close() error {
-	b.mu.Lock()
-	b.end(backend.ErrClosed)
-	b.mu.Unlock()
-	b.work.Wait()
+	b.together.close()
 	for _, e := range b.servers.all {
 		e.close()
 	}
 	return nil
-}
-
-// begin counts a call, and returns for it a context that ends with the backend, too.
-func (b *Backend) begin(ctx context.Context) (context.Context, func(), error) {
-	b.mu.Lock()
-	if b.life.Err() != nil {
-		b.mu.Unlock()
-		return nil, nil, backend.ErrClosed
-	}
-	b.work.Add(1)
-	b.mu.Unlock()
-	ctx, leave, err := backend.Begin(ctx, b.life)
-	if err != nil {
-		b.work.Done()
-		return nil, nil, err
-	}
-	return ctx, func() { leave(); b.work.Done() }, nil
-}
-
-func joinClose(err error, b *Backend) error {
-	if closed := b.Close(); closed != nil {
-		return fmt.Errorf("%w; close: %w", err, closed)
-	}
-	return err
 }
 
 func invalid(field, value, bound string) error {

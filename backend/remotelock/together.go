@@ -1,7 +1,6 @@
 package remotelock
 
 import (
-	"context"
 	"slices"
 	"sync"
 	"time"
@@ -33,8 +32,9 @@ type together struct {
 	mu       sync.Mutex
 	queue    []*item
 	requests int
-	late     time.Duration // lateTime, except in tests
-	until    time.Time     // no batches before this time: the server does not know the call
+	work     sync.WaitGroup // batches in progress
+	late     time.Duration  // lateTime, except in tests
+	until    time.Time      // no batches before this time: the server does not know the call
 	// asking counts the acquires in progress. crowded has the locks for which another waiter
 	// was in the queue recently. A lock that is in either is requested by the call that waits:
 	// an acquire in a batch does not wait in the queue, and would need a second request.
@@ -47,10 +47,6 @@ type item struct {
 	op   string
 	req  backend.AcquireRequest // of a release: the name and the lease
 	done chan outcome           // capacity 1; gets one value
-}
-
-func newItem(op string, req backend.AcquireRequest) *item {
-	return &item{op: op, req: req, done: make(chan outcome, 1)}
 }
 
 func (it *item) call() call {
@@ -71,19 +67,28 @@ type pending struct {
 	over bool // guarded by together.mu
 }
 
-// enqueue queues the item, unless its caller has to send it alone: then it returns true, and the
-// caller's request, which is nil while batches are off.
-func (t *together) enqueue(it *item) (*pending, bool) {
+// enqueue queues an operation, unless its caller has to send it alone: then it returns the caller's request, which is
+// nil while batches are off.
+func (t *together) enqueue(op string, req backend.AcquireRequest) (*item, *pending) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	switch {
 	case time.Now().Before(t.until):
-		return nil, true
+		return nil, nil
 	case len(t.queue) == 0 && t.requests < maxRequests:
-		return t.leaveLocked(), true
+		return nil, t.leaveLocked()
 	}
+	it := &item{op: op, req: req, done: make(chan outcome, 1)}
 	t.queue = append(t.queue, it)
-	return nil, false
+	return it, nil
+}
+
+// close ends the backend's life, and waits for the batches in progress. None is sent afterwards.
+func (t *together) close() {
+	t.mu.Lock()
+	t.b.end(backend.ErrClosed)
+	t.mu.Unlock()
+	t.work.Wait()
 }
 
 // turnOff turns batches off for a while.
@@ -110,7 +115,7 @@ func (f *pending) finish() {
 	t := f.t
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if f.over {
+	if f.over || t.b.life.Err() != nil {
 		return
 	}
 	f.over = true
@@ -125,9 +130,7 @@ func (f *pending) finish() {
 		batch[0].done <- outcome{alone: true, request: next}
 		return
 	}
-	// A caller with a queued item is inside a counted call, and removes its item from the queue
-	// before it returns. So work is above zero here, and Close waits for this goroutine too.
-	t.b.work.Go(func() { t.b.sendBatch(next, batch) })
+	t.work.Go(func() { t.b.sendBatch(next, batch) })
 }
 
 // loadLocked takes the next batch from the queue.
@@ -176,22 +179,6 @@ func (t *together) saw(name string, queue bool) {
 		clear(t.crowded)
 	}
 	t.crowded[name] = struct{}{}
-}
-
-// ride waits for the outcome of a queued item.
-func (t *together) ride(ctx context.Context, it *item) outcome {
-	select {
-	case o := <-it.done:
-		return o
-	case <-ctx.Done():
-	}
-	t.forget(it)
-	select {
-	case unwanted := <-it.done:
-		unwanted.request.finish()
-	default:
-	}
-	return outcome{err: context.Cause(ctx)}
 }
 
 // fit returns how many of the items, from the first, one request takes: one at least.

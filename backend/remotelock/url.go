@@ -2,7 +2,6 @@ package remotelock
 
 import (
 	"crypto/tls"
-	"net"
 	"net/url"
 	"os"
 	"strconv"
@@ -10,6 +9,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/holdfast-io/holdfast/backend"
 	"github.com/holdfast-io/holdfast/internal/connect"
 )
 
@@ -24,109 +24,84 @@ type target struct {
 	tls    *tls.Config // nil: without TLS
 }
 
-// parse parses and checks the URL: see docs/backends/holdfast.md.
-//
-// Errors: *InvalidError, which never contains the token.
-func parse(rawURL string) (*target, error) {
-	// In a malformed URL the token can be anywhere.
-	const shown = "not shown, for there may be a token in it"
-	first, others := servers(rawURL)
-	u, err := url.Parse(first)
-	if err != nil {
-		return nil, invalid("url", shown, "a URL like holdfast://host:7420")
-	}
-	t := &target{token: new(token)}
-	base := url.URL{Scheme: "http", Host: u.Host, Path: strings.TrimSuffix(u.Path, "/")}
-	switch u.Scheme {
-	case "holdfast":
-	case "holdfasts":
-		base.Scheme = "https"
-	case "holdfast+unix":
-		t.socket, base.Host, base.Path = u.Path, "localhost", ""
-	default:
-		return nil, invalid("url", shown, "holdfast://, holdfasts:// or holdfast+unix://")
-	}
-	switch {
-	case u.Scheme == "holdfast+unix" && (len(others) > 0 || u.Host != "" || !strings.HasPrefix(u.Path, "/") || strings.HasSuffix(u.Path, "/")):
-		return nil, invalid("url", shown, "holdfast+unix:// and the absolute path of a socket")
-	case u.Fragment != "" || u.ForceQuery:
-		return nil, invalid("url", shown, "without a fragment")
-	case u.User.Username() != "":
-		return nil, invalid("url", shown, "without a user name: a token is given as a password")
-	case len(others) >= maxServers:
-		return nil, invalid("url", shown, "with at most "+strconv.Itoa(maxServers)+" servers")
-	}
-	if t.socket != "" {
-		t.bases = []*url.URL{&base}
-	} else if err := t.add(base, append([]string{u.Host}, others...)); err != nil {
-		return nil, err
-	}
-	t.token.value, _ = u.User.Password()
-	return t, t.parameters(u.RawQuery)
-}
+// schemes are those of the URLs: HTTP, HTTPS, and a Unix socket.
+const plain, secure, unix = "holdfast", "holdfasts", "holdfast+unix"
 
 // maxServers bounds the servers in a URL.
 const maxServers = 16
 
-// servers splits a URL with several hosts, between commas, into the URL of the first one and the other
-// hosts.
-func servers(rawURL string) (string, []string) {
-	scheme, rest, ok := strings.Cut(rawURL, "://")
-	if !ok {
-		return rawURL, nil
+const tokenFileParam = "token_file"
+
+// parse parses and checks the URL: see docs/backends/holdfast.md.
+//
+// Errors: *InvalidError, which never contains the token.
+func parse(rawURL string) (*target, error) {
+	p, err := connect.Split(rawURL, "holdfast://, holdfasts:// or holdfast+unix://", plain, secure, unix)
+	if err != nil {
+		return nil, err
 	}
-	end := strings.IndexAny(rest, "/?#")
-	if end < 0 {
-		end = len(rest)
+	user, password, err := connect.User(p.User)
+	if err != nil {
+		return nil, err
 	}
-	begin := strings.LastIndexByte(rest[:end], '@') + 1
-	hosts := strings.Split(rest[begin:end], ",")
-	return scheme + "://" + rest[:begin] + hosts[0] + rest[end:], hosts[1:]
+	hosts := strings.Split(p.Hosts, ",")
+	switch {
+	case user != "":
+		return nil, connect.URLError(connect.Hidden, "without a user name: a token is given as a password")
+	case len(hosts) > maxServers:
+		return nil, connect.URLError(connect.Hidden, "with at most "+strconv.Itoa(maxServers)+" servers")
+	case strings.HasSuffix(rawURL, "?"):
+		return nil, connect.URLError("?", "with parameters after it")
+	}
+	params, err := connect.Params(p.Query, append(connect.TLSParams(), tokenFileParam)...)
+	if err != nil {
+		return nil, err
+	}
+	t := &target{token: &token{value: password, file: params.Get(tokenFileParam)}}
+	if t.tls, err = connect.TLS(params, p.Scheme == secure, secure); err != nil {
+		return nil, err
+	}
+	if p.Scheme == unix {
+		return t, t.setSocket(p)
+	}
+	return t, t.setBases(hosts, p)
 }
 
-// add adds the servers, which differ from base in the host.
-func (t *target) add(base url.URL, hosts []string) error {
-	const shown = "not shown, for there may be a token in it"
+func (t *target) setSocket(p connect.Parts) error {
+	path, err := url.PathUnescape("/" + p.Path)
+	if err != nil || p.Hosts != "" || strings.HasSuffix(path, "/") {
+		return connect.URLError(connect.Hidden, "holdfast+unix:// and the absolute path of a socket")
+	}
+	t.socket, t.bases = path, []*url.URL{{Scheme: "http", Host: "localhost"}}
+	return nil
+}
+
+func (t *target) setBases(hosts []string, p connect.Parts) error {
+	scheme := "http://"
+	if p.Scheme == secure {
+		scheme = "https://"
+	}
 	for _, host := range hosts {
-		u, err := url.Parse("http://" + host)
-		switch {
-		case err != nil || u.Host != host || u.Hostname() == "":
-			return invalid("url", shown, "with a host, or with hosts between commas")
-		case u.Port() != "" && !isPort(u.Port()):
-			return invalid("url", shown, "with a port of 1 to 65535")
-		case u.Port() == "":
-			host = net.JoinHostPort(u.Hostname(), defaultPort)
+		address, ok := backend.Endpoint(host, defaultPort)
+		base, err := url.Parse(strings.TrimSuffix(scheme+address+"/"+p.Path, "/"))
+		if !ok || err != nil {
+			return connect.URLError(connect.Hidden, "with a host, or with hosts between commas, and ports of 1 to 65535")
 		}
-		at := base
-		at.Host = host
-		t.bases = append(t.bases, &at)
+		t.bases = append(t.bases, base)
 	}
 	return nil
 }
 
-// parameters reads the parameters of a URL.
-func (t *target) parameters(query string) error {
-	params, err := connect.Params(query, append(connect.TLSParams(), tokenFileParam)...)
-	if err != nil {
-		return err
-	}
-	t.token.file = params.Get(tokenFileParam)
-	t.tls, err = connect.TLS(params, t.bases[0].Scheme == "https", "holdfasts")
-	return err
-}
-
-const tokenFileParam = "token_file"
-
 // WithTokenFile adds the file of a token to the URL of Holdfast servers that has no token. Any other URL is
 // returned as it is, and so is every URL if file is empty.
 func WithTokenFile(rawURL, file string) string {
-	first, _ := servers(rawURL)
-	u, err := url.Parse(first)
-	if file == "" || err != nil || !strings.HasPrefix(u.Scheme, "holdfast") || u.User != nil || u.Query().Has(tokenFileParam) || u.ForceQuery || u.Fragment != "" {
+	p, err := connect.Split(rawURL, "", plain, secure, unix)
+	params, _ := url.ParseQuery(p.Query)
+	if file == "" || err != nil || p.HasAt || params.Has(tokenFileParam) || strings.HasSuffix(rawURL, "?") {
 		return rawURL
 	}
 	separator := "?"
-	if u.RawQuery != "" {
+	if p.Query != "" {
 		separator = "&"
 	}
 	return rawURL + separator + tokenFileParam + "=" + url.QueryEscape(file)
@@ -145,11 +120,6 @@ func (t *target) mayCarry() error {
 		}
 	}
 	return nil
-}
-
-func isPort(s string) bool {
-	n, err := strconv.ParseUint(s, 10, 16)
-	return err == nil && n > 0
 }
 
 // token is a bearer token. One in a file is read again when it is older than a second, so that it

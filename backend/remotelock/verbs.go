@@ -235,16 +235,7 @@ func (b *Backend) List(ctx context.Context, req backend.ListRequest) (backend.Li
 	if err := req.Validate(); err != nil {
 		return backend.ListPage{}, err
 	}
-	q := url.Values{"limit": {strconv.Itoa(backend.MaxListLimit)}}
-	if req.Limit > 0 {
-		q.Set("limit", strconv.Itoa(req.Limit))
-	}
-	if req.Prefix != "" {
-		q.Set("prefix", req.Prefix)
-	}
-	if req.After != "" {
-		q.Set("after", req.After)
-	}
+	q := queryOf("limit", strconv.Itoa(req.Size()), "prefix", req.Prefix, "after", req.After)
 	var got wire.List
 	answer, err := b.do(ctx, call{
 		op: "list", method: http.MethodGet, path: "/v1/locks", query: q, out: &got, header: withWaiterLeases(),
@@ -265,12 +256,7 @@ func (b *Backend) Break(ctx context.Context, req backend.BreakRequest) (backend.
 		return backend.BreakResult{}, err
 	}
 	c := call{op: "break", name: req.Name, method: http.MethodDelete, path: lockPath(req.Name), changes: true}
-	c.query = url.Values{}
-	for param, value := range map[string]string{"lease": string(req.Lease), "reason": req.Reason} {
-		if value != "" {
-			c.query.Set(param, value)
-		}
-	}
+	c.query = queryOf("lease", string(req.Lease), "reason", req.Reason)
 	if req.Actor != "" {
 		c.header = http.Header{wire.HeaderActor: {req.Actor}}
 	}

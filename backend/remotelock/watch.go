@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"io"
 	"net/http"
-	"net/url"
 	"strings"
 	"time"
 
@@ -36,15 +35,12 @@ func (b *Backend) Watch(ctx context.Context, req backend.WatchRequest, deliver f
 	if !b.caps.Watch {
 		return fmt.Errorf("watch: %w", backend.ErrUnsupported)
 	}
-	outer, done, err := b.begin(ctx)
+	outer, done, err := backend.Begin(ctx, b.life)
 	if err != nil {
 		return err
 	}
 	defer done()
-	c := call{op: "watch", method: http.MethodGet, path: "/v1/events", waits: time.Nanosecond}
-	if req.Prefix != "" {
-		c.query = url.Values{"prefix": {req.Prefix}}
-	}
+	c := call{op: "watch", method: http.MethodGet, path: "/v1/events", query: queryOf("prefix", req.Prefix), waits: time.Nanosecond}
 	inner, cancel := context.WithCancelCause(outer)
 	defer cancel(nil)
 	alive := time.AfterFunc(silence, func() { cancel(errSilent) })
