@@ -115,11 +115,11 @@ func (f *pending) finish() {
 	t := f.t
 	t.mu.Lock()
 	defer t.mu.Unlock()
+	f.late.Stop()
 	if f.over || t.b.life.Err() != nil {
 		return
 	}
 	f.over = true
-	f.late.Stop()
 	t.requests--
 	batch := t.loadLocked()
 	if len(batch) == 0 {
