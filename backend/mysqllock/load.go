@@ -89,13 +89,13 @@ func (s store) lock(q *batch, names []string) {
 }
 
 // Read reads in one round trip.
-func (s store) Read(ctx context.Context, names []string) (*sqllease.View, error) {
-	v, q := new(sqllease.View), new(batch)
-	s.read(q, &sqllease.Scope{Names: names}, v, 0)
+func (s store) Read(ctx context.Context, scope *sqllease.Scope) (*sqllease.View, error) {
+	v, q := &sqllease.View{Early: true}, new(batch) // see Sync
+	s.read(q, scope, v, 0)
 	return v, q.run(ctx, s.b.db)
 }
 
-// read reads everything in the scope. fat is what thin locks have in that column.
+// read reads everything in the scope, the sessions after the leases. fat is what thin locks have in that column.
 func (s store) read(q *batch, scope *sqllease.Scope, v *sqllease.View, fat int) {
 	numbers, args := readMeta, []any(nil)
 	if v.Taken != nil && len(scope.Names) > 0 {
@@ -116,11 +116,11 @@ func (s store) read(q *batch, scope *sqllease.Scope, v *sqllease.View, fat int) 
 		}
 		return primary(readOnly, err)
 	}, s.b.sql(numbers), args...)
-	if len(scope.Sessions) > 0 {
-		q.query(func(rows *sql.Rows) error { return scanSession(rows, v) }, s.b.sql(readSessions), in(scope.Sessions))
-	}
 	if len(scope.Names) > 0 {
 		s.readLeases(q, scope, v, fat)
+	}
+	if len(scope.Sessions) > 0 {
+		q.query(func(rows *sql.Rows) error { return scanSession(rows, v) }, s.b.sql(readSessions), in(scope.Sessions))
 	}
 	if len(scope.Leases) > 0 {
 		var names, leases []string

@@ -3,7 +3,6 @@ package mysqllock
 import (
 	"context"
 	"database/sql"
-	"maps"
 	"slices"
 	"time"
 
@@ -173,71 +172,6 @@ func scanName(rows *sql.Rows, all *[]string) error {
 	return err //nolint:wrapcheck // see Unavailable
 }
 
-const (
-	lookAtLeases   = `SELECT name, lease, session, held, timed, token, since, ends FROM @leases WHERE ?`
-	lookAtSessions = `SELECT id, ends > $NOW FROM @sessions WHERE id IN (?) AND cause = ''`
-	// When the next of the leases of each lock can end. Now, where one is to be cut; see
-	// sqllease.Changes.
-	lookAtEnds = `SELECT l.name, MIN(CASE WHEN l.held AND l.timed AND l.ends <= $NOW + l.ttl + ? THEN l.ends
-			WHEN l.held AND l.timed THEN $NOW
-			WHEN s.cause = '' AND s.ends <= $NOW + s.ttl + ? THEN CASE WHEN l.timed THEN LEAST(s.ends, $NOW + l.ttl) ELSE s.ends END
-			ELSE $NOW END) - $NOW
-		FROM @leases l LEFT JOIN @sessions s ON s.id = l.session WHERE l.name IN (?) GROUP BY l.name`
-)
-
-// Look is one round trip. Leases come before sessions: a lease that is held was held while its
-// session lived, if that lives later. There are no listeners for losses here.
-func (s store) Look(ctx context.Context, g *sqllease.Glance) error {
-	found := make(map[sqllease.Key]sqllease.LeaseRow)
-	lives := make(map[backend.SessionID]bool) // without those that have ended
-	names, sessions := make(map[string]struct{}), make(map[backend.SessionID]struct{})
-	var leases []any
-	for _, w := range g.Waiters {
-		leases = append(leases, is(w.Key))
-		names[w.Key.Name], sessions[w.Session] = struct{}{}, struct{}{}
-	}
-	q := new(batch)
-	q.query(func(rows *sql.Rows) error { return scanTime(rows, &g.Now) }, s.b.sql(`SELECT $NOW, $READONLY`))
-	if len(leases) > 0 {
-		q.query(func(rows *sql.Rows) error {
-			var r sqllease.LeaseRow
-			var since int64
-			var ends sql.NullInt64
-			err := rows.Scan(&r.Name, &r.Lease, &r.Session, &r.Held, &r.Timed, &r.Token, &since, &ends)
-			r.Since, r.Ends = time.UnixMicro(since), endOf(ends)
-			found[sqllease.Key{Name: r.Name, ID: r.Lease}] = r
-			return err //nolint:wrapcheck // see Unavailable
-		}, s.b.sql(lookAtLeases), anyOf(leases))
-		q.query(func(rows *sql.Rows) error {
-			var id backend.SessionID
-			var inTime bool
-			err := rows.Scan(&id, &inTime)
-			lives[id] = inTime
-			return err //nolint:wrapcheck // see Unavailable
-		}, s.b.sql(lookAtSessions), in(slices.Collect(maps.Keys(sessions))))
-	}
-	if g.Ends && len(leases) > 0 {
-		slack := sqllease.ClockSlack.Microseconds()
-		q.query(func(rows *sql.Rows) error {
-			var name string
-			var left int64
-			err := rows.Scan(&name, &left)
-			g.Rest[name] = micros(left)
-			return err //nolint:wrapcheck // see Unavailable
-		}, s.b.sql(lookAtEnds), slack, slack, in(slices.Collect(maps.Keys(names))))
-	}
-	g.Early = true // see Sync
-	if err := q.run(ctx, s.b.db); err != nil {
-		return err
-	}
-	for n, w := range g.Waiters {
-		row, there := found[w.Key]
-		inTime, known := lives[w.Session]
-		g.Seen = append(g.Seen, sqllease.Seen{N: n, There: there, Lives: w.Session == "" || inTime, Ended: w.Session != "" && !known, Row: row})
-	}
-	return nil
-}
-
 // syncRow writes a row of the value to have a commit of its own: the tombstone of a lease of no
 // lock. A row that stays the same would not be written.
 const syncRow = `INSERT INTO @tombs (name, lease, expires) VALUES ('', ?, $NOW + ?)
@@ -251,14 +185,6 @@ func (s store) Sync(ctx context.Context) error {
 	q.exec(s.b.sql(syncRow), s.b.syncs, sqllease.Remembered.Microseconds())
 	q.exec(commit)
 	return s.alone(ctx, q)
-}
-
-func scanTime(rows *sql.Rows, at *time.Time) error {
-	var us int64
-	var readOnly bool
-	err := rows.Scan(&us, &readOnly)
-	*at = time.UnixMicro(us)
-	return primary(readOnly, err)
 }
 
 func scanLoss(rows *sql.Rows, all *[]backend.Loss) error {

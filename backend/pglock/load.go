@@ -28,7 +28,7 @@ const (
 	lockLocks = `INSERT INTO @locks AS l (name, last, used, fat) SELECT n, greatest(floor, ` + clock + `) + $2::bigint, clock_timestamp(), 1 FROM @meta, unnest($1::text[]) AS n ORDER BY n COLLATE "C"
 		ON CONFLICT (name) DO UPDATE SET last = greatest(l.last, ` + clock + `) + $2::bigint, used = clock_timestamp(), fat = least(l.fat + 1, 2) RETURNING l.name, l.last`
 
-	// The clock, and the sessions of the requests.
+	// The clock, and the sessions of the scope.
 	readMeta = `SELECT clock_timestamp(), floor, watched > clock_timestamp(), ` + isEarly + `, s.id, s.ttl, s.ends, s.cause, s.addr
 		FROM @meta LEFT JOIN @sessions s ON s.id = ANY($1::text[])`
 	leaseColumns = `SELECT l.name, l.lease, l.addr, l.held, l.place, l.mode, l.permits, l.cap, l.owner, l.note, l.timed, l.ttl,
@@ -80,9 +80,9 @@ func (s store) Begin(ctx context.Context, scope *sqllease.Scope) (sqllease.Tx, *
 }
 
 // Read reads in one round trip.
-func (s store) Read(ctx context.Context, names []string) (*sqllease.View, error) {
+func (s store) Read(ctx context.Context, scope *sqllease.Scope) (*sqllease.View, error) {
 	v := new(sqllease.View)
-	err := s.batch(ctx, func(q *pgx.Batch) { s.queueRead(q, &sqllease.Scope{Names: names}, v, thinNow) })
+	err := s.batch(ctx, func(q *pgx.Batch) { s.queueRead(q, scope, v, thinNow) })
 	return v, err
 }
 
@@ -110,10 +110,9 @@ func (s store) queueLock(q *pgx.Batch, names []string, v *sqllease.View) {
 	}, s.b.sql(lockLocks), names, int64(sqllease.Reserve))
 }
 
-// queueRead reads everything in the scope. Rows are taken as they arrive. thin selects the leases of
+// queueRead reads everything in the scope, the sessions after the leases. Rows are taken as they arrive. thin selects the leases of
 // thin locks.
 func (s store) queueRead(q *pgx.Batch, scope *sqllease.Scope, v *sqllease.View, thin string) {
-	query(q, func(rows pgx.Rows) error { return scanMeta(rows, v) }, s.b.sql(readMeta), texts(scope.Sessions))
 	if len(scope.Front) == 0 {
 		query(q, func(rows pgx.Rows) error { return scanLease(rows, v) }, s.b.sql(readLeases+thin), scope.Names)
 	} else {
@@ -127,6 +126,10 @@ func (s store) queueRead(q *pgx.Batch, scope *sqllease.Scope, v *sqllease.View, 
 			v.Buried = append(v.Buried, k)
 			return err //nolint:wrapcheck // see Unavailable
 		}, s.b.sql(readTombs), names, leases)
+	}
+	query(q, func(rows pgx.Rows) error { return scanMeta(rows, v) }, s.b.sql(readMeta), texts(scope.Sessions))
+	if len(scope.Listeners) > 0 {
+		query(q, func(rows pgx.Rows) error { return scanLoss(rows, &v.Losses) }, s.b.sql(readLosses), texts(scope.Listeners))
 	}
 }
 
@@ -189,6 +192,13 @@ func scanLease(rows pgx.Rows, v *sqllease.View) error {
 		v.Sessions = append(v.Sessions, sqllease.SessionRow{ID: l.Session, TTL: micros(*sessionTTL), Ends: *sessionEnds, Cause: *cause, Addr: *addr})
 	}
 	return nil
+}
+
+func scanLoss(rows pgx.Rows, losses *[]backend.Loss) error {
+	var x backend.Loss
+	err := rows.Scan(&x.Session, &x.Lease, &x.Cause, &x.Reason)
+	*losses = append(*losses, x)
+	return err //nolint:wrapcheck // see Unavailable
 }
 
 // Again locks and reads in one round trip.

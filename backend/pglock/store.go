@@ -84,7 +84,7 @@ const (
 	renewSession = `WITH mine AS (SELECT id, ends, cause FROM @sessions WHERE id = $1 FOR UPDATE)
 		UPDATE @sessions s SET ends = clock_timestamp() + s.ttl * interval '1 microsecond' FROM mine
 		WHERE s.id = mine.id AND mine.cause = '' AND mine.ends > clock_timestamp() RETURNING true`
-	readLosses             = `SELECT session, lease, cause, reason FROM @losses WHERE session = $1 AND until > clock_timestamp()`
+	readLosses             = `SELECT session, lease, cause, reason FROM @losses WHERE session = ANY($1::text[]) AND until > clock_timestamp()`
 	renewLeases, renewThin = renewIn + `@leases` + renewWhere + `l.held` + renewSet + `@leases` + renewed, renewIn + `@locks` + renewWhere + `l.fat = 0` + renewSet + `@locks` + renewed
 
 	renewIn    = `WITH mine AS (SELECT l.name, l.lease, l.ends, coalesce(nullif(x.ttl, 0), l.ttl) AS ttl, x.n FROM `
@@ -115,7 +115,7 @@ func (s store) Renew(ctx context.Context, r *sqllease.Renewals) error {
 		if r.Session != "" {
 			r.SessionLost = true
 			query(q, func(pgx.Rows) error { r.SessionLost = false; return nil }, s.b.sql(renewSession), string(r.Session))
-			query(q, func(rows pgx.Rows) error { return scanLoss(rows, &r.Lost) }, s.b.sql(readLosses), string(r.Session))
+			query(q, func(rows pgx.Rows) error { return scanLoss(rows, &r.Lost) }, s.b.sql(readLosses), []string{string(r.Session)})
 		}
 		renewTimed(q, s.b.sql(renewLeases), r)
 	})

@@ -36,8 +36,7 @@ type request struct {
 	// run executes the request in a transaction that may be undone and repeated. Its result is
 	// the answer.
 	run   func(*txn) error
-	full  bool   // whole queues have to be read
-	mute  bool   // the answer goes to no caller
+	tends bool   // it ends what has expired in the whole queue, and its answer goes to no caller
 	doubt bool   // an earlier attempt may have worked
 	quick *quick // it may take one round trip
 }
@@ -124,7 +123,7 @@ func (b *Leases) takeBatch() ([]*request, bool) {
 		case r.Take():
 			reqs = append(reqs, r)
 			mine[name] = struct{}{}
-			if r.mute {
+			if r.tends {
 				delete(b.tending, name)
 			}
 		}
@@ -293,7 +292,12 @@ func (b *Leases) transact(ctx context.Context, t *txn, reqs []*request) (bool, e
 	}
 	s.sorted()
 	if len(s.Kill) == 0 {
-		s.Front = b.front(reqs)
+		s.Front = b.front(s.Names)
+		for _, r := range reqs {
+			if r.tends {
+				delete(s.Front, r.scope.Names[0])
+			}
+		}
 	}
 	t.asked = time.Now()
 	tx, view, err := b.store.Begin(ctx, &s)
@@ -301,10 +305,7 @@ func (b *Leases) transact(ctx context.Context, t *txn, reqs []*request) (bool, e
 		return true, err
 	}
 	defer tx.End(ctx)
-	for name, place := range s.Front {
-		t.lock(name).Own.front = place
-	}
-	if err := t.read(view, s.Names); err != nil {
+	if err := t.read(view, &s); err != nil {
 		return true, err
 	}
 	if err := t.again(ctx, tx, s.Kill); err != nil {

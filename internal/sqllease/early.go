@@ -29,7 +29,7 @@ func (b *Leases) synced(ctx context.Context, op string) error {
 // answer.
 func rests(reqs []*request, answers []error) bool {
 	for i, err := range answers {
-		if !reqs[i].mute && !lockstate.Refused(err) {
+		if !reqs[i].tends && !lockstate.Refused(err) {
 			return true
 		}
 	}

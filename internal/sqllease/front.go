@@ -26,19 +26,14 @@ const (
 // errMore means that more of a queue has to be read. Nothing was changed.
 var errMore = errors.New("more of a queue has to be read")
 
-// front returns up to which place the queues are to be read for the requests.
-func (b *Leases) front(reqs []*request) map[string]int64 {
+// front returns up to which place the queues of these locks are to be read.
+func (b *Leases) front(names []string) map[string]int64 {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	fronts := make(map[string]int64)
-	for _, r := range reqs {
-		if place, long := b.fronts[r.scope.Names[0]]; long {
-			fronts[r.scope.Names[0]] = place
-		}
-	}
-	for _, r := range reqs {
-		if r.full {
-			delete(fronts, r.scope.Names[0])
+	for _, name := range names {
+		if place, long := b.fronts[name]; long {
+			fronts[name] = place
 		}
 	}
 	return fronts

@@ -69,9 +69,12 @@ func leftOf(l *lease, now time.Time) time.Duration {
 }
 
 // boundOf returns how long this lease leaves the lock as it is: it does not end earlier, neither
-// now nor after a grant in the next moment.
+// now nor after a grant in the next moment. It is 0 for what a transaction has to end, or to cut.
 func boundOf(l *lease, now time.Time) time.Duration {
-	if l.State == lockstate.Waiting && l.Timed {
+	switch s := l.Own.session; {
+	case expired(l, now), l.Own.cut, s != nil && s.cut:
+		return 0
+	case l.State == lockstate.Waiting && l.Timed:
 		return min(leftOf(l, now), l.TTL)
 	}
 	return leftOf(l, now)
@@ -91,12 +94,15 @@ type session struct {
 
 // alive reports whether the session lives at that time.
 func (s *session) alive(now time.Time) bool {
-	return s != nil && s.known && s.cause == "" && s.ends.After(now)
+	return s != nil && !s.over() && s.ends.After(now)
 }
+
+// over reports whether the session has ended for good.
+func (s *session) over() bool { return !s.known || s.cause != "" }
 
 // overdue reports whether the session is past its end, and not yet ended by a transaction.
 func (s *session) overdue(now time.Time) bool {
-	return s.known && s.cause == "" && !s.ends.After(now)
+	return !s.over() && !s.ends.After(now)
 }
 
 // leaseOf returns the lease of a row. Its session is that of the transaction.

@@ -34,12 +34,15 @@ func (s *Scope) add(o *Scope) {
 var errNoMeta = errors.New("the row of the table meta does not exist")
 
 // read takes over a view, read with or without the rows of the locks locked.
-func (t *txn) read(v *View, names []string) error {
+func (t *txn) read(v *View, s *Scope) error {
 	if v.Now.IsZero() { // it is read together with the row of meta
 		return errNoMeta
 	}
 	t.now, t.watched, t.early = v.Now, v.Watched, v.Early
-	for _, name := range names {
+	for name, place := range s.Front {
+		t.lock(name).Own.front = place
+	}
+	for _, name := range s.Names {
 		// The floor was committed when the rows of the locks were locked, so a row that was
 		// created again issues no number that was issued before.
 		l := t.lock(name)

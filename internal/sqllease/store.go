@@ -21,8 +21,9 @@ type Store interface {
 	// everything in the scope, in statements that see what was committed while it waited for a
 	// row. The caller must end the transaction.
 	Begin(ctx context.Context, s *Scope) (Tx, *View, error)
-	// Read reads the leases of some locks as they are, without locking rows.
-	Read(ctx context.Context, names []string) (*View, error)
+	// Read reads everything in the scope as it is, without locking rows. It reads Sessions after the
+	// leases: so a session that lives lived while its leases were there.
+	Read(ctx context.Context, s *Scope) (*View, error)
 	// Quick executes what it can of requests for different locks, in one transaction: those for
 	// which the conditions of Quick hold.
 	Quick(ctx context.Context, q *Quick) error
@@ -35,8 +36,6 @@ type Store interface {
 	LocksOf(ctx context.Context, id backend.SessionID) ([]string, error)
 	// Names lists locks that have leases which have not expired, in order.
 	Names(ctx context.Context, req backend.ListRequest) ([]string, error)
-	// Look reads what became of the waiters and of the sessions with listeners.
-	Look(ctx context.Context, g *Glance) error
 	// Sync returns when all that any statement has read before the call survives a crash. It
 	// commits a write of its own, which follows all of that in the database's log. It does
 	// nothing where statements read only what survives.
@@ -100,6 +99,8 @@ type Scope struct {
 	Leases   []Key               // requested leases, which may have been abandoned
 	Back     []Key               // leases, or places in the queue, to be released
 	Kill     []backend.SessionID // sessions that may be ended
+	// Listeners are sessions whose losses are read, too.
+	Listeners []backend.SessionID
 	// Front is up to which place a queue is to be read. The waiters behind it are counted, except
 	// for Leases and Back. The queues of other locks are read as a whole.
 	Front map[string]int64
@@ -120,6 +121,7 @@ type View struct {
 	Leases   []LeaseRow
 	Rest     []RestRow // of the locks in Front
 	Buried   []Key     // abandoned leases among those requested
+	Losses   []backend.Loss
 	// Tombs are the locks that have tombs of abandoned leases, in a store where that matters to
 	// Quick.Known.
 	Tombs []string
@@ -277,38 +279,4 @@ type Renewals struct {
 type Renewed struct {
 	Token int64
 	Left  time.Duration
-}
-
-// Glance is what to read, and what was read.
-type Glance struct {
-	Waiters  []Waiting
-	Ends     bool // also read when the next lease of each lock can end; now where one is to be cut
-	Sessions []backend.SessionID
-
-	Now  time.Time
-	Seen []Seen
-	// Early: a crash, or a fail-over, may undo what was read. See Store.Sync.
-	Early bool
-	Rest  map[string]time.Duration // of each lock, by its name
-	// Losses of the sessions. A session that has ended has a loss without a lease. Overdue are those
-	// that are past their end, of which that is not certain: see Seen.Ended.
-	Losses  []backend.Loss
-	Overdue []backend.SessionID
-}
-
-// Waiting is a lease with a waiter.
-type Waiting struct {
-	Key     Key
-	Session backend.SessionID // the session of the request
-}
-
-// Seen is what was read of a lease with a waiter.
-type Seen struct {
-	N     int      // in Glance.Waiters
-	There bool     // it has a row
-	Row   LeaseRow // Held, Timed, Session, Token, Since and Ends
-	// Lives: the session of the request is within its TTL, or there is none. Ended: it will not come
-	// back. A session that is neither is past its end as far as can be seen, and a renewal that was
-	// in time may be on its way to the disk: a transaction has to lock it first.
-	Lives, Ended bool
 }

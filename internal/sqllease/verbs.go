@@ -2,6 +2,7 @@ package sqllease
 
 import (
 	"context"
+	"time"
 
 	"github.com/holdfast-io/holdfast/backend"
 	"github.com/holdfast-io/holdfast/internal/lockstate"
@@ -124,19 +125,31 @@ func (b *Leases) Watch(_ context.Context, req backend.WatchRequest, _ func(backe
 
 // readOnly reads some locks as they are, without what has expired.
 func (b *Leases) readOnly(ctx context.Context, op string, names []string) (*txn, error) {
-	t := newTxn(b)
-	err := b.direct(ctx, op, func(ctx context.Context) error {
-		v, err := b.store.Read(ctx, names)
-		if err != nil {
-			return err
-		}
-		return t.read(v, names)
-	})
+	t, _, err := b.readAsIs(ctx, op, &Scope{Names: names})
 	if err != nil {
 		return nil, err
 	}
-	t.sort()
 	t.watched = false
 	t.expire()
 	return t, nil
+}
+
+// readAsIs reads everything in the scope without locking rows, and losses.
+func (b *Leases) readAsIs(ctx context.Context, op string, s *Scope) (*txn, []backend.Loss, error) {
+	t := newTxn(b)
+	var losses []backend.Loss
+	err := b.direct(ctx, op, func(ctx context.Context) error {
+		t.asked = time.Now()
+		v, err := b.store.Read(ctx, s)
+		if err != nil {
+			return err
+		}
+		losses = v.Losses
+		return t.read(v, s)
+	})
+	if err != nil {
+		return nil, nil, err
+	}
+	t.sort()
+	return t, losses, nil
 }

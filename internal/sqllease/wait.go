@@ -1,6 +1,7 @@
 package sqllease
 
 import (
+	"cmp"
 	"context"
 	"maps"
 	"math/rand/v2"
@@ -8,6 +9,7 @@ import (
 	"time"
 
 	"github.com/holdfast-io/holdfast/backend"
+	"github.com/holdfast-io/holdfast/internal/lockstate"
 	"github.com/holdfast-io/holdfast/internal/waiters"
 )
 
@@ -192,7 +194,26 @@ func (b *Leases) readChanges() {
 type glance struct {
 	all      bool
 	waiters  []*waiter
-	sessions []backend.SessionID
+	sessions []backend.SessionID // with listeners
+}
+
+// scopeOf returns what to read. The waiters themselves are read wherever the front of their queue is.
+func (b *Leases) scopeOf(g *glance) *Scope {
+	s := &Scope{Sessions: slices.Clone(g.sessions), Listeners: g.sessions}
+	for _, w := range g.waiters {
+		s.Names, s.Back, s.Sessions = append(s.Names, w.Key.Name), append(s.Back, w.Key), append(s.Sessions, w.Session)
+	}
+	s.sorted()
+	switch {
+	case !g.all: // the others do not matter
+		s.Front = make(map[string]int64)
+		for _, name := range s.Names {
+			s.Front[name] = 0
+		}
+	case b.addr == "": // it polls anyhow, so it need not know how long each waiter lives
+		s.Front = b.front(s.Names)
+	}
+	return s
 }
 
 // next takes what there is to read. Notifications for a waiter, or a session, whose request is still in
@@ -235,71 +256,66 @@ func (b *Leases) lookOnce(ctx context.Context) error {
 	if len(g.waiters)+len(g.sessions) == 0 {
 		return nil
 	}
-	ask := &Glance{Ends: g.all, Sessions: g.sessions}
-	for _, w := range g.waiters {
-		ask.Waiters = append(ask.Waiters, Waiting{w.Key, w.Session})
+	t, losses, err := b.readAsIs(ctx, opLook, b.scopeOf(&g))
+	if err != nil {
+		return err
 	}
-	asked := time.Now()
-	err := b.direct(ctx, opLook, func(ctx context.Context) error {
-		ask.Seen, ask.Losses, ask.Overdue, ask.Rest, ask.Early = nil, nil, nil, make(map[string]time.Duration), false
-		asked = time.Now()
-		return b.store.Look(ctx, ask)
-	})
-	verdicts, overdue := make(map[*waiter]waiters.Verdict), ask.Overdue
-	for i := range ask.Seen {
-		x := &ask.Seen[i]
-		w := g.waiters[x.N]
-		if v, ok := see(w, x, asked, ask.Now, g.all && b.addr != ""); ok {
+	verdicts := make(map[*waiter]waiters.Verdict)
+	var overdue []backend.SessionID
+	for _, w := range g.waiters {
+		if v, ok := t.verdict(w, g.all && b.addr != ""); ok {
 			verdicts[w] = v
-		} else if !x.Lives && !x.Ended {
+		} else if t.session(w.Session).overdue(t.now) {
 			overdue = append(overdue, w.Session)
 		}
 	}
-	if err == nil && ask.Early && len(verdicts)+len(ask.Losses) > 0 {
-		err = b.synced(ctx, opLook)
-	}
-	if err != nil {
-		b.mu.Lock()
-		defer b.mu.Unlock()
-		for _, id := range g.sessions {
-			b.look.Session(id)
+	for _, id := range g.sessions {
+		switch s := t.session(id); {
+		case s.over():
+			losses = append(losses, backend.Loss{Session: id, Cause: backend.Cause(cmp.Or(s.cause, "gone"))})
+		case s.overdue(t.now):
+			overdue = append(overdue, id)
 		}
-		return err
+	}
+	if t.early && len(verdicts)+len(losses) > 0 {
+		if err := b.synced(ctx, opLook); err != nil {
+			return err
+		}
 	}
 	for w, v := range verdicts {
 		w.Give(v)
-		b.noteChange(asked)
+		b.noteChange(t.asked)
 	}
-	for _, x := range ask.Losses {
+	for _, x := range losses {
 		b.tellLoss(x)
 	}
 	b.judge(overdue)
 	if g.all {
-		b.restUntil(asked, ask.Rest)
+		b.restAfter(t)
 	}
 	return nil
 }
 
-// restUntil sets the alarm for the remaining waiters, and tends the locks in which something has
-// expired.
-func (b *Leases) restUntil(asked time.Time, rest map[string]time.Duration) {
+// restAfter sets the alarm for the remaining waiters after a read, and tends the locks in which something
+// has expired.
+func (b *Leases) restAfter(t *txn) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	names := make(map[string]struct{}, len(rest))
+	waited := make(map[string]struct{})
 	for _, k := range b.calls.Leases() {
-		names[k.Name] = struct{}{}
+		waited[k.Name] = struct{}{}
 	}
-	maps.DeleteFunc(b.strange, func(name string, _ struct{}) bool { _, waited := names[name]; return !waited })
-	if len(names) == 0 {
+	maps.DeleteFunc(b.strange, func(name string, _ struct{}) bool { _, still := waited[name]; return !still })
+	if len(waited) == 0 {
 		return
 	}
-	at := asked.Add(longestRest)
-	for name, d := range rest {
+	at := t.asked.Add(longestRest)
+	for name, l := range t.locks {
+		d := t.bound(l)
 		if d <= 0 {
 			b.tend(name)
-			d = leastRest
 		}
-		if end := asked.Add(max(d, leastRest)); end.Before(at) {
+		if end := t.asked.Add(max(d, leastRest)); end.Before(at) {
 			at = end
 		}
 	}
@@ -342,29 +358,27 @@ func (b *Leases) tend(name string) {
 	}
 	b.tending[name] = struct{}{}
 	r := newRequest("tend", Scope{Names: []string{name}}, func(*txn) error { return nil })
-	r.full, r.mute = true, true
+	r.tends = true
 	b.queue = append(b.queue, r)
 	b.launch()
 }
 
-// see returns what a read found for the waiter, and whether its wait has ended.
-func see(w *waiter, x *Seen, asked, now time.Time, byTimer bool) (waiters.Verdict, bool) {
-	r := &x.Row
+// verdict returns what a read found for the waiter, and whether its wait has ended.
+func (t *txn) verdict(w *waiter, byTimer bool) (waiters.Verdict, bool) {
+	l := t.lock(w.Key.Name).Find(w.Key.ID)
+	held := l != nil && l.State == lockstate.Held
 	switch {
-	case x.There && r.Held && !r.Timed && r.Session != w.Session:
+	case held && !l.Timed && sessionOf(l) != w.Session:
 		return waiters.Verdict{Err: backend.ErrLost}, true // it will die with the other session
-	case x.Ended && (!x.There || !r.Held || !r.Timed):
+	case w.Session != "" && t.session(w.Session).over() && !(held && l.Timed):
 		return waiters.Verdict{Err: backend.ErrSessionLost}, true
-	case !x.There:
+	case l == nil:
 		return waiters.Verdict{Err: backend.ErrLost}, true
-	case r.Held && (r.Timed && r.Ends.After(now) || !r.Timed && x.Lives):
-		g := backend.Grant{Token: token(r.Token), Asked: asked, Since: r.Since, Waited: true}
-		if r.Timed { // it may have been granted after the clock was read
-			g.Left = min(r.Ends.Sub(now), r.Ends.Sub(r.Since))
-		}
+	case held && !expired(l, t.now):
+		grant, err := lockstate.Answer(t.rules(), l, w.Session, t.asked)
 		// The notification of a grant made just now may still be in transit.
-		g.ByTimer = byTimer && now.Sub(r.Since) > notificationTime
-		return waiters.Verdict{Grant: g}, true
+		grant.ByTimer = byTimer && t.now.Sub(l.Since) > notificationTime
+		return waiters.Verdict{Grant: grant, Err: err}, true
 	}
 	return waiters.Verdict{}, false
 }
