@@ -51,7 +51,7 @@ var _ connlease.Store = getlockStore{}
 func (s getlockStore) Setup(ctx context.Context) error {
 	t := tables{
 		db: s.b.db, backend: getlockName, version: getlockVersion, read: getMeta, meta: putMeta,
-		sql: s.b.sql, create: getlockTables, again: func(error, int) bool { return false },
+		sql: s.b.sql, create: getlockTables,
 	}
 	if err := t.ensure(ctx); err != nil {
 		return s.Unavailable("setup", false, connect.Cause(ctx, err))

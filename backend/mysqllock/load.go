@@ -4,7 +4,6 @@ import (
 	"context"
 	"database/sql"
 	"database/sql/driver"
-	"math"
 	"slices"
 	"time"
 
@@ -41,7 +40,7 @@ const (
 			k.token, k.since, k.since, k.ends, FALSE, k.session, s.ttl, s.ends, s.cause, TRUE
 		FROM @locks k LEFT JOIN @sessions s ON s.id = k.session WHERE k.name IN (?) AND k.lease <> '' AND k.fat = ?`
 	// What readLeases leaves out of long queues.
-	countRest = `SELECT l.name, COUNT(*), MAX(IF(l.mode = ?, l.cap, -1)), MIN(l.place) FROM @leases l WHERE l.name IN (?) AND NOT (?) GROUP BY l.name`
+	countRest = `SELECT l.name, COUNT(*), MAX(IF(l.mode = ?, l.cap, -1)) FROM @leases l WHERE l.name IN (?) AND NOT (?) GROUP BY l.name`
 	// Combinations of the name of one and the lease of another may be among them, too.
 	readTombs = `SELECT name, lease FROM @tombs WHERE expires > $NOW AND name IN (?) AND lease IN (?)`
 
@@ -148,7 +147,7 @@ func (s store) readLeases(q *batch, scope *sqllease.Scope, v *sqllease.View, fat
 	}
 	q.query(func(rows *sql.Rows) error {
 		var r sqllease.RestRow
-		err := rows.Scan(&r.Name, &r.Count, &r.Limit, &r.First)
+		err := rows.Scan(&r.Name, &r.Count, &r.Limit)
 		v.Rest = append(v.Rest, r)
 		return err //nolint:wrapcheck // see Unavailable
 	}, s.b.sql(countRest), int64(backend.Shared), names, read)
@@ -158,11 +157,7 @@ func (s store) readLeases(q *batch, scope *sqllease.Scope, v *sqllease.View, fat
 func front(scope *sqllease.Scope) part {
 	which := []any{part{text: "l.held"}}
 	for _, name := range scope.Names {
-		place, long := scope.Front[name]
-		if !long {
-			place = math.MaxInt64
-		}
-		which = append(which, part{"l.name = ? AND l.place <= ?", []any{name, place}})
+		which = append(which, part{"l.name = ? AND l.place <= ?", []any{name, scope.Front[name]}})
 	}
 	for _, k := range slices.Concat(scope.Leases, scope.Back) {
 		which = append(which, is(k))

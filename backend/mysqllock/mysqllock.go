@@ -49,10 +49,9 @@ type Backend struct {
 	verbs // of leases
 
 	db     *sql.DB
-	name   string      // of the database
-	conns  int         // at most
-	open   connect.Set // the open ones
-	log    *slog.Logger
+	name   string            // of the database
+	conns  int               // at most
+	open   connect.Set       // the open ones
 	names  *strings.Replacer // @, $@, $NOW, $CLOCK and $READONLY in statements
 	texts  sync.Map          // statements with those replaced, by their originals
 	floor  atomic.Int64      // the last known meta.last_floor; it only rises
@@ -74,14 +73,14 @@ func New(cfg Config) (*Backend, error) {
 		return nil, err
 	}
 	b := &Backend{
-		name: cfg.Conn.DBName, conns: cfg.MaxConns, log: cfg.Logger,
+		name: cfg.Conn.DBName, conns: cfg.MaxConns,
 		names: words(cfg.Prefix), syncs: rand.Text(),
 	}
 	b.marks.Store(mathrand.Int64N(1 << 62))
 	b.leases = sqllease.New(sqllease.Config{
-		Store: store{b}, Name: backendName, Caps: b.Capabilities(), Quick: maxQuick,
+		Store: store{b}, Caps: b.Capabilities(), Quick: maxQuick,
 		Rest:  sqllease.Rest{Least: 2 * time.Millisecond, Longest: 250 * time.Millisecond}, //nolint:mnd // see doc.go
-		Conns: cfg.MaxConns, Logger: b.log,
+		Conns: cfg.MaxConns,
 	})
 	b.verbs = b.leases
 	c, err := configure(cfg.Conn, b.leases.Life(), &b.open)

@@ -65,34 +65,24 @@ func (s store) Quick(ctx context.Context, x *sqllease.Quick) error {
 func (s store) quickAcquire(ctx context.Context, x *sqllease.Quick) error {
 	var names, leases []string
 	known := true
+	columns := make([][]any, 9) //nolint:mnd // see below
 	for i := range x.Acquire {
 		l := &x.Acquire[i]
 		names, leases = append(names, l.Name), append(leases, string(l.Lease))
 		known = known && x.Known[l.Name]
+		for c, v := range []any{
+			string(l.Lease), string(l.Session), int64(l.Claim.Mode), l.Claim.Permits, l.Claim.Limit, l.Owner, l.Note, l.Timed, l.TTL.Microseconds(),
+		} {
+			columns[c] = append(columns[c], v)
+		}
 	}
 	m := s.marked(names)
-	column := func(place part, of func(*sqllease.LeaseRow) any) part {
-		all := make([]any, len(x.Acquire))
-		for i := range x.Acquire {
-			all[i] = of(&x.Acquire[i])
-		}
-		return chosen(place, all)
+	args := []any{m.mark}
+	for _, values := range columns {
+		args = append(args, chosen(m.marked, values))
 	}
-	session := func(l *sqllease.LeaseRow) any { return string(l.Session) }
-	its := column(m.place, session)
-	args := []any{
-		m.mark,
-		column(m.marked, func(l *sqllease.LeaseRow) any { return string(l.Lease) }),
-		column(m.marked, session),
-		column(m.marked, func(l *sqllease.LeaseRow) any { return int64(l.Claim.Mode) }),
-		column(m.marked, func(l *sqllease.LeaseRow) any { return l.Claim.Permits }),
-		column(m.marked, func(l *sqllease.LeaseRow) any { return l.Claim.Limit }),
-		column(m.marked, func(l *sqllease.LeaseRow) any { return l.Owner }),
-		column(m.marked, func(l *sqllease.LeaseRow) any { return l.Note }),
-		column(m.marked, func(l *sqllease.LeaseRow) any { return l.Timed }),
-		column(m.marked, func(l *sqllease.LeaseRow) any { return l.TTL.Microseconds() }),
-		in(names), its, its,
-	}
+	session := chosen(m.place, columns[1])
+	args = append(args, in(names), session, session)
 	q := new(batch)
 	if known {
 		q.exec(s.b.sql(takeKnown), args...)

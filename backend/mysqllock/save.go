@@ -7,18 +7,17 @@ import (
 	"github.com/holdfast-io/holdfast/internal/sqllease"
 )
 
-// Existing rows are written one by one, each by its key: a join could lock others on the way. The
-// statements are sent together.
+// Rows are written by their keys: a join could lock others on the way. The statements are sent together.
 const (
 	killSession = `INSERT INTO @sessions (id, ttl, ends, cause) VALUES (?, 0, ?, ?)
 		ON DUPLICATE KEY UPDATE cause = VALUES(cause), ends = LEAST(ends, VALUES(ends))`
 	// A statement has its clock from before it waits for a row: so the row is locked first.
-	cutSession   = `UPDATE @sessions SET ends = LEAST(ends, $NOW + ttl) WHERE id = ? AND cause = ''`
-	cutLease     = `UPDATE @leases SET ends = LEAST(ends, $NOW + ttl) WHERE name = ? AND lease = ? AND held AND timed`
-	deleteLease  = `DELETE FROM @leases WHERE name = ? AND lease = ?`
-	updateLease  = `UPDATE @leases SET session = ?, held = ?, place = ?, token = ?, since = ?, ends = ? WHERE name = ? AND lease = ?`
-	insertLeases = `INSERT INTO @leases (name, lease, session, held, place, mode, permits, cap, owner, note, timed, ttl, token, asked,
-		since, ends, waited) VALUES ?`
+	cutSession  = `UPDATE @sessions SET ends = LEAST(ends, $NOW + ttl) WHERE id = ? AND cause = ''`
+	cutLease    = `UPDATE @leases SET ends = LEAST(ends, $NOW + ttl) WHERE name = ? AND lease = ? AND held AND timed`
+	deleteLease = `DELETE FROM @leases WHERE name = ? AND lease = ?`
+	saveLeases  = `INSERT INTO @leases (name, lease, session, held, place, mode, permits, cap, owner, note, timed, ttl, token, asked,
+		since, ends, waited) VALUES ? ON DUPLICATE KEY UPDATE session = VALUES(session), held = VALUES(held), place = VALUES(place),
+		token = VALUES(token), since = VALUES(since), ends = VALUES(ends)`
 	newLease     = `(?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)`
 	updateLock   = `UPDATE @locks SET last = ?, used = ? WHERE name = ?`
 	freeLock     = `UPDATE @locks SET fat = 0, ` + noThin + ` WHERE name = ?`
@@ -45,16 +44,12 @@ func (s store) save(q *batch, c *sqllease.Changes) {
 	for _, k := range c.Gone {
 		q.exec(s.b.sql(deleteLease), k.Name, string(k.ID))
 	}
-	for i := range c.Changed {
-		l := &c.Changed[i]
-		q.exec(s.b.sql(updateLease), string(l.Session), l.Held, l.Place, l.Token, stamp(l.Since), end(l.Ends), l.Name, string(l.Lease))
-	}
-	if len(c.Fresh) > 0 {
+	if len(c.Leases) > 0 {
 		var args []any
-		for i := range c.Fresh {
-			args = append(args, row(&c.Fresh[i])...)
+		for i := range c.Leases {
+			args = append(args, row(&c.Leases[i])...)
 		}
-		q.exec(s.b.sql(insertLeases), list(newLease, len(c.Fresh), args))
+		q.exec(s.b.sql(saveLeases), list(newLease, len(c.Leases), args))
 	}
 	for _, x := range c.Lasts {
 		q.exec(s.b.sql(updateLock), x.Last, now, x.Name)

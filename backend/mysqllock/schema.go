@@ -33,8 +33,7 @@ type tables struct {
 	more    []any  // where the rest of its columns goes
 	meta    string // the statement that writes the row of meta
 	sql     func(query string) string
-	create  string                        // the statements that create the tables
-	again   func(err error, try int) bool // reports whether to retry
+	create  string // the statements that create the tables
 }
 
 // Schema returns the statements that create the tables with a prefix, "" for the default, for a program
@@ -64,7 +63,6 @@ func (b *Backend) Migrate(ctx context.Context) error {
 	t := tables{
 		db: b.db, backend: backendName, version: schemaVersion, read: readVersion, more: []any{&floor}, meta: makeMeta,
 		sql: b.sql, create: schema,
-		again: func(err error, try int) bool { return b.leases.Again(err, try, true) },
 	}
 	return b.leases.Setup(ctx, "migrate", func(ctx context.Context) error {
 		err := t.ensure(ctx)
@@ -89,72 +87,42 @@ func (t *tables) ensure(ctx context.Context) error {
 	return err
 }
 
-// state is what was read of a server and its tables.
-type state struct {
-	galera         string
-	found          bool // there is a row of meta
-	version, flush int
-	readOnly       bool
-}
-
-// check checks that the server can grant locks, and that the tables can be used.
+// check checks that the server can grant locks, and that the tables can be used. It first reads whether the
+// server is a node of a cluster: nothing is created there.
 func (t *tables) check(ctx context.Context) error {
-	var is state
-	for try := 1; ; try++ {
-		err := t.look(ctx, &is)
-		if err == nil {
-			break
-		}
-		if !t.again(err, try) {
-			return err
-		}
-	}
+	var galera string
+	var version, flush int
+	var found, readOnly bool
+	q := new(batch)
+	q.query(func(r *sql.Rows) error { return r.Scan(new(string), &galera) }, readGalera)
+	q.query(func(r *sql.Rows) error {
+		found = true
+		return r.Scan(append([]any{&version, &readOnly, &flush}, t.more...)...)
+	}, t.sql(t.read))
+	err := q.run(ctx, t.db)
 	unsupported := func(err error) error { return fmt.Errorf("%s: %w: %w", t.backend, err, backend.ErrUnsupported) }
 	switch {
-	case is.galera == "ON":
+	case galera == "ON":
 		return unsupported(ErrGalera)
-	case !is.found:
+	case err != nil:
+		return err
+	case !found:
 		return sql.ErrNoRows
-	case is.flush == 0:
+	case flush == 0:
 		return unsupported(ErrForgetful)
-	case is.readOnly:
+	case readOnly:
 		return ErrReadOnly
-	case is.version > t.version:
-		return unsupported(fmt.Errorf("version %d, this program knows %d: %w", is.version, t.version, ErrNewer))
-	case is.version < t.version:
-		return unsupported(fmt.Errorf("version %d, this program needs %d: %w", is.version, t.version, ErrOlder))
+	case version > t.version:
+		return unsupported(fmt.Errorf("version %d, this program knows %d: %w", version, t.version, ErrNewer))
+	case version < t.version:
+		return unsupported(fmt.Errorf("version %d, this program needs %d: %w", version, t.version, ErrOlder))
 	}
 	return nil
-}
-
-// look first reads whether the server is a node of a cluster: nothing is created there.
-func (t *tables) look(ctx context.Context, is *state) error {
-	*is = state{}
-	q := new(batch)
-	q.query(func(r *sql.Rows) error { return r.Scan(new(string), &is.galera) }, readGalera)
-	if err := q.run(ctx, t.db); err != nil || is.galera == "ON" {
-		return err
-	}
-	q = new(batch)
-	q.query(func(r *sql.Rows) error {
-		is.found = true
-		return r.Scan(append([]any{&is.version, &is.readOnly, &is.flush}, t.more...)...)
-	}, t.sql(t.read))
-	return q.run(ctx, t.db)
 }
 
 // make creates the tables. Several clients may do so concurrently. The row of meta, which comes
 // last, means that everything exists.
 func (t *tables) make(ctx context.Context) error {
-	for try := 1; ; try++ {
-		err := t.makeOnce(ctx)
-		if err == nil || !t.again(err, try) {
-			return err
-		}
-	}
-}
-
-func (t *tables) makeOnce(ctx context.Context) error {
 	q := new(batch)
 	for statement := range strings.SplitSeq(t.create, ";\n") {
 		if strings.Contains(statement, "CREATE") {

@@ -78,19 +78,13 @@ func scanLives(rows *sql.Rows) error {
 }
 
 // Renew is one round trip. It locks rows in the order of every transaction: locks, sessions, leases. A
-// lease that is inflated in the middle of it is found in the table of leases. All values renew leases in
-// the same order.
+// lease that is inflated in the middle of it is found in the table of leases.
 func (s store) Renew(ctx context.Context, r *sqllease.Renewals) error {
-	order := make([]int, len(r.Leases))
-	for i := range order {
-		order[i] = i
-	}
-	slices.SortFunc(order, func(i, j int) int { return r.Leases[i].Compare(r.Leases[j]) })
 	q := new(batch)
 	q.exec(begin)
 	renew := func(statement string) {
-		for _, i := range order {
-			k, us := r.Leases[i], r.TTLs[i].Microseconds()
+		for i, k := range r.Leases {
+			us := r.TTLs[i].Microseconds()
 			q.exec(s.b.sql(statement), us, us, k.Name, string(k.ID))
 		}
 	}
@@ -102,13 +96,12 @@ func (s store) Renew(ctx context.Context, r *sqllease.Renewals) error {
 		q.query(func(rows *sql.Rows) error { return scanLoss(rows, &r.Lost) }, s.b.sql(readLosses), string(r.Session))
 	}
 	renew(renewLease)
-	for _, i := range order {
-		k := r.Leases[i]
+	for _, k := range r.Leases {
 		q.query(func(rows *sql.Rows) error {
 			var token, left int64
 			var readOnly bool
 			err := rows.Scan(&token, &left, &readOnly)
-			r.Renewed[i] = sqllease.Renewed{Token: token, Left: micros(left)}
+			r.Renewed[k] = sqllease.Renewed{Token: token, Left: micros(left)}
 			return primary(readOnly, err)
 		}, s.b.sql(renewedLease), k.Name, string(k.ID), k.Name, string(k.ID))
 	}

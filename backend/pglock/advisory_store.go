@@ -69,7 +69,6 @@ func (s advisoryStore) Setup(ctx context.Context) error {
 	b := s.b
 	t := tables{
 		pool: b.pool, backend: advisoryName, version: advisoryVersion, schema: b.schema, create: advisoryTables, sql: b.sql,
-		again: func(error, int) bool { return false },
 	}
 	if err := t.ensure(ctx); err != nil {
 		return s.Unavailable("setup", false, tooOld(err))

@@ -135,8 +135,6 @@ func broken(err error) bool {
 // they are used.
 func demoted(err error) bool { return code(err) == codeReadOnly }
 
-func lockTimeout(err error) bool { return code(err) == codeLockTimeout }
-
 // ofRequest reports whether the server refused a statement, and keeps the connection. The error
 // may then be due to one of the requests of a batch, so that the others may succeed without it.
 // The server sends the severity in its own language, too; poolers send only one form.

@@ -2,7 +2,6 @@ package pglock
 
 import (
 	"context"
-	"math"
 	"slices"
 	"time"
 
@@ -46,7 +45,7 @@ const (
 	fronts    = `JOIN unnest($1::text[], $2::bigint[]) AS x (name, front) ON x.name = l.name `
 	isRead    = `(l.held OR l.place <= x.front OR l.lease = ANY($3::text[]))`
 	readFront = leaseColumns + fronts + `WHERE ` + isRead
-	countRest = `SELECT l.name, count(*), max(CASE l.mode WHEN $4::smallint THEN l.cap ELSE -1 END), min(l.place)
+	countRest = `SELECT l.name, count(*), max(CASE l.mode WHEN $4::smallint THEN l.cap ELSE -1 END)
 		FROM @leases l ` + fronts + `WHERE NOT ` + isRead + ` GROUP BY l.name`
 	readTombs = `SELECT name, lease FROM unnest($1::text[], $2::text[]) AS x (name, lease) JOIN @tombs USING (name, lease) WHERE until > clock_timestamp()`
 
@@ -137,11 +136,7 @@ func (s store) queueRead(q *pgx.Batch, scope *sqllease.Scope, v *sqllease.View, 
 func (s store) queueFront(q *pgx.Batch, scope *sqllease.Scope, v *sqllease.View, thin string) {
 	var places []int64
 	for _, name := range scope.Names {
-		place, long := scope.Front[name]
-		if !long {
-			place = math.MaxInt64
-		}
-		places = append(places, place)
+		places = append(places, scope.Front[name])
 	}
 	leases := []string{} // the leases requested on the other locks are read here, too
 	for _, k := range slices.Concat(scope.Leases, scope.Back) {
@@ -150,7 +145,7 @@ func (s store) queueFront(q *pgx.Batch, scope *sqllease.Scope, v *sqllease.View,
 	query(q, func(rows pgx.Rows) error { return scanLease(rows, v) }, s.b.sql(readFront+thin), scope.Names, places, leases)
 	query(q, func(rows pgx.Rows) error {
 		var r sqllease.RestRow
-		err := rows.Scan(&r.Name, &r.Count, &r.Limit, &r.First)
+		err := rows.Scan(&r.Name, &r.Count, &r.Limit)
 		v.Rest = append(v.Rest, r)
 		return err //nolint:wrapcheck // see Unavailable
 	}, s.b.sql(countRest), scope.Names, places, leases, int16(backend.Shared))

@@ -68,7 +68,6 @@ type Backend struct {
 
 	schema       string // quoted
 	eventChannel string
-	statements   sync.Map // query with @ -> query
 
 	leases   *sqllease.Leases // the part that does not depend on the database
 	syncs    string           // the name of the row that this value writes: see store.Sync
@@ -101,8 +100,8 @@ func New(cfg Config) (*Backend, error) {
 	}
 	const untold = 500 * time.Millisecond // while no notifications arrive
 	b.leases = sqllease.New(sqllease.Config{
-		Store: store{b}, Name: backendName, Caps: b.Capabilities(), Addr: b.addr, Quick: quick,
-		Rest: sqllease.Rest{Least: untold, Longest: untold}, Conns: cfg.MaxConns, Logger: b.log,
+		Store: store{b}, Caps: b.Capabilities(), Addr: b.addr, Quick: quick,
+		Rest: sqllease.Rest{Least: untold, Longest: untold}, Conns: cfg.MaxConns,
 	})
 	b.verbs = b.leases
 	b.conf = b.configure(cfg.Conn)
@@ -154,12 +153,7 @@ func validateSchema(name string) error {
 
 // sql returns a query for the schema in use.
 func (b *Backend) sql(query string) string {
-	if q, ok := b.statements.Load(query); ok {
-		return q.(string) //nolint:forcetypeassert // nothing else is stored
-	}
-	q := strings.ReplaceAll(query, "@", b.schema+".")
-	b.statements.Store(query, q)
-	return q
+	return strings.ReplaceAll(query, "@", b.schema+".")
 }
 
 // Capabilities returns the capabilities. A value that does not listen pushes nothing.

@@ -53,22 +53,23 @@ const (
 // order of their names, in which rows are locked. Arrays would leave the planner a choice: it reads
 // the whole table.
 func (s store) Quick(ctx context.Context, x *sqllease.Quick) error {
+	newLock, acquire, release := s.b.sql(newLock), s.b.sql(quickAcquire), s.b.sql(quickRelease)
 	return s.batch(ctx, func(q *pgx.Batch) {
 		for i := range x.Acquire {
 			l := &x.Acquire[i]
 			if !x.Known[l.Name] {
-				q.Queue(s.b.sql(newLock), l.Name)
+				q.Queue(newLock, l.Name)
 			}
 			query(q, func(rows pgx.Rows) error {
 				var g sqllease.QuickGrant
 				err := rows.Scan(&g.Name, &g.Token, &g.Since)
 				x.Granted = append(x.Granted, g)
 				return err //nolint:wrapcheck // see Unavailable
-			}, s.b.sql(quickAcquire), l.Name, string(l.Lease), string(l.Session), int16(l.Claim.Mode), int32(l.Claim.Permits), int32(l.Claim.Limit), //nolint:gosec // at most backend.MaxLimit
+			}, acquire, l.Name, string(l.Lease), string(l.Session), int16(l.Claim.Mode), int32(l.Claim.Permits), int32(l.Claim.Limit), //nolint:gosec // at most backend.MaxLimit
 				l.Owner, l.Note, l.Timed, l.TTL.Microseconds())
 		}
 		for _, k := range x.Release {
-			query(q, func(rows pgx.Rows) error { return scanName(rows, &x.Released) }, s.b.sql(quickRelease), k.Name, string(k.ID))
+			query(q, func(rows pgx.Rows) error { return scanName(rows, &x.Released) }, release, k.Name, string(k.ID))
 		}
 	})
 }

@@ -26,18 +26,18 @@ const (
 	cutLeases   = `UPDATE @leases l SET ends = least(l.ends, clock_timestamp() + l.ttl * interval '1 microsecond')
 		FROM ` + keyRows + `WHERE l.name = x."Name" AND l.lease = x."ID" AND l.held AND l.timed`
 	deleteLeases = `DELETE FROM @leases l USING ` + keyRows + `WHERE l.name = x."Name" AND l.lease = x."ID"`
-	insertLeases = `INSERT INTO @leases (name, lease, session, addr, held, place, mode, permits, cap, owner, note, timed, ttl,
+	saveLeases   = `INSERT INTO @leases (name, lease, session, addr, held, place, mode, permits, cap, owner, note, timed, ttl,
 			token, asked, since, ends, waited)
 		SELECT "Name", "Lease", "Session", "Addr", "Held", "Place", ("Claim"->'Mode')::smallint, ("Claim"->'Permits')::integer, ("Claim"->'Limit')::integer,
-			"Owner", "Note", "Timed", "TTL" / 1000, "Token", "Asked", "Since", ` + endOfLease + `, "Waited" FROM ` + leaseRows
-	updateLeases = `UPDATE @leases l SET session = x."Session", addr = x."Addr", held = x."Held", place = x."Place", token = x."Token",
-			since = x."Since", ends = ` + endOfLease + ` FROM ` + leaseRows + `WHERE l.name = x."Name" AND l.lease = x."Lease"`
+			"Owner", "Note", "Timed", "TTL" / 1000, "Token", "Asked", "Since", ` + endOfLease + `, "Waited" FROM ` + leaseRows + `
+		ON CONFLICT (name, lease) DO UPDATE SET session = excluded.session, addr = excluded.addr, held = excluded.held, place = excluded.place,
+			token = excluded.token, since = excluded.since, ends = excluded.ends`
 	updateLocks = `UPDATE @locks l SET last = x."Last", used = $2 FROM ` + rowsOf + `("Name" text, "Last" bigint) WHERE l.name = x."Name"`
 	freeLocks   = `UPDATE @locks SET fat = 0, ` + noThin + ` WHERE name = ANY($1::text[])`
 	buryLocks   = `UPDATE @locks SET buried = greatest(buried + interval '1 microsecond', $2) WHERE name = ANY($1::text[])`
 	insertTombs = `INSERT INTO @tombs (name, lease, until) SELECT x."Name", x."ID", $2 FROM ` + keyRows + `
 		ON CONFLICT (name, lease) DO UPDATE SET until = excluded.until`
-	insertLosses = `INSERT INTO @losses (session, lease, cause, reason, until) SELECT "Session", "Lease", "Cause", "Reason", "Until"
+	insertLosses = `INSERT INTO @losses (session, lease, cause, reason, until) SELECT DISTINCT ON ("Session", "Lease") "Session", "Lease", "Cause", "Reason", "Until"
 		FROM ` + rowsOf + `("Session" text, "Lease" text, "Cause" text, "Reason" text, "Until" timestamptz)
 		ON CONFLICT (session, lease) DO UPDATE SET cause = excluded.cause, reason = excluded.reason, until = excluded.until`
 	notify = `SELECT pg_notify(x."Addr", x."Payload") FROM ` + rowsOf + `("Addr" text, "Payload" text) ORDER BY j.n`
@@ -65,8 +65,7 @@ func (s store) queueSave(q *pgx.Batch, c *sqllease.Changes) {
 	}
 	save(q, s.b.sql(cutLeases), c.CutLeases)
 	save(q, s.b.sql(deleteLeases), c.Gone)
-	save(q, s.b.sql(updateLeases), c.Changed)
-	save(q, s.b.sql(insertLeases), c.Fresh)
+	save(q, s.b.sql(saveLeases), c.Leases)
 	save(q, s.b.sql(updateLocks), c.Lasts, c.Now)
 	if len(c.Free) > 0 {
 		q.Queue(s.b.sql(freeLocks), c.Free)

@@ -33,7 +33,6 @@ type tables struct {
 	schema  string // its name, quoted
 	create  string // the statements that create the tables, the row of meta last
 	sql     func(query string) string
-	again   func(err error, try int) bool // reports whether to retry a read
 }
 
 // Schema returns the statements that create the tables in a schema, "" for the default, for a program whose
@@ -58,10 +57,7 @@ func Schema(name string) (string, error) {
 // *backend.RefusedError where it lacks another right;
 // ErrNewer, ErrOlder and ErrEncoding, which are backend.ErrUnsupported; ErrClosed; ctx's cause.
 func (b *Backend) Migrate(ctx context.Context) error {
-	t := tables{
-		pool: b.pool, backend: backendName, version: schemaVersion, schema: b.schema, create: schema, sql: b.sql,
-		again: func(err error, try int) bool { return b.leases.Again(err, try, true) },
-	}
+	t := tables{pool: b.pool, backend: backendName, version: schemaVersion, schema: b.schema, create: schema, sql: b.sql}
 	return b.leases.Setup(ctx, "migrate", t.ensure)
 }
 
@@ -83,13 +79,7 @@ func (t *tables) ensure(ctx context.Context) error {
 func (t *tables) check(ctx context.Context) error {
 	var version int
 	var encoding string
-	var err error
-	for try := 1; ; try++ {
-		err = t.pool.QueryRow(ctx, t.sql(readVersion)).Scan(&version, &encoding)
-		if err == nil || errors.Is(err, pgx.ErrNoRows) || !t.again(err, try) {
-			break
-		}
-	}
+	err := t.pool.QueryRow(ctx, t.sql(readVersion)).Scan(&version, &encoding)
 	switch {
 	case err != nil:
 		return err //nolint:wrapcheck // see unavailable

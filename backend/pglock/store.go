@@ -9,6 +9,7 @@ import (
 
 	"github.com/holdfast-io/holdfast/backend"
 	"github.com/holdfast-io/holdfast/internal/sqllease"
+	"github.com/holdfast-io/holdfast/internal/waiters"
 )
 
 // store implements sqllease.Store.
@@ -49,10 +50,7 @@ func query(q *pgx.Batch, scan func(pgx.Rows) error, statement string, args ...an
 func (s store) Migrate(ctx context.Context) error {
 	err := s.b.Migrate(ctx)
 	if err == nil {
-		select {
-		case s.b.toListen <- struct{}{}:
-		default:
-		}
+		waiters.Signal(s.b.toListen)
 	}
 	return err
 }
@@ -66,7 +64,7 @@ func (s store) Unavailable(op string, mayHold bool, err error) error {
 func (s store) Fault(err error) sqllease.Fault {
 	return sqllease.Fault{
 		Answered: refused(err), Unsent: pgconn.SafeToRetry(err) || code(err) == codeRested, Ended: ended(err),
-		Transient: transient(err), Locked: lockTimeout(err), Broken: broken(err) || demoted(err),
+		Transient: transient(err), Locked: code(err) == codeLockTimeout, Broken: broken(err) || demoted(err),
 	}
 }
 
@@ -87,14 +85,14 @@ const (
 	readLosses             = `SELECT session, lease, cause, reason FROM @losses WHERE session = ANY($1::text[]) AND until > clock_timestamp()`
 	renewLeases, renewThin = renewIn + `@leases` + renewWhere + `l.held` + renewSet + `@leases` + renewed, renewIn + `@locks` + renewWhere + `l.fat = 0` + renewSet + `@locks` + renewed
 
-	renewIn    = `WITH mine AS (SELECT l.name, l.lease, l.ends, coalesce(nullif(x.ttl, 0), l.ttl) AS ttl, x.n FROM `
-	renewWhere = ` l JOIN unnest($1::text[], $2::text[], $3::bigint[]) WITH ORDINALITY AS x (name, lease, ttl, n)
+	renewIn    = `WITH mine AS (SELECT l.name, l.lease, l.ends, coalesce(nullif(x.ttl, 0), l.ttl) AS ttl FROM `
+	renewWhere = ` l JOIN unnest($1::text[], $2::text[], $3::bigint[]) AS x (name, lease, ttl)
 				ON l.name = x.name AND l.lease = x.lease
 			WHERE l.timed AND `
 	renewSet = ` ORDER BY l.name, l.lease FOR UPDATE OF l) UPDATE `
 	renewed  = ` l SET ttl = mine.ttl, ends = clock_timestamp() + mine.ttl * interval '1 microsecond' FROM mine
 		WHERE l.name = mine.name AND l.lease = mine.lease AND mine.ends > clock_timestamp()
-		RETURNING mine.n, l.token, (1000000 * extract(epoch FROM l.ends - clock_timestamp()))::bigint`
+		RETURNING l.name, l.lease, l.token, (1000000 * extract(epoch FROM l.ends - clock_timestamp()))::bigint`
 	locksOfSession = `SELECT DISTINCT name FROM @leases WHERE session = $1 AND session <> '' AND NOT (held AND timed)`
 )
 
@@ -131,13 +129,11 @@ func renewTimed(q *pgx.Batch, statement string, r *sqllease.Renewals) {
 		ttls = append(ttls, ttl.Microseconds())
 	}
 	query(q, func(rows pgx.Rows) error {
-		var n int
+		var k sqllease.Key
 		var token, left int64
-		if err := rows.Scan(&n, &token, &left); err != nil {
-			return err //nolint:wrapcheck // see Unavailable
-		}
-		r.Renewed[n-1] = sqllease.Renewed{Token: token, Left: micros(left)}
-		return nil
+		err := rows.Scan(&k.Name, &k.ID, &token, &left)
+		r.Renewed[k] = sqllease.Renewed{Token: token, Left: micros(left)}
+		return err //nolint:wrapcheck // see Unavailable
 	}, statement, names, leases, ttls)
 }
 

@@ -3,7 +3,10 @@ package sqllease
 import (
 	"context"
 	"errors"
+	"maps"
+	"math"
 	"runtime"
+	"slices"
 	"time"
 
 	"github.com/holdfast-io/holdfast/backend"
@@ -55,7 +58,7 @@ func (b *Leases) do(ctx context.Context, r *request) error {
 		return err
 	}
 	b.mu.Lock()
-	if b.closed {
+	if b.closed() {
 		b.mu.Unlock()
 		return backend.ErrClosed
 	}
@@ -67,7 +70,7 @@ func (b *Leases) do(ctx context.Context, r *request) error {
 
 // launch starts a batch for the requests in the queue. Leases.mu is held.
 func (b *Leases) launch() {
-	if b.taking || b.closed || len(b.queue) == 0 || b.running >= b.maxBatches {
+	if b.taking || b.closed() || len(b.queue) == 0 || b.running >= b.maxBatches {
 		return
 	}
 	b.taking = true
@@ -80,7 +83,7 @@ func (b *Leases) launch() {
 		defer b.mu.Unlock()
 		b.taking = false
 		reqs, fast := b.takeBatch()
-		if b.closed || len(reqs) == 0 {
+		if b.closed() || len(reqs) == 0 {
 			b.running--
 			return // the rest waits for a lock that is in another batch
 		}
@@ -204,25 +207,18 @@ func (b *Leases) fail(reqs []*request, sure bool, err error) {
 
 // said returns the error for the callers of a batch that failed.
 func (b *Leases) said(op string, mayHold bool, err error) error {
-	if b.life.Err() != nil {
+	if b.closed() {
 		return backend.ErrClosed
 	}
 	return b.store.Unavailable(op, mayHold, err)
 }
 
 func byLock(reqs []*request) [][]*request {
-	var groups [][]*request
-	at := make(map[string]int)
+	groups := make(map[string][]*request)
 	for _, r := range reqs {
-		i, ok := at[r.scope.Names[0]]
-		if !ok {
-			i = len(groups)
-			at[r.scope.Names[0]] = i
-			groups = append(groups, nil)
-		}
-		groups[i] = append(groups[i], r)
+		groups[r.scope.Names[0]] = append(groups[r.scope.Names[0]], r)
 	}
-	return groups
+	return slices.Collect(maps.Values(groups))
 }
 
 // attempt tries until the transaction is committed, or until there is an error against which a
@@ -237,7 +233,7 @@ func (b *Leases) attempt(ctx context.Context, reqs []*request, patient bool) (bo
 		if errors.Is(err, errMore) {
 			continue
 		}
-		if !sure || ctx.Err() != nil || !wanted(reqs) || !b.Again(err, try, patient) {
+		if !sure || ctx.Err() != nil || !slices.ContainsFunc(reqs, func(r *request) bool { return r.Wanted() }) || !b.Again(err, try, patient) {
 			return sure, err
 		}
 		const longest = 200 * time.Millisecond
@@ -268,19 +264,7 @@ func (b *Leases) Again(err error, try int, patient bool) bool {
 // succeed without it.
 func (b *Leases) splits(err error, reqs []*request) bool {
 	f := b.store.Fault(err)
-	return f.Answered && (f.Locked || !ofOne(reqs))
-}
-
-// ofOne reports whether there is one request, or all are about one lock.
-func ofOne(reqs []*request) bool { return len(reqs) == 1 || len(byLock(reqs)) == 1 }
-
-func wanted(reqs []*request) bool {
-	for _, r := range reqs {
-		if r.Wanted() {
-			return true
-		}
-	}
-	return false
+	return f.Answered && (f.Locked || len(byLock(reqs)) > 1)
 }
 
 // transact executes the requests in one transaction, and answers them when it is committed. With
@@ -294,8 +278,8 @@ func (b *Leases) transact(ctx context.Context, t *txn, reqs []*request) (bool, e
 	if len(s.Kill) == 0 {
 		s.Front = b.front(s.Names)
 		for _, r := range reqs {
-			if r.tends {
-				delete(s.Front, r.scope.Names[0])
+			if r.tends && s.Front != nil {
+				s.Front[r.scope.Names[0]] = math.MaxInt64
 			}
 		}
 	}
@@ -324,7 +308,7 @@ func (b *Leases) transact(ctx context.Context, t *txn, reqs []*request) (bool, e
 		return true, errMore
 	}
 	if c := t.changes(); rests(reqs, answers) || !c.empty() {
-		c.Fresh = append(c.Fresh, c.inflated...)
+		c.Leases = append(c.Leases, c.inflated...)
 		if refused, err := tx.Commit(ctx, c); err != nil {
 			return refused, err
 		}

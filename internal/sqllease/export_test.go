@@ -1,5 +1,7 @@
 package sqllease
 
+import "github.com/holdfast-io/holdfast/internal/waiters"
+
 // Decode decodes a notification and returns the number of its entries.
 func Decode(payload string) int {
 	look, granted, _ := decodeNotification(payload)
@@ -11,3 +13,6 @@ func (b *Leases) Listeners() int {
 	_, n := b.calls.Len()
 	return n
 }
+
+// InUse makes the periodic maintenance run from now on.
+func (b *Leases) InUse() { waiters.Signal(b.toSweep) }

@@ -2,20 +2,18 @@ package sqllease
 
 import (
 	"errors"
+	"math"
 	"time"
 )
 
 // A hand-over concerns the holders of a lock and the next waiters. Of a long queue only the front
 // is read, up to a place that is remembered here. The waiters behind it are counted, so that no
-// waiter is overtaken and no limit is forgotten. The place is a guess: where it does not reach
-// far enough, the transaction is undone and repeated with the whole queue.
+// waiter is overtaken and no limit is forgotten. When the front is used up, the next transaction reads
+// the whole queue. A transaction for which the front does not reach far enough is undone and repeated so.
 
 const (
-	// longQueue is the longest queue that is read as a whole.
-	longQueue = 16
-	// frontOf is how many waiters the front has. With leastFront or less it is moved on.
-	frontOf    = 8
-	leastFront = 3
+	// frontOf is how many waiters the front has. A longer queue is long.
+	frontOf = 16
 	// unreadRest is after how long a waiter that joins such a queue polls: a waiter that was not
 	// read may end at any time. What the poll finds determines the time of the next one.
 	unreadRest = time.Second
@@ -26,15 +24,20 @@ const (
 // errMore means that more of a queue has to be read. Nothing was changed.
 var errMore = errors.New("more of a queue has to be read")
 
-// front returns up to which place the queues of these locks are to be read.
+// front returns up to which place the queues of these locks are to be read; nil: all of them as a whole.
 func (b *Leases) front(names []string) map[string]int64 {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	fronts := make(map[string]int64)
+	fronts, some := make(map[string]int64), false
 	for _, name := range names {
-		if place, long := b.fronts[name]; long {
-			fronts[name] = place
+		place, long := b.fronts[name]
+		if !long {
+			place = math.MaxInt64
 		}
+		fronts[name], some = place, some || long
+	}
+	if !some {
+		return nil
 	}
 	return fronts
 }
@@ -53,22 +56,16 @@ func (b *Leases) stood(t *txn) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	for name, l := range t.locks {
-		front := 0 // how many waiters of it were read
-		for _, w := range l.Queue.Leases {
-			if w.Own.place <= l.Own.front {
-				front++
-			}
-		}
 		switch {
-		case l.QueueLen() <= longQueue:
+		case l.Rest > 0 && len(l.Queue.Leases) > 1 && l.Queue.Leases[1].Own.place <= l.Own.front:
+			// there are two waiters of the front at least
+		case l.Rest > 0 || l.QueueLen() <= frontOf:
 			delete(b.fronts, name)
-		case l.Rest == 0:
+		default:
 			if len(b.fronts) >= maxFronts {
 				clear(b.fronts)
 			}
 			b.fronts[name] = l.Queue.Leases[frontOf-1].Own.place
-		case front <= leastFront:
-			b.fronts[name] = l.Own.rest + frontOf*Reserve // one more at least, and those that came right after it
 		}
 	}
 }

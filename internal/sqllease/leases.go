@@ -2,7 +2,7 @@ package sqllease
 
 import (
 	"context"
-	"log/slog"
+	"errors"
 	"strconv"
 	"sync"
 	"sync/atomic"
@@ -17,8 +17,6 @@ import (
 type Config struct {
 	// Store is the database. Required.
 	Store Store
-	// Name is the name of the backend, for errors and logs. Required.
-	Name string
 	// Caps are the capabilities of the backend.
 	Caps backend.Capabilities
 	// Addr is the channel on which this value is notified of grants and losses. Where it is empty
@@ -31,8 +29,6 @@ type Config struct {
 	Rest Rest
 	// Conns is the number of connections, 3 or more.
 	Conns int
-	// Logger receives the errors that no caller gets. Required.
-	Logger *slog.Logger
 }
 
 // ValidateConns checks the number of connections of a Config: *backend.InvalidError.
@@ -46,12 +42,10 @@ func ValidateConns(n int) error {
 // Leases keeps leases. Its methods are safe for concurrent use. Use New to make one.
 type Leases struct {
 	store Store
-	name  string
 	caps  backend.Capabilities
 	addr  string // empty: this value gets no notifications
 	quick int    // the most locks of one quick batch
 	pace  Rest
-	log   *slog.Logger
 
 	life       context.Context         //nolint:containedctx // Close ends it
 	end        context.CancelCauseFunc // ends life
@@ -64,15 +58,13 @@ type Leases struct {
 	seen            atomic.Bool   // the tables were found
 	calls           *registry     // has a mutex of its own
 
-	mu       sync.Mutex // guards what follows
-	closed   bool
+	mu       sync.Mutex // guards what follows, and is held when life ends
 	queue    []*request
 	running  int
 	taking   bool                           // a batch is about to take the queue
 	busy     map[string]struct{}            // locks in a batch
 	fronts   map[string]int64               // of long queues: see front.go
-	crowded  map[string]struct{}            // contended locks: see quick.go
-	rows     map[string]struct{}            // locks whose rows are known: see Quick.Known
+	memories map[string]memory              // of locks: see quick.go
 	tending  map[string]struct{}            // locks for which a tend is in the queue
 	judging  bool                           // sessions past their end are being ended
 	look     waiters.Look                   // what to read next
@@ -84,17 +76,15 @@ type Leases struct {
 	watchers int                            // Watch calls in progress
 	alarm    *time.Timer                    // polls where no notification arrives
 	alarmAt  time.Time                      // when it fires; zero: it is not set
-
-	closing sync.Once
 }
 
 // New returns Leases. It sends nothing. The caller must close them.
 func New(cfg Config) *Leases {
 	b := &Leases{
-		store: cfg.Store, name: cfg.Name, caps: cfg.Caps, addr: cfg.Addr, quick: cfg.Quick, pace: cfg.Rest, log: cfg.Logger,
+		store: cfg.Store, caps: cfg.Caps, addr: cfg.Addr, quick: cfg.Quick, pace: cfg.Rest,
 		lone: make(chan struct{}, max(1, cfg.Conns/4)), maxBatches: min(2, cfg.Conns-2), //nolint:mnd // a quarter
 		gate: make(chan struct{}, 1), toLook: make(chan struct{}, 1), toSweep: make(chan struct{}, 1),
-		busy: make(map[string]struct{}), crowded: make(map[string]struct{}), rows: make(map[string]struct{}), fronts: make(map[string]int64),
+		busy: make(map[string]struct{}), memories: make(map[string]memory), fronts: make(map[string]int64),
 		own: make(map[backend.SessionID]struct{}), strange: make(map[string]struct{}), tending: make(map[string]struct{}),
 	}
 	b.life, b.end = context.WithCancelCause(context.Background())
@@ -112,24 +102,17 @@ func (b *Leases) Life() context.Context { return b.life }
 // Go runs f in a goroutine. f must return soon after Life ends; Close waits for it.
 func (b *Leases) Go(f func()) { b.work.Go(f) }
 
-// Closed reports whether Close was called.
-func (b *Leases) Closed() bool {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.closed
-}
+// closed reports whether Close was called.
+func (b *Leases) closed() bool { return b.life.Err() != nil }
 
 // Close ends the goroutines, and the calls in progress with ErrClosed. Leases stay in the
 // database. A second Close does nothing.
 func (b *Leases) Close() {
-	b.closing.Do(func() {
-		b.mu.Lock()
-		b.closed = true
-		b.alarm.Stop()
-		b.mu.Unlock()
-		b.end(backend.ErrClosed)
-		b.work.Wait()
-	})
+	b.mu.Lock()
+	b.end(backend.ErrClosed)
+	b.alarm.Stop()
+	b.mu.Unlock()
+	b.work.Wait()
 }
 
 // Within returns a context derived from ctx that also ends when the Leases are closed, and after
@@ -139,9 +122,6 @@ func (b *Leases) Within(ctx context.Context) (context.Context, func()) {
 	ctx, leave := backend.Within(ctx, b.life)
 	return ctx, func() { leave(); cancel() }
 }
-
-// InUse makes the periodic maintenance run from now on.
-func (b *Leases) InUse() { waiters.Signal(b.toSweep) }
 
 // KeepStill stops the periodic maintenance. It is for tests.
 func (b *Leases) KeepStill() {
@@ -176,14 +156,36 @@ func (b *Leases) directly(ctx context.Context, op string, late bool, ask func(co
 	if err := b.Ready(ctx, op); err != nil {
 		return err
 	}
+	return b.retry(ctx, op, true, late, ask)
+}
+
+// Setup runs do, which is not a request about leases and may be done twice. It returns the error for the caller.
+func (b *Leases) Setup(ctx context.Context, op string, do func(context.Context) error) error {
+	return b.retry(ctx, op, false, true, do)
+}
+
+// retry runs ask, again after errors that a retry may mend, for at most the longest time that a request may
+// take. mayHold and late are those of refusal and directly.
+func (b *Leases) retry(ctx context.Context, op string, mayHold, late bool, ask func(context.Context) error) error {
 	within, stop := b.Within(ctx)
 	defer stop()
 	for try := 1; ; try++ {
 		err := ask(within)
-		if err == nil || within.Err() != nil || !b.Again(err, try, true) || !late && b.onItsWay(err) {
-			return b.refusal(ctx, op, true, err)
+		if err == nil || within.Err() != nil || errors.Is(err, backend.ErrUnsupported) || !b.Again(err, try, true) || !late && b.onItsWay(err) {
+			return b.refusal(ctx, op, mayHold, err)
 		}
 	}
+}
+
+// answer is direct for a request that has an answer.
+func answer[T any](ctx context.Context, b *Leases, op string, ask func(context.Context) (T, error)) (T, error) {
+	var got T
+	err := b.direct(ctx, op, func(ctx context.Context) error {
+		var err error
+		got, err = ask(ctx)
+		return err
+	})
+	return got, err
 }
 
 // refusal returns the error for the caller. mayHold: the request may have been executed all the same.
@@ -191,7 +193,7 @@ func (b *Leases) refusal(ctx context.Context, op string, mayHold bool, err error
 	switch {
 	case err == nil:
 		return nil
-	case b.life.Err() != nil:
+	case b.closed():
 		return backend.ErrClosed
 	case ctx.Err() != nil:
 		err = context.Cause(ctx)
@@ -210,7 +212,7 @@ const opLook = "look"
 
 // Ready makes sure that the store can be used.
 func (b *Leases) Ready(ctx context.Context, op string) error {
-	if b.Closed() {
+	if b.closed() {
 		return backend.ErrClosed
 	}
 	if ctx.Err() != nil {
@@ -245,14 +247,6 @@ func (b *Leases) migrate(ctx context.Context, op string) error {
 	}
 	b.seen.Store(true)
 	return nil
-}
-
-// Setup runs do, which is not a request about leases, for at most the longest time that a request
-// may take. It returns the error for the caller.
-func (b *Leases) Setup(ctx context.Context, op string, do func(context.Context) error) error {
-	within, stop := b.Within(ctx)
-	defer stop()
-	return b.refusal(ctx, op, false, do(within))
 }
 
 // Capabilities returns the capabilities of leases in tables. pushes: the database notifies other

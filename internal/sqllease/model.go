@@ -20,7 +20,6 @@ type ofLock struct {
 	mine int64 // the last number that this transaction may issue without writing the row
 	// front is the place behind which only some of the waiters were read: see lockstate.Lock.Rest.
 	front int64
-	rest  int64 // the place of the first waiter that was not read
 }
 
 // ofLease is what is kept of a lease in addition.

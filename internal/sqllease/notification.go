@@ -1,9 +1,9 @@
 package sqllease
 
 import (
+	"encoding/json"
 	"maps"
 	"slices"
-	"strconv"
 	"strings"
 	"time"
 
@@ -24,7 +24,7 @@ type notification struct {
 // The first bytes of the lines of a notification besides those of a Look.
 const (
 	lineHello = 'h' // sent by a value to itself: notifications arrive
-	lineGrant = 'g' // lease, session, place, token, since, name
+	lineGrant = 'g' // and news, as JSON
 )
 
 // maxPayload is less than PostgreSQL's limit for a notification, 8000 bytes.
@@ -38,11 +38,8 @@ func (l *notification) encode() []string {
 			lines = append(lines, waiters.LeaseLine(x.Key()))
 			continue
 		}
-		fields := []string{
-			string(lineGrant) + string(x.ID), string(sessionOf(x)), strconv.FormatInt(x.Own.place, 10), strconv.FormatUint(uint64(x.Token), 10),
-			strconv.FormatInt(x.Since.UnixMicro(), 10), x.Lock.Name,
-		}
-		lines = append(lines, strings.Join(fields, "\t")+"\n")
+		text, _ := json.Marshal(news{x.ID, sessionOf(x), x.Lock.Name, x.Token, x.Since}) // it cannot fail
+		lines = append(lines, string(lineGrant)+string(text)+"\n")
 	}
 	for _, id := range slices.Sorted(maps.Keys(l.look.Sessions)) {
 		lines = append(lines, waiters.SessionLine(id))
@@ -61,10 +58,11 @@ func (l *notification) encode() []string {
 
 // news is a granted lease as a notification reports it.
 type news struct {
-	key     Key
-	session backend.SessionID
-	place   int64
-	grant   backend.Grant
+	Lease   backend.LeaseID
+	Session backend.SessionID
+	Name    string
+	Token   fence.Token // and the place among the holders
+	Since   time.Time
 }
 
 // decodeNotification decodes a payload. It returns what to read, which leases were granted, and whether
@@ -79,7 +77,8 @@ func decodeNotification(payload string) (waiters.Look, []news, bool) {
 		case strings.HasPrefix(line, Hello):
 			hello = true
 		case strings.HasPrefix(line, string(lineGrant)):
-			if n, ok := decodeGrant(strings.Split(line[1:], "\t")); ok {
+			var n news
+			if json.Unmarshal([]byte(line[1:]), &n) == nil {
 				granted = append(granted, n)
 			}
 		default:
@@ -87,23 +86,6 @@ func decodeNotification(payload string) (waiters.Look, []news, bool) {
 		}
 	}
 	return look, granted, hello
-}
-
-func decodeGrant(fields []string) (news, bool) {
-	const all = 6
-	if len(fields) != all {
-		return news{}, false
-	}
-	place, errPlace := strconv.ParseInt(fields[2], 10, 64)
-	n, errToken := strconv.ParseInt(fields[3], 10, 64)
-	since, errSince := strconv.ParseInt(fields[4], 10, 64)
-	if errPlace != nil || errToken != nil || errSince != nil || n <= 0 {
-		return news{}, false
-	}
-	return news{
-		key: Key{Name: fields[5], ID: backend.LeaseID(fields[0])}, session: backend.SessionID(fields[1]), place: place,
-		grant: backend.Grant{Token: token(n), Since: time.UnixMicro(since), Waited: true},
-	}, true
 }
 
 func token(n int64) fence.Token { return fence.Token(n) } //nolint:gosec // numbers count up from 0
@@ -114,12 +96,12 @@ func (b *Leases) Read(payload string) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	for _, n := range granted {
-		for _, w := range b.calls.Of(n.key) {
-			if w.Timed || !w.Own.inQueue || w.Session != n.session {
-				look.Lease(n.key)
-			} else if n.place > w.Own.place { // otherwise it is about another time in the queue
-				n.grant.Asked = w.Own.asked
-				w.Give(waiters.Verdict{Grant: n.grant})
+		k := Key{Name: n.Name, ID: n.Lease}
+		for _, w := range b.calls.Of(k) {
+			if w.Timed || !w.Own.inQueue || w.Session != n.Session {
+				look.Lease(k)
+			} else if n.Token > token(w.Own.place) { // otherwise it is about another time in the queue
+				w.Give(waiters.Verdict{Grant: backend.Grant{Token: n.Token, Asked: w.Own.asked, Since: n.Since, Waited: true}})
 			}
 		}
 	}

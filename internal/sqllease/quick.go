@@ -17,16 +17,20 @@ import (
 // quick is a request that may take one round trip.
 type quick struct {
 	acquire *backend.AcquireRequest // nil: it is a release
-	lease   backend.LeaseID
 	granted func(backend.Grant)
 }
 
-// maxCrowded bounds the locks that are remembered as contended, and maxRows those that are
-// remembered to have a row.
+// memory is what is remembered of a lock.
+type memory uint8
+
 const (
-	maxCrowded = 1 << 12
-	maxRows    = 1 << 14
+	nothing   memory = iota
+	hasRow           // as Quick.Known needs it
+	contended        // quick requests are not executed
 )
+
+// maxMemories bounds the locks of which anything is remembered.
+const maxMemories = 1 << 14
 
 // way is how a request is executed.
 type way uint8
@@ -39,9 +43,8 @@ const (
 
 // wayOf returns how to try the request first. mu is held.
 func (b *Leases) wayOf(r *request) way {
-	_, crowded := b.crowded[r.scope.Names[0]]
 	switch {
-	case r.quick == nil || crowded || b.quick == 0:
+	case r.quick == nil || b.quick == 0 || b.memories[r.scope.Names[0]] == contended:
 		return theLongWay
 	case r.quick.acquire != nil:
 		return quickAcquire
@@ -49,19 +52,18 @@ func (b *Leases) wayOf(r *request) way {
 	return quickRelease
 }
 
-// executeQuickly executes those of the requests that it can, answers them, and returns the others.
-// Each is for another lock. The statements are one transaction.
+// executeQuickly executes those of the requests that it can, answers them, and returns the others, in their
+// order. Each is for another lock. The statements are one transaction.
 func (b *Leases) executeQuickly(ctx context.Context, reqs []*request) []*request {
-	byName := make(map[string]*request, len(reqs))
-	q := &Quick{Known: b.rowsOf(reqs)}
+	left := make(map[string]*request, len(reqs))
+	q := &Quick{Known: b.haveRows(reqs)}
 	ordered := slices.SortedFunc(slices.Values(reqs), func(x, y *request) int { return cmp.Compare(x.scope.Names[0], y.scope.Names[0]) })
 	for _, r := range ordered {
-		name := r.scope.Names[0]
-		byName[name] = r
+		left[r.scope.Names[0]] = r
 		if r.quick.acquire != nil {
 			q.Acquire = append(q.Acquire, r.quick.row(b.addr))
 		} else {
-			q.Release = append(q.Release, Key{Name: name, ID: r.quick.lease})
+			q.Release = append(q.Release, r.scope.Back...)
 		}
 	}
 	asked := time.Now()
@@ -69,9 +71,8 @@ func (b *Leases) executeQuickly(ctx context.Context, reqs []*request) []*request
 		return b.quickFailed(reqs, err)
 	}
 	for _, x := range q.Granted {
-		r := byName[x.Name]
-		delete(byName, x.Name)
-		q.Known[x.Name] = !x.Tombs
+		r := left[x.Name]
+		delete(left, x.Name)
 		g := backend.Grant{Token: token(x.Token), Asked: asked, Since: x.Since}
 		if a := r.quick.acquire; a.Timed {
 			g.Left = a.TTL
@@ -80,54 +81,59 @@ func (b *Leases) executeQuickly(ctx context.Context, reqs []*request) []*request
 		r.Answer(nil)
 	}
 	for _, name := range q.Released {
-		byName[name].Answer(nil)
-		delete(byName, name)
+		left[name].Answer(nil)
+		delete(left, name)
 	}
-	return b.notQuick(reqs, byName, q.Known)
-}
-
-// notQuick returns the requests that were not executed, in their order, and remembers their
-// locks. known are the locks whose rows are as Quick.Known needs them.
-func (b *Leases) notQuick(reqs []*request, byName map[string]*request, known map[string]bool) []*request {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	if len(b.crowded)+len(byName) > maxCrowded {
-		clear(b.crowded)
-	}
+	b.remember(q.Granted, left)
 	var rest []*request
 	for _, r := range reqs {
-		if name := r.scope.Names[0]; byName[name] == r {
-			b.crowded[name] = struct{}{}
-			delete(b.rows, name) // it may have been swept
+		if left[r.scope.Names[0]] != nil {
 			rest = append(rest, r)
-		} else {
-			b.noteRow(name, known[name])
 		}
 	}
 	return rest
 }
 
-// noteRow notes whether the lock has a row as Quick.Known needs it. mu is held.
-func (b *Leases) noteRow(name string, known bool) {
-	if !known {
-		delete(b.rows, name)
-		return
-	}
-	if len(b.rows) >= maxRows {
-		clear(b.rows)
-	}
-	b.rows[name] = struct{}{}
-}
-
-// rowsOf returns which of the locks of the requests are known as Quick.Known needs them.
-func (b *Leases) rowsOf(reqs []*request) map[string]bool {
+// haveRows returns which of the locks of the requests are known as Quick.Known needs them.
+func (b *Leases) haveRows(reqs []*request) map[string]bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	known := make(map[string]bool, len(reqs))
 	for _, r := range reqs {
-		_, known[r.scope.Names[0]] = b.rows[r.scope.Names[0]]
+		known[r.scope.Names[0]] = b.memories[r.scope.Names[0]] == hasRow
 	}
 	return known
+}
+
+// remember remembers the locks of requests that were tried: those of grants, and those that are left.
+func (b *Leases) remember(grants []QuickGrant, left map[string]*request) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	for _, g := range grants {
+		b.note(g.Name, rowWith(g.Tombs))
+	}
+	for name := range left {
+		b.note(name, contended)
+	}
+}
+
+// rowWith returns what is remembered of a lock that has a row and is not contended.
+func rowWith(tombs bool) memory {
+	if tombs {
+		return nothing
+	}
+	return hasRow
+}
+
+// note replaces what is remembered of a lock. mu is held.
+func (b *Leases) note(name string, what memory) {
+	delete(b.memories, name)
+	if len(b.memories) >= maxMemories {
+		clear(b.memories)
+	}
+	if what != nothing {
+		b.memories[name] = what
+	}
 }
 
 // quickFailed returns the requests where it is certain that nothing was done, and answers them
@@ -161,9 +167,8 @@ func (b *Leases) calmed(t *txn) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	for name, l := range t.locks {
-		b.noteRow(name, !t.tombed[name])
 		if l.Free() {
-			delete(b.crowded, name)
+			b.note(name, rowWith(t.tombed[name]))
 		}
 	}
 }

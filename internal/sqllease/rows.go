@@ -58,7 +58,7 @@ func (t *txn) read(v *View, s *Scope) error {
 	}
 	for _, r := range v.Rest {
 		l := t.lock(r.Name)
-		l.Rest, l.RestLimit, l.Own.rest = r.Count, r.Limit, r.First
+		l.Rest, l.RestLimit = r.Count, r.Limit
 	}
 	for _, k := range v.Buried {
 		t.buried[k] = struct{}{}
@@ -130,7 +130,9 @@ func (t *txn) doubtful(kill []backend.SessionID) ([]backend.SessionID, []Key) {
 
 // changes returns what the transaction has to write.
 func (t *txn) changes() *Changes {
-	c := &Changes{Now: t.now, Events: t.events, cleared: t.cleared, Buried: slices.SortedFunc(maps.Keys(t.tombs), Key.Compare)}
+	c := &t.out
+	c.Now, c.Buried = t.now, slices.SortedFunc(maps.Keys(t.tombs), Key.Compare)
+	slices.SortFunc(c.Gone, Key.Compare)
 	for _, id := range slices.Sorted(maps.Keys(t.sessions)) {
 		switch s := t.sessions[id]; {
 		case s.dirty:
@@ -139,10 +141,6 @@ func (t *txn) changes() *Changes {
 			c.CutSessions = append(c.CutSessions, id)
 		}
 	}
-	for _, l := range t.gone {
-		c.Gone = append(c.Gone, l.Key())
-	}
-	slices.SortFunc(c.Gone, Key.Compare)
 	for _, name := range t.names() {
 		lk := t.locks[name]
 		for _, l := range lk.All() {
@@ -151,11 +149,8 @@ func (t *txn) changes() *Changes {
 				c.inflated = append(c.inflated, rowOf(l))
 			case !l.Own.dirty && l.Own.cut:
 				c.CutLeases = append(c.CutLeases, l.Key())
-			case !l.Own.dirty:
-			case l.Own.saved:
-				c.Changed = append(c.Changed, rowOf(l))
-			default:
-				c.Fresh = append(c.Fresh, rowOf(l))
+			case l.Own.dirty:
+				c.Leases = append(c.Leases, rowOf(l))
 			}
 		}
 		if lk.Own.last > lk.Own.mine {
@@ -163,14 +158,6 @@ func (t *txn) changes() *Changes {
 		}
 		if lk.Free() {
 			c.Free = append(c.Free, name)
-		}
-	}
-	seen := make(map[backend.Loss]struct{})
-	for _, x := range t.losses {
-		k := backend.Loss{Session: x.Session, Lease: x.Lease}
-		if _, again := seen[k]; !again { // one statement can write a row only once
-			seen[k] = struct{}{}
-			c.Losses = append(c.Losses, x)
 		}
 	}
 	for _, addr := range slices.Sorted(maps.Keys(t.notifications)) {

@@ -2,6 +2,9 @@ package sqllease
 
 import (
 	"context"
+	"maps"
+	"slices"
+	"time"
 
 	"github.com/holdfast-io/holdfast/backend"
 	"github.com/holdfast-io/holdfast/internal/lockstate"
@@ -19,11 +22,8 @@ func (b *Leases) OpenSession(ctx context.Context, req backend.SessionRequest) er
 		addr = b.addr
 		defer b.calls.Listen(req.ID, req.Lost)()
 	}
-	alive := false
-	err := b.direct(ctx, "open session", func(ctx context.Context) error {
-		var err error
-		alive, err = b.store.OpenSession(ctx, req.ID, ceil(req.TTL), addr)
-		return err
+	alive, err := answer(ctx, b, "open session", func(ctx context.Context) (bool, error) {
+		return b.store.OpenSession(ctx, req.ID, ceil(req.TTL), addr)
 	})
 	if err == nil && !alive {
 		b.unlisten(req.ID)
@@ -64,7 +64,7 @@ func (b *Leases) EndSession(ctx context.Context, id backend.SessionID) error {
 	}
 	const op = "end session"
 	for again := false; ; again = true {
-		names, err := b.locksOf(ctx, id)
+		names, err := answer(ctx, b, op, func(ctx context.Context) ([]string, error) { return b.store.LocksOf(ctx, id) })
 		if err != nil {
 			return err // MayHold is set
 		}
@@ -90,16 +90,6 @@ func (b *Leases) EndSession(ctx context.Context, id backend.SessionID) error {
 			return b.synced(ctx, op)
 		}
 	}
-}
-
-func (b *Leases) locksOf(ctx context.Context, id backend.SessionID) ([]string, error) {
-	var names []string
-	err := b.direct(ctx, "end session", func(ctx context.Context) error {
-		var err error
-		names, err = b.store.LocksOf(ctx, id)
-		return err
-	})
-	return names, err
 }
 
 // endSession ends a session and all that lives with it in the locks that were read. It reports
@@ -132,11 +122,11 @@ func (b *Leases) Renew(ctx context.Context, req backend.RenewRequest) (backend.R
 	if req.Session == "" && len(req.Leases) == 0 {
 		return backend.RenewResult{}, b.Ready(ctx, "renew")
 	}
-	r, at := newRenewals(req)
+	r := newRenewals(req)
 	// A renewal of a lease that arrives late shortens the lease that a later renewal extended.
 	// The caller knows what it sent, so it gets an error for each renewal that may do so.
 	err := b.directly(ctx, "renew", len(r.Leases) == 0, func(ctx context.Context) error {
-		r.SessionLost, r.Lost, r.Renewed = false, nil, make(map[int]Renewed)
+		r.SessionLost, r.Lost, r.Renewed = false, nil, make(map[Key]Renewed)
 		return b.store.Renew(ctx, r)
 	})
 	if err != nil {
@@ -154,7 +144,7 @@ func (b *Leases) Renew(ctx context.Context, req backend.RenewRequest) (backend.R
 		b.unlisten(req.Session)
 	}
 	for _, x := range req.Leases {
-		got, ok := r.Renewed[at[Key{Name: x.Name, ID: x.Lease}]]
+		got, ok := r.Renewed[Key{Name: x.Name, ID: x.Lease}]
 		if !ok {
 			res.Leases = append(res.Leases, backend.Renewal{Err: backend.ErrLost})
 			continue
@@ -168,23 +158,20 @@ func (b *Leases) Renew(ctx context.Context, req backend.RenewRequest) (backend.R
 	return res, nil
 }
 
-// newRenewals keeps the last TTL of several renewals of one lease. The map has the index of each
-// lease.
-func newRenewals(req backend.RenewRequest) (*Renewals, map[Key]int) {
-	r, at := &Renewals{Session: req.Session}, make(map[Key]int)
+// newRenewals keeps the last TTL of several renewals of one lease.
+func newRenewals(req backend.RenewRequest) *Renewals {
+	ttls := make(map[Key]time.Duration)
 	for _, x := range req.Leases {
 		k := Key{Name: x.Name, ID: x.Lease}
-		i, again := at[k]
-		if !again {
-			i = len(r.Leases)
-			at[k] = i
-			r.Leases, r.TTLs = append(r.Leases, k), append(r.TTLs, 0)
-		}
-		if x.TTL > 0 {
-			r.TTLs[i] = ceil(x.TTL)
+		if _, again := ttls[k]; !again || x.TTL > 0 {
+			ttls[k] = ceil(x.TTL)
 		}
 	}
-	return r, at
+	r := &Renewals{Session: req.Session, Leases: slices.SortedFunc(maps.Keys(ttls), Key.Compare)}
+	for _, k := range r.Leases {
+		r.TTLs = append(r.TTLs, ttls[k])
+	}
+	return r
 }
 
 // tellLoss reports a loss to the listener of the session, once.

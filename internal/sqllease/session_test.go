@@ -3,7 +3,6 @@ package sqllease_test
 import (
 	"context"
 	"errors"
-	"log/slog"
 	"slices"
 	"sync/atomic"
 	"testing"
@@ -41,7 +40,7 @@ func (*sessionStore) Unavailable(op string, mayHold bool, err error) error {
 
 func openSessions(open func(backend.SessionID) error) *sqllease.Leases {
 	b := sqllease.New(sqllease.Config{
-		Store: &sessionStore{open: open}, Name: "test", Caps: sqllease.Capabilities("test", true), Addr: "addr", Conns: 3, Logger: slog.New(slog.DiscardHandler),
+		Store: &sessionStore{open: open}, Caps: sqllease.Capabilities("test", true), Addr: "addr", Conns: 3,
 	})
 	b.KeepStill()
 	return b
@@ -73,7 +72,7 @@ func TestAcquireAfterAnEndedBatch(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		b := sqllease.New(sqllease.Config{
-			Store: endedStore{&sessionStore{}}, Name: "test", Caps: sqllease.Capabilities("test", true), Conns: 3, Quick: 8, Logger: slog.New(slog.DiscardHandler),
+			Store: endedStore{&sessionStore{}}, Caps: sqllease.Capabilities("test", true), Conns: 3, Quick: 8,
 		})
 		b.KeepStill()
 		defer b.Close()
@@ -177,7 +176,7 @@ func TestSweepKeepsUp(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := &crowdedStore{sessionStore: &sessionStore{}}
 		b := sqllease.New(sqllease.Config{
-			Store: store, Name: "test", Caps: sqllease.Capabilities("test", true), Conns: 3, Logger: slog.New(slog.DiscardHandler),
+			Store: store, Caps: sqllease.Capabilities("test", true), Conns: 3,
 		})
 		defer b.Close()
 		store.left.Store(100_000)
@@ -209,7 +208,7 @@ func TestSweepWhileWatched(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := &sweptStore{sessionStore: &sessionStore{}}
 		b := sqllease.New(sqllease.Config{
-			Store: s, Name: "test", Caps: sqllease.Capabilities("test", true), Addr: "addr", Conns: 3, Logger: slog.New(slog.DiscardHandler),
+			Store: s, Caps: sqllease.Capabilities("test", true), Addr: "addr", Conns: 3,
 		})
 		defer b.Close()
 		b.Watching(1)

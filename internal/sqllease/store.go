@@ -101,8 +101,8 @@ type Scope struct {
 	Kill     []backend.SessionID // sessions that may be ended
 	// Listeners are sessions whose losses are read, too.
 	Listeners []backend.SessionID
-	// Front is up to which place a queue is to be read. The waiters behind it are counted, except
-	// for Leases and Back. The queues of other locks are read as a whole.
+	// Front is up to which place the queue of each lock is to be read. The waiters behind it are counted,
+	// except for Leases and Back. Without it the queues are read as a whole.
 	Front map[string]int64
 }
 
@@ -131,8 +131,7 @@ type View struct {
 type RestRow struct {
 	Name  string
 	Count int
-	Limit int   // of the shared ones; -1: there are none
-	First int64 // the place of the first one
+	Limit int // of the shared ones; -1: there are none
 }
 
 // SessionRow is a row of the table of sessions.
@@ -167,17 +166,16 @@ type LeaseRow struct {
 
 // Changes is what a transaction writes, in this order. Everything is sorted.
 type Changes struct {
-	Now     time.Time
-	Killed  []SessionRow // ID and Cause; there may be no row yet
-	Gone    []Key        // leases to be deleted
-	Changed []LeaseRow   // without what never changes in a lease
-	Fresh   []LeaseRow
-	Lasts   []Last
+	Now    time.Time
+	Killed []SessionRow // ID and Cause; there may be no row yet
+	Gone   []Key        // leases to be deleted
+	Leases []LeaseRow   // there may be rows of them, which differ in what may change in a lease
+	Lasts  []Last
 	// Free are the locks that are left without leases. Whatever their rows have of a thin lease
 	// is cleared, and the next lease may be thin.
 	Free          []string
-	Buried        []Key // to be remembered for Remembered
-	Losses        []LossRow
+	Buried        []Key     // to be remembered for Remembered
+	Losses        []LossRow // one may be there twice, of locks with the same lease ID
 	Notifications []Notification
 	Events        []backend.Event
 	// Sessions, and timed leases, that shall live for their TTL from now on, and no longer. They
@@ -193,7 +191,7 @@ type Changes struct {
 
 // empty reports whether there is nothing to write. If so, a lock that was thin remains thin.
 func (c *Changes) empty() bool {
-	return !c.cleared && len(c.Killed)+len(c.Gone)+len(c.Changed)+len(c.Fresh)+len(c.Lasts)+len(c.Buried)+len(c.Losses)+len(c.Notifications)+len(c.Events)+len(c.CutSessions)+len(c.CutLeases) == 0
+	return !c.cleared && len(c.Killed)+len(c.Gone)+len(c.Leases)+len(c.Lasts)+len(c.Buried)+len(c.Losses)+len(c.Notifications)+len(c.Events)+len(c.CutSessions)+len(c.CutLeases) == 0
 }
 
 // Last is the last number of a lock that was issued.
@@ -263,16 +261,15 @@ type QuickGrant struct {
 	Tombs bool // see View.Tombs
 }
 
-// Renewals is a renewal of a session and of timed leases, each once, and its outcome.
+// Renewals is a renewal of a session and of timed leases, each once and in order, and its outcome.
 type Renewals struct {
 	Session backend.SessionID // empty: none
 	Leases  []Key
 	TTLs    []time.Duration // of the leases; 0: the one that the lease has
 
 	SessionLost bool
-	Lost        []backend.Loss // to report to the session
-	// Renewed is by the index in Leases. A lease that is missing is lost.
-	Renewed map[int]Renewed
+	Lost        []backend.Loss  // to report to the session
+	Renewed     map[Key]Renewed // a lease that is missing is lost
 }
 
 // Renewed is a lease that was renewed.

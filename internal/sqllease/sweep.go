@@ -32,12 +32,13 @@ func (b *Leases) sweepNowAndThen() {
 		case <-b.life.Done():
 			return
 		}
-		if b.keepsStill() {
+		still, watched := b.maintenance()
+		if still {
 			continue
 		}
 		every := retry.About(sweepEvery)
 		pause := every
-		if b.watched() { // perhaps forever
+		if watched { // perhaps forever
 			pause = watchEvery
 			waiters.Signal(b.toSweep)
 		}
@@ -63,16 +64,11 @@ func (b *Leases) sweepNowAndThen() {
 	}
 }
 
-func (b *Leases) keepsStill() bool {
+// maintenance reports whether a test has stopped the maintenance, and whether there are watchers.
+func (b *Leases) maintenance() (bool, bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	return b.still
-}
-
-func (b *Leases) watched() bool {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.watchers > 0
+	return b.still, b.watchers > 0
 }
 
 // sweepDead ends what has expired, in all locks where it has. Locks with waiters come first.

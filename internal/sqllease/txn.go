@@ -27,13 +27,9 @@ type txn struct {
 	buried   map[Key]struct{} // abandoned leases among those requested
 	tombed   map[string]bool  // locks with tombs: see View.Tombs
 
-	gone    []*lease // rows to be deleted
-	cleared bool     // a thin lease has ended
-	tombs   map[Key]struct{}
-	losses  []LossRow
-	events  []backend.Event
-
-	more []string // locks whose whole queues have to be read: the transaction is repeated
+	tombs map[Key]struct{} // of leases that were abandoned now
+	out   Changes          // so far: see changes
+	more  []string         // locks whose whole queues have to be read: the transaction is repeated
 
 	notifications map[string]*notification // for other backend values, by channel
 	after         []func()                 // run after the commit
@@ -180,9 +176,9 @@ func (r rows) Ended(l *lease, was lockstate.State, event backend.EventKind, err 
 		r.t.wake(l, err)
 	}
 	if l.Own.saved {
-		r.t.gone = append(r.t.gone, l)
+		r.t.out.Gone = append(r.t.out.Gone, l.Key())
 	}
-	r.t.cleared = r.t.cleared || l.Own.thin
+	r.t.out.cleared = r.t.out.cleared || l.Own.thin
 	r.t.emit(event, l, reason)
 }
 
@@ -196,7 +192,7 @@ func (r rows) Lost(l *lease, cause backend.Cause, reason string) {
 		return
 	}
 	x := backend.Loss{Session: s.id, Lease: l.ID, Cause: cause, Reason: reason}
-	r.t.losses = append(r.t.losses, LossRow{x, r.t.now.Add(s.ttl)})
+	r.t.out.Losses = append(r.t.out.Losses, LossRow{x, r.t.now.Add(s.ttl)})
 	r.t.tell(s, x)
 }
 
@@ -266,7 +262,7 @@ func (t *txn) emit(kind backend.EventKind, l *lease, reason string) {
 	if !t.watched {
 		return
 	}
-	t.events = append(t.events, lockstate.Event(t.rules(), kind, l, reason))
+	t.out.Events = append(t.out.Events, lockstate.Event(t.rules(), kind, l, reason))
 }
 
 // bound returns how long the lock stays as it is without another request. It is never negative.

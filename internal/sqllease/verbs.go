@@ -40,7 +40,7 @@ func (b *Leases) Acquire(ctx context.Context, req backend.AcquireRequest) (backe
 			grant, err = lockstate.Answer(t.rules(), l, req.Session, t.asked)
 			return err
 		})
-		r.quick = &quick{acquire: &req, lease: req.Lease, granted: func(g backend.Grant) { grant = g }}
+		r.quick = &quick{acquire: &req, granted: func(g backend.Grant) { grant = g }}
 		if err := b.do(ctx, r); err != nil {
 			return backend.Grant{}, false, err // a batch may still be writing to grant
 		}
@@ -59,7 +59,7 @@ func (b *Leases) Release(ctx context.Context, req backend.ReleaseRequest) error 
 		return lockstate.Release(t.rules(), t.lock(req.Name), &req)
 	})
 	if !req.Abandon {
-		r.quick = &quick{lease: req.Lease}
+		r.quick = new(quick)
 	}
 	return b.do(ctx, r)
 }
@@ -102,12 +102,7 @@ func (b *Leases) List(ctx context.Context, req backend.ListRequest) (backend.Lis
 	}
 	ask := req
 	ask.Limit = req.Size() + 1
-	var names []string
-	err := b.direct(ctx, "list", func(ctx context.Context) error {
-		var err error
-		names, err = b.store.Names(ctx, ask)
-		return err
-	})
+	names, err := answer(ctx, b, "list", func(ctx context.Context) ([]string, error) { return b.store.Names(ctx, ask) })
 	if err != nil || len(names) == 0 {
 		return backend.ListPage{}, err
 	}
@@ -137,19 +132,16 @@ func (b *Leases) readOnly(ctx context.Context, op string, names []string) (*txn,
 // readAsIs reads everything in the scope without locking rows, and losses.
 func (b *Leases) readAsIs(ctx context.Context, op string, s *Scope) (*txn, []backend.Loss, error) {
 	t := newTxn(b)
-	var losses []backend.Loss
-	err := b.direct(ctx, op, func(ctx context.Context) error {
+	v, err := answer(ctx, b, op, func(ctx context.Context) (*View, error) {
 		t.asked = time.Now()
-		v, err := b.store.Read(ctx, s)
-		if err != nil {
-			return err
-		}
-		losses = v.Losses
-		return t.read(v, s)
+		return b.store.Read(ctx, s)
 	})
+	if err == nil {
+		err = b.refusal(ctx, op, false, t.read(v, s))
+	}
 	if err != nil {
 		return nil, nil, err
 	}
 	t.sort()
-	return t, losses, nil
+	return t, v.Losses, nil
 }

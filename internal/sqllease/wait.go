@@ -156,7 +156,7 @@ func (b *Leases) schedule(at time.Time) {
 			at = rest
 		}
 	}
-	if b.closed || !b.alarmAt.IsZero() && !at.Before(b.alarmAt) {
+	if b.closed() || !b.alarmAt.IsZero() && !at.Before(b.alarmAt) {
 		return
 	}
 	b.alarmAt = at
@@ -181,7 +181,7 @@ func (b *Leases) readChanges() {
 		case <-b.life.Done():
 			return
 		}
-		if err := b.lookOnce(b.life); err != nil && b.life.Err() == nil {
+		if err := b.lookOnce(b.life); err != nil && !b.closed() {
 			b.mu.Lock()
 			b.look.All = true
 			b.schedule(time.Now().Add(afterFailure))
@@ -197,21 +197,18 @@ type glance struct {
 	sessions []backend.SessionID // with listeners
 }
 
-// scopeOf returns what to read. The waiters themselves are read wherever the front of their queue is.
-func (b *Leases) scopeOf(g *glance) *Scope {
+// scope returns what to read. The waiters themselves are read wherever the front of their queue is.
+func (g *glance) scope() *Scope {
 	s := &Scope{Sessions: slices.Clone(g.sessions), Listeners: g.sessions}
 	for _, w := range g.waiters {
 		s.Names, s.Back, s.Sessions = append(s.Names, w.Key.Name), append(s.Back, w.Key), append(s.Sessions, w.Session)
 	}
 	s.sorted()
-	switch {
-	case !g.all: // the others do not matter
+	if !g.all { // how long the others live does not matter
 		s.Front = make(map[string]int64)
 		for _, name := range s.Names {
 			s.Front[name] = 0
 		}
-	case b.addr == "": // it polls anyhow, so it need not know how long each waiter lives
-		s.Front = b.front(s.Names)
 	}
 	return s
 }
@@ -256,7 +253,7 @@ func (b *Leases) lookOnce(ctx context.Context) error {
 	if len(g.waiters)+len(g.sessions) == 0 {
 		return nil
 	}
-	t, losses, err := b.readAsIs(ctx, opLook, b.scopeOf(&g))
+	t, losses, err := b.readAsIs(ctx, opLook, g.scope())
 	if err != nil {
 		return err
 	}
@@ -327,7 +324,7 @@ func (b *Leases) restAfter(t *txn) {
 func (b *Leases) judge(overdue []backend.SessionID) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if len(overdue) == 0 || b.judging || b.closed {
+	if len(overdue) == 0 || b.judging || b.closed() {
 		return
 	}
 	b.judging = true
@@ -353,7 +350,7 @@ func (b *Leases) judge(overdue []backend.SessionID) {
 func (b *Leases) tend(name string) {
 	_, busy := b.busy[name]
 	_, queued := b.tending[name]
-	if b.closed || busy || queued {
+	if b.closed() || busy || queued {
 		return
 	}
 	b.tending[name] = struct{}{}
