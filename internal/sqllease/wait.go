@@ -367,7 +367,7 @@ func (t *txn) verdict(w *waiter, byTimer bool) (waiters.Verdict, bool) {
 	switch {
 	case held && !l.Timed && sessionOf(l) != w.Session:
 		return waiters.Verdict{Err: backend.ErrLost}, true // it will die with the other session
-	case w.Session != "" && t.session(w.Session).over() && !(held && l.Timed):
+	case w.Session != "" && t.session(w.Session).over() && (!held || !l.Timed):
 		return waiters.Verdict{Err: backend.ErrSessionLost}, true
 	case l == nil:
 		return waiters.Verdict{Err: backend.ErrLost}, true
