@@ -17,29 +17,19 @@ const (
 	// below the 128 that etcd allows in all (--max-txn-ops counts the outer operations and those of
 	// one inner transaction together).
 	batchSize = 64
-	// commitsAtOnce is how many transactions are under way at the same time. With two, a request
-	// rarely waits for more than the rest of one, and etcd always has one to work on.
-	commitsAtOnce = 2
-	// much is how many changes under way are enough for others to wait for their answer, and
-	// lateTime is how long they wait.
-	much     = 16
-	lateTime = 20 * time.Millisecond
 	// rideTime is how long a change that joins a queue waits for another change of that lock to
 	// travel with. It would not be served before others anyway.
 	rideTime = 5 * time.Millisecond
 )
 
 // committer groups the changes that many callers request at the same time into one transaction.
-// Changes that come while transactions are under way go with the next one. A change that joins a
+// Changes that come while a transaction is under way go with the next one. A change that joins a
 // queue in which others of this process wait travels with the next of these that leaves.
 type committer struct {
-	b       *Backend
-	mu      sync.Mutex
-	pending []*change
-	running int
-	// underway is how many changes are under way; waiting is true where late will be called.
-	underway int
-	waiting  bool
+	b        *Backend
+	mu       sync.Mutex
+	pending  []*change
+	running  bool          // a caller, or a goroutine, sends, and then takes what is pending
 	riders   []*change     // they wait for at most patience
 	patience time.Duration // rideTime, except in tests
 	nest     int           // batches that are not tried flat
@@ -85,7 +75,7 @@ func (c *committer) commit(ctx context.Context, op string, ch *change) (*pb.TxnR
 		// Changes requested at the same time, such as those of the items of one request to our
 		// server, travel along.
 		runtime.Gosched()
-		c.depart(ctx, ch, c.take())
+		c.depart(ctx, c.take())
 	}
 	select {
 	case r := <-ch.done:
@@ -97,10 +87,7 @@ func (c *committer) commit(ctx context.Context, op string, ch *change) (*pb.TxnR
 	}
 	select {
 	case r := <-ch.done:
-		if r.err == nil {
-			return r.resp, r.rev, nil
-		}
-		return nil, 0, fail(ctx, op, r.err, true)
+		return r.resp, r.rev, fail(ctx, op, r.err, true)
 	default:
 		return nil, 0, fail(ctx, op, context.Cause(ctx), true)
 	}
@@ -108,29 +95,27 @@ func (c *committer) commit(ctx context.Context, op string, ch *change) (*pb.TxnR
 
 // depart sends what the caller of a change took. The caller is inside a call, so Close waits for
 // what depart starts.
-func (c *committer) depart(ctx context.Context, ch *change, batch []*change) {
-	switch {
-	case len(batch) == 0: // other callers have taken it
-	case len(batch) == 1 && batch[0] == ch:
-		// Sending from the caller's goroutine is faster than having it sent. Changes that came in
-		// the meantime are sent by another goroutine.
-		c.send(ctx, batch)
-		if more := c.next(len(batch)); more != nil {
-			c.b.calls.Go(func() { c.run(more) })
-		}
-	default:
+func (c *committer) depart(ctx context.Context, batch []*change) {
+	if len(batch) > 1 {
 		c.b.calls.Go(func() { c.run(batch) }) // the end of ctx must not end the other callers' changes
+		return
+	}
+	// Sending from the caller's goroutine is faster than having it sent. Changes that came in
+	// the meantime are sent by another goroutine.
+	c.send(ctx, batch)
+	if more := c.take(); more != nil {
+		c.b.calls.Go(func() { c.run(more) })
 	}
 }
 
-// enter has the change sent, or returns true if the caller must take the pending changes and send
-// them.
+// enter has the change sent, or returns true if the caller must take the pending changes, of which its own is
+// the only one or the first, and send them.
 func (c *committer) enter(ch *change) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if ch.rides {
 		c.riders = append(c.riders, ch)
-		time.AfterFunc(c.patience, func() { c.inBackground(func() bool { return remove(&c.riders, ch) && c.admit(ch) }) })
+		time.AfterFunc(c.patience, func() { c.sendAlone(ch) })
 		return false
 	}
 	return c.admit(ch)
@@ -140,42 +125,21 @@ func (c *committer) enter(ch *change) bool {
 // held.
 func (c *committer) admit(ch *change) bool {
 	c.pending = append(c.pending, ch)
-	if c.room() {
-		c.running++
-		return true
+	if c.running {
+		return false
 	}
-	if c.running < commitsAtOnce && !c.waiting {
-		c.waiting = true
-		time.AfterFunc(lateTime, func() { c.inBackground(c.late) })
-	}
-	return false
+	c.running = true
+	return true
 }
 
-// inBackground sends the pending changes if due returns true.
-func (c *committer) inBackground(due func() bool) {
+// sendAlone sends a rider that has waited for long enough.
+func (c *committer) sendAlone(ch *change) {
 	c.mu.Lock()
-	start := due()
+	start := remove(&c.riders, ch) && c.admit(ch)
 	c.mu.Unlock()
 	if start {
 		c.b.background(func(context.Context) { c.run(c.take()) })
 	}
-}
-
-// room reports whether another transaction may be under way. It may not beside one with much in it,
-// because two halves cost more than the whole.
-func (c *committer) room() bool {
-	return c.running == 0 || c.running < commitsAtOnce && c.underway < much
-}
-
-// late reports whether to send the pending changes although much is under way, because that takes too long. c.mu is
-// held.
-func (c *committer) late() bool {
-	c.waiting = false
-	if len(c.pending) == 0 || c.running == commitsAtOnce {
-		return false
-	}
-	c.running++
-	return true
 }
 
 // rider removes and returns a change that travels with ch, or returns nil.
@@ -213,22 +177,8 @@ func (c *committer) withdraw(ch *change) bool {
 func (c *committer) run(batch []*change) {
 	for batch != nil {
 		c.send(c.b.base, batch)
-		batch = c.next(len(batch))
+		batch = c.take()
 	}
-}
-
-// next takes the changes to send after a batch that was answered. It returns nil and ends the run
-// if there are none. If another transaction with much in it is under way, the pending changes go
-// after that.
-func (c *committer) next(answered int) []*change {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.underway -= answered
-	if c.running > 1 && c.underway >= much {
-		c.running--
-		return nil
-	}
-	return c.takeLocked()
 }
 
 // take takes the oldest changes of different locks. It returns nil and ends the run if there are
@@ -236,12 +186,8 @@ func (c *committer) next(answered int) []*change {
 func (c *committer) take() []*change {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return c.takeLocked()
-}
-
-func (c *committer) takeLocked() []*change {
 	if len(c.pending) == 0 {
-		c.running--
+		c.running = false
 		return nil
 	}
 	batch := make([]*change, 0, min(len(c.pending), batchSize))
@@ -269,18 +215,10 @@ func (c *committer) takeLocked() []*change {
 	}
 	clear(c.pending[len(rest):])
 	c.pending = rest
-	c.underway += len(batch)
 	// A change that leaves goes first, so that a change that joins reads the queue without it.
-	slices.SortStableFunc(batch, func(a, b *change) int { return cmp.Compare(a.turn(), b.turn()) })
+	slices.SortStableFunc(batch, func(a, b *change) int { return cmp.Compare(a.kind, b.kind) })
 	return batch
 }
 
 // travel reports whether two changes of one lock may be in one batch.
 func travel(a, b kind) bool { return a == leaves && b == joins || a == joins && b == leaves }
-
-func (ch *change) turn() int {
-	if ch.kind == leaves {
-		return 0
-	}
-	return 1
-}

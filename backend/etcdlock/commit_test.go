@@ -16,7 +16,7 @@ func TestBatch(t *testing.T) {
 		{nil, nil},
 		{
 			changes{{"a", joins, false}, {"b", alone, false}, {"a", leaves, false}},
-			changes{{"a", leaves, false}, {"a", joins, false}, {"b", alone, false}},
+			changes{{"b", alone, false}, {"a", leaves, false}, {"a", joins, false}},
 		},
 		{changes{{"a", joins, false}, {"a", joins, false}}, changes{{"a", joins, false}}},
 		{changes{{"a", leaves, false}, {"a", leaves, false}}, changes{{"a", leaves, false}}},

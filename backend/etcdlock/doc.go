@@ -90,9 +90,8 @@
 // Hand-over. Within one process no read is needed. A release also checks whether the entry right
 // behind it is next, which is so if that entry and its session exist. An entry made later ranks later, so nothing else can stand between the two.
 //
-// Group commit. Requests that arrive while two transactions are in progress, or one with many
-// requests in it, travel together in the next one: up to 64, but never two entries of one lock,
-// which would share a revision. A release may travel with an acquire that joins the queue. An
+// Group commit. Requests that arrive while a transaction is in progress travel together in the next
+// one: up to 64, but never two entries of one lock, which would share a revision. A release may travel with an acquire that joins the queue. An
 // acquire that joins a queue in which others of this process wait is held back up to 5 ms for
 // that: a contended lock costs one transaction for each hand-over.
 //

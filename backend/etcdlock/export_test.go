@@ -99,7 +99,7 @@ type Change struct {
 // Batch returns the first of those changes that travel in one transaction, in the order in which
 // they are in it.
 func Batch(changes ...Change) []Change {
-	c := &committer{running: 1}
+	c := &committer{running: true}
 	for _, ch := range changes {
 		p := &change{name: ch.Lock, kind: ch.Kind, rides: ch.Rides}
 		if ch.Rides {
