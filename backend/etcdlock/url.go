@@ -8,7 +8,6 @@ import (
 	"slices"
 	"strings"
 	"time"
-	"unicode"
 
 	"go.etcd.io/etcd/api/v3/etcdserverpb"
 	"go.etcd.io/etcd/client/pkg/v3/logutil"
@@ -56,34 +55,21 @@ func Open(ctx context.Context, rawURL string, cfg Config) (*Backend, error) {
 	if t.cfg, err = t.cfg.withDefaults(); err != nil {
 		return nil, err
 	}
-	type made struct {
-		client *clients
-		err    error
+	life, end := context.WithCancel(context.WithoutCancel(ctx)) // the client outlives ctx, but making it does not
+	made := context.AfterFunc(ctx, end)
+	c, err := t.connect(life)
+	if !made() && err == nil {
+		err = errors.Join(context.Cause(ctx), c.close())
 	}
-	done := make(chan made, 1)
-	go func() { // the client outlives ctx, but making it does not
-		c, err := t.connect(context.WithoutCancel(ctx))
-		done <- made{c, err}
-	}()
-	var m made
-	select {
-	case m = <-done:
-	case <-ctx.Done():
-		go func() {
-			if m := <-done; m.err == nil {
-				_ = m.client.close()
-			}
-		}()
-		m.err = context.Cause(ctx)
-	}
-	if m.err != nil {
-		return nil, fail(ctx, "connect", m.err, false)
-	}
-	b, err := New(m.client.main, t.cfg)
 	if err != nil {
-		return nil, errors.Join(err, m.client.close())
+		end()
+		return nil, fail(ctx, "connect", err, false)
 	}
-	b.owned = m.client
+	b, err := New(c.main, t.cfg)
+	if err != nil {
+		return nil, errors.Join(err, c.close())
+	}
+	b.owned = c
 	return b, nil
 }
 
@@ -114,12 +100,7 @@ func (t *target) connect(ctx context.Context) (*clients, error) {
 		c, err := clientv3.New(cc)
 		return &clients{main: c}, err //nolint:wrapcheck // the caller maps it
 	}
-	anonymous, err := t.clientConfig()
-	if err != nil {
-		return nil, err
-	}
-	anonymous.Context = ctx
-	login, err := clientv3.New(anonymous)
+	login, err := clientv3.New(cc)
 	if err != nil {
 		return nil, err //nolint:wrapcheck // the caller maps it
 	}
@@ -146,51 +127,32 @@ type target struct {
 	cfg            Config
 }
 
-// redact removes user and password.
-func redact(endpoint string) string {
-	if i := strings.LastIndexByte(endpoint, '@'); i >= 0 {
-		return endpoint[i+1:]
-	}
-	return endpoint
-}
-
-// parseURL parses a URL by hand, because package net/url accepts one host only. Its errors never
-// show what is before the @.
+// parseURL parses a URL. Its errors never show what is before the @.
 func parseURL(raw string, cfg Config) (target, error) {
 	t := target{cfg: cfg}
-	if strings.ContainsFunc(raw, unicode.IsControl) {
-		return t, connect.URLError(connect.Hidden, "without control characters")
+	u, err := connect.Split(raw, "etcd://host:port or etcds://host:port", schemePlain, schemeTLS)
+	if err != nil {
+		return t, err //nolint:wrapcheck // it is of package backend
 	}
-	scheme, rest, ok := strings.Cut(raw, "://")
-	if !ok || scheme != schemePlain && scheme != schemeTLS {
-		return t, connect.URLError(scheme, "etcd://host:port or etcds://host:port")
-	}
-	rest, query, _ := strings.Cut(rest, "?")
-	if strings.ContainsRune(query, '#') || strings.ContainsRune(rest, '#') {
-		return t, connect.URLError("#", "without a fragment")
-	}
-	if i := strings.LastIndexByte(rest, '@'); i >= 0 {
-		user := rest[:i]
-		rest = rest[i+1:]
-		if err := t.setUser(user); err != nil {
+	if u.HasAt {
+		if err := t.setUser(u.User); err != nil {
 			return t, err
 		}
 	}
-	hosts, path, _ := strings.Cut(rest, "/")
-	if path != "" {
-		return t, connect.URLError("/"+path, "without a path; the prefix is a parameter")
+	if u.Path != "" {
+		return t, connect.URLError("/"+u.Path, "without a path; the prefix is a parameter")
 	}
-	for host := range strings.SplitSeq(hosts, ",") {
-		ep, err := endpoint(host)
-		if err != nil {
-			return t, err
+	for host := range strings.SplitSeq(u.Hosts, ",") {
+		ep, ok := backend.Endpoint(host, defaultPort)
+		if !ok {
+			return t, connect.URLError(host, "host or host:port, separated by commas")
 		}
 		if slices.Contains(t.endpoints, ep) {
 			return t, connect.URLError(host, "with each host once")
 		}
 		t.endpoints = append(t.endpoints, ep)
 	}
-	return t, t.setQuery(query, scheme == schemeTLS)
+	return t, t.setQuery(u.Query, u.Scheme == schemeTLS)
 }
 
 func (t *target) setUser(user string) error {
@@ -199,15 +161,6 @@ func (t *target) setUser(user string) error {
 		err = connect.URLError("user", "user:password, percent-encoded")
 	}
 	return err
-}
-
-// endpoint completes host[:port].
-func endpoint(host string) (string, error) {
-	address, ok := backend.Endpoint(host, defaultPort)
-	if !ok {
-		return "", connect.URLError(host, "host or host:port, separated by commas")
-	}
-	return address, nil
 }
 
 func (t *target) setQuery(query string, secure bool) error {

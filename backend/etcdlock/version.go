@@ -1,10 +1,11 @@
 package etcdlock
 
 import (
+	"cmp"
 	"context"
+	"fmt"
 	"log/slog"
-	"strconv"
-	"strings"
+	"math"
 )
 
 // sound returns the first versions without the stale reads of a member that was paused, by minor
@@ -26,31 +27,16 @@ func (b *Backend) checkVersions(ctx context.Context) {
 		}
 		b.cfg.Logger.LogAttrs(ctx, slog.LevelWarn,
 			"this etcd can answer from the past after it was paused: use 3.4.42, 3.5.28, 3.6.9 or newer",
-			slog.String("endpoint", redact(ep)), slog.String("version", resp.Version))
+			slog.String("endpoint", ep), slog.String("version", resp.Version))
 	}
 }
 
 // versionSound reports whether the version is not known to be unsound.
 func versionSound(version string) bool {
-	version, _, _ = strings.Cut(version, "-")
-	parts := strings.Split(version, ".")
-	if len(parts) != 3 {
+	const newest = 6
+	var major, minor, patch int
+	if _, err := fmt.Sscanf(version, "%d.%d.%d", &major, &minor, &patch); err != nil || major > 3 {
 		return true
 	}
-	nums := make([]int, len(parts))
-	for i, p := range parts {
-		n, err := strconv.Atoi(p)
-		if err != nil {
-			return true
-		}
-		nums[i] = n
-	}
-	if nums[0] != 3 {
-		return nums[0] > 3
-	}
-	first, listed := sound()[nums[1]]
-	if listed {
-		return nums[2] >= first
-	}
-	return nums[1] > 6
+	return major == 3 && (minor > newest || patch >= cmp.Or(sound()[minor], math.MaxInt))
 }
