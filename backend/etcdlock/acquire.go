@@ -36,10 +36,7 @@ type acquisition struct {
 // Errors: *InvalidError, *LimitError, *HeldError, ErrLost, ErrSessionLost, *UnavailableError,
 // ErrClosed, ctx's cause.
 func (b *Backend) Acquire(ctx context.Context, req backend.AcquireRequest) (backend.Grant, error) {
-	if err := req.Validate(b.caps); err != nil {
-		return backend.Grant{}, err
-	}
-	ctx, leave, err := b.enter(ctx)
+	ctx, leave, err := b.enter(ctx, req.Validate(b.caps))
 	if err != nil {
 		return backend.Grant{}, err
 	}

@@ -26,10 +26,7 @@ const opBreak = "break"
 //
 // Errors: *InvalidError, *UnavailableError, ErrClosed, ctx's cause.
 func (b *Backend) Break(ctx context.Context, req backend.BreakRequest) (backend.BreakResult, error) {
-	if err := req.Validate(); err != nil {
-		return backend.BreakResult{}, err
-	}
-	ctx, leave, err := b.enter(ctx)
+	ctx, leave, err := b.enter(ctx, req.Validate())
 	if err != nil {
 		return backend.BreakResult{}, err
 	}
@@ -108,7 +105,7 @@ func (br *breaking) part(ctx context.Context, part []*entry, told []backend.Hold
 			clientv3.OpPut(b.keys.tombstone(br.req.Name, e.LeaseID()), text, clientv3.WithLease(memory.id)),
 		}
 		if e.Session != "" {
-			then = append(then, b.tellBroken(backend.SessionID(e.Session), e, text)...)
+			then = append(then, b.tellBroken(e, text))
 		}
 		ops = append(ops, clientv3.OpTxn([]clientv3.Cmp{created(e.key, e.rev)}, then, nil))
 		note.Leases = append(note.Leases, string(e.LeaseID()))
@@ -128,16 +125,15 @@ func (br *breaking) part(ctx context.Context, part []*entry, told []backend.Hold
 		}
 		br.res.Broken = append(br.res.Broken, told[i])
 		if part[i].alone() {
-			b.revoker.revoke(part[i].lease)
+			b.revoke(part[i].lease)
 		}
 	}
 	return nil
 }
 
-// tellBroken returns the operations that notify the victim's session, if that is alive. The etcd
-// lease of the session is that of its record; for a timed lease that is not the entry's.
-func (b *Backend) tellBroken(id backend.SessionID, e *entry, told string) []clientv3.Op {
-	key := b.keys.session(id)
+// tellBroken returns the operation that notifies the victim's session, if that is alive.
+func (b *Backend) tellBroken(e *entry, told string) clientv3.Op {
+	id := backend.SessionID(e.Session)
 	put := clientv3.OpPut(b.keys.broken(id, e.LeaseID()), told, clientv3.WithLease(e.lease))
-	return []clientv3.Op{clientv3.OpTxn([]clientv3.Cmp{present(key)}, []clientv3.Op{put}, nil)}
+	return clientv3.OpTxn([]clientv3.Cmp{present(b.keys.session(id))}, []clientv3.Op{put}, nil)
 }

@@ -1,6 +1,7 @@
 package etcdlock
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"log/slog"
@@ -54,18 +55,10 @@ type Config struct {
 }
 
 func (c Config) withDefaults() (Config, error) {
-	if c.Prefix == "" {
-		c.Prefix = DefaultPrefix
-	}
-	if c.RequestTimeout == 0 {
-		c.RequestTimeout = DefaultRequestTimeout
-	}
-	if c.MinTTL == 0 {
-		c.MinTTL = DefaultMinTTL
-	}
-	if c.Logger == nil {
-		c.Logger = slog.Default()
-	}
+	c.Prefix = cmp.Or(c.Prefix, DefaultPrefix)
+	c.RequestTimeout = cmp.Or(c.RequestTimeout, DefaultRequestTimeout)
+	c.MinTTL = cmp.Or(c.MinTTL, DefaultMinTTL)
+	c.Logger = cmp.Or(c.Logger, slog.Default())
 	switch {
 	case len(c.Prefix) > maxPrefixLen || !utf8.ValidString(c.Prefix) || strings.ContainsRune(c.Prefix, 0):
 		return c, &backend.InvalidError{Field: "prefix", Value: connect.Quote(c.Prefix), Bound: "at most 256 bytes of UTF-8 without NUL"}
@@ -93,7 +86,6 @@ type Backend struct {
 	queues  *queues
 	slots   *slots
 	pools   *pools
-	revoker *revoker
 
 	cluster atomic.Uint64 // ID of the cluster that answered last; 0: none has
 	term    atomic.Uint64 // the latest term of etcd that was seen
@@ -101,6 +93,7 @@ type Backend struct {
 	mu           sync.Mutex
 	closed       bool
 	calls        sync.WaitGroup // calls and goroutines under way
+	revokes      sync.WaitGroup // of etcd leases, under way
 	sessions     map[backend.SessionID]*session
 	ending       map[backend.SessionID]clientv3.LeaseID // sessions whose EndSession has not finished
 	dead         *lockstate.Ended[backend.SessionID]    // sessions that were seen dead
@@ -139,7 +132,6 @@ func New(client *clientv3.Client, cfg Config) (*Backend, error) {
 	b.queues = &queues{b: b, byName: make(map[string]*queue)}
 	b.slots = newSlots()
 	b.pools = &pools{b: b, byLife: make(map[time.Duration]*pool)}
-	b.revoker = newRevoker(b)
 	b.background(b.checkVersions)
 	return b, nil
 }
@@ -176,7 +168,7 @@ func (b *Backend) Close() error {
 	}
 	b.closed = true
 	b.mu.Unlock()
-	b.revoker.drain(drainTime)
+	b.finishRevokes()
 	b.cancel(backend.ErrClosed)
 	b.calls.Wait()
 	if b.owned != nil {
@@ -187,9 +179,12 @@ func (b *Backend) Close() error {
 	return nil
 }
 
-// enter starts a call. The context that it returns ends with ctx and with Close. The caller must
-// call leave.
-func (b *Backend) enter(ctx context.Context) (context.Context, func(), error) {
+// enter starts a call, unless its input is invalid. The context that it returns ends with ctx and with
+// Close. The caller must call leave.
+func (b *Backend) enter(ctx context.Context, invalid error) (context.Context, func(), error) {
+	if invalid != nil {
+		return nil, nil, invalid
+	}
 	ctx, leave, err := backend.Begin(ctx, b.base)
 	if err != nil {
 		return nil, nil, err
@@ -205,13 +200,15 @@ func (b *Backend) enter(ctx context.Context) (context.Context, func(), error) {
 }
 
 // background runs f until it returns. Its context ends with Close.
-func (b *Backend) background(f func(context.Context)) {
+func (b *Backend) background(f func(context.Context)) { b.start(&b.calls, f) }
+
+// start runs f in a group that Close waits for. When the backend is closed, it does nothing.
+func (b *Backend) start(group *sync.WaitGroup, f func(context.Context)) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if b.closed {
-		return
+	if !b.closed {
+		group.Go(func() { f(b.base) })
 	}
-	b.calls.Go(func() { f(b.base) })
 }
 
 // request bounds one request to etcd.

@@ -19,11 +19,8 @@ import (
 //
 // Errors: *InvalidError, *UnavailableError when the stream broke, ErrClosed, ctx's cause.
 func (b *Backend) Watch(ctx context.Context, req backend.WatchRequest, deliver func(backend.Event)) error {
-	if err := backend.ValidatePrefix(req.Prefix); err != nil {
-		return err
-	}
 	outer := ctx
-	ctx, leave, err := b.enter(ctx)
+	ctx, leave, err := b.enter(ctx, backend.ValidatePrefix(req.Prefix))
 	if err != nil {
 		return err
 	}

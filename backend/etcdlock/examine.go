@@ -15,7 +15,7 @@ import (
 // and write the keys. It implements backend.Examiner. Members with known faults are reported to the logger when the backend is
 // opened.
 func (b *Backend) Examine(ctx context.Context) ([]backend.Finding, error) {
-	ctx, leave, err := b.enter(ctx)
+	ctx, leave, err := b.enter(ctx, nil)
 	if err != nil {
 		return nil, err
 	}

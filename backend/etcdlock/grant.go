@@ -69,7 +69,7 @@ func (b *Backend) commitAt(ctx context.Context, op string, h home, ch *change) (
 		h.pool.gone.Store(true)
 	}
 	if h.own && !mayHold(err) { // otherwise the entry may be on it: it is left to expire
-		b.revoker.revoke(h.id)
+		b.revoke(h.id)
 	}
 	return resp, rev, err
 }
@@ -174,10 +174,10 @@ func (a *acquisition) outAgain(ctx context.Context, e *entry) (backend.Grant, er
 // lease moves, and its time begins again.
 func (a *acquisition) onNew(ctx context.Context, e *entry) (backend.Grant, error) {
 	a.asked = time.Now()
-	r, again := a.b.moveTimed(ctx, e, ttlOf(e), e.Pooled)
+	r, moved := a.b.moveTimed(ctx, e, ttlOf(e), e.Pooled)
 	switch {
-	case again != nil:
-		return backend.Grant{}, a.uncertain(errDeposed)
+	case !moved:
+		return backend.Grant{}, a.uncertain(errOvertaken)
 	case r.Err != nil:
 		return backend.Grant{}, a.uncertain(r.Err)
 	}

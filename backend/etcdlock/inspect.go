@@ -25,10 +25,7 @@ const (
 //
 // Errors: *InvalidError, *UnavailableError, ErrClosed, ctx's cause.
 func (b *Backend) Inspect(ctx context.Context, lock string) (backend.LockInfo, error) {
-	if err := backend.ValidateName(lock); err != nil {
-		return backend.LockInfo{}, err
-	}
-	ctx, leave, err := b.enter(ctx)
+	ctx, leave, err := b.enter(ctx, backend.ValidateName(lock))
 	if err != nil {
 		return backend.LockInfo{}, err
 	}
@@ -108,10 +105,7 @@ func (b *Backend) lefts(ctx context.Context, es []*entry) map[clientv3.LeaseID]t
 //
 // Errors: *InvalidError, *UnavailableError, ErrClosed, ctx's cause.
 func (b *Backend) List(ctx context.Context, req backend.ListRequest) (backend.ListPage, error) {
-	if err := req.Validate(); err != nil {
-		return backend.ListPage{}, err
-	}
-	ctx, leave, err := b.enter(ctx)
+	ctx, leave, err := b.enter(ctx, req.Validate())
 	if err != nil {
 		return backend.ListPage{}, err
 	}

@@ -17,10 +17,7 @@ import (
 // Errors: ErrLost if there is no such lease, unless req.Abandon is set; *InvalidError,
 // *UnavailableError, ErrClosed, ctx's cause.
 func (b *Backend) Release(ctx context.Context, req backend.ReleaseRequest) error {
-	if err := req.Validate(); err != nil {
-		return err
-	}
-	ctx, leave, err := b.enter(ctx)
+	ctx, leave, err := b.enter(ctx, req.Validate())
 	if err != nil {
 		return err
 	}
@@ -136,7 +133,7 @@ func (b *Backend) remove(ctx context.Context, id leaseKey, e entryRef, bury bool
 			continue // others share that etcd lease
 		}
 		if e := b.keys.decode(kv); e != nil && e.alone() {
-			b.revoker.revoke(e.lease)
+			b.revoke(e.lease)
 		}
 	}
 	return true, nil

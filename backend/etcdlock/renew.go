@@ -15,8 +15,8 @@ import (
 
 const (
 	opRenew = "renew"
-	// lookupsAtOnce bounds the timed leases that one transaction looks up, with two keys for each.
-	lookupsAtOnce = 48
+	// readsAtOnce bounds the keys that one transaction reads: see batchSize.
+	readsAtOnce = 96
 	// auditEvery bounds the cost of checking that all leases of a session exist: for every
 	// auditEvery leases of a session, one more renewal between two checks goes without.
 	auditEvery = 512
@@ -29,10 +29,7 @@ var errShortAnswer = errors.New("the answer does not match the request")
 //
 // Errors: *InvalidError, *UnavailableError, ErrClosed, ctx's cause.
 func (b *Backend) Renew(ctx context.Context, req backend.RenewRequest) (backend.RenewResult, error) {
-	if err := req.Validate(b.caps); err != nil {
-		return backend.RenewResult{}, err
-	}
-	ctx, leave, err := b.enter(ctx)
+	ctx, leave, err := b.enter(ctx, req.Validate(b.caps))
 	if err != nil {
 		return backend.RenewResult{}, err
 	}
@@ -151,19 +148,17 @@ func (b *Backend) audit(ctx context.Context, s *session, before map[string]lease
 	// The list is what the leader has applied, which may be behind, so it only raises a suspicion.
 	// Most of the time there is none.
 	var gone []backend.Loss
-	for part := range slices.Chunk(missing, lookupsAtOnce) {
-		es, err := b.lookup(ctx, part)
-		if err != nil {
-			return nil, err
-		}
-		for i, id := range part {
-			switch {
-			case es[i] == nil:
-				gone = append(gone, backend.Loss{Session: s.id, Lease: id.id, Cause: backend.CauseGone})
-			case es[i].lease != lease && es[i].lease != s.on.Load().lease:
-				b.left(s, es[i].lease)
-				return nil, fail(ctx, opRenew, errLeft, true)
-			}
+	es, err := b.lookup(ctx, missing)
+	if err != nil {
+		return nil, err
+	}
+	for i, id := range missing {
+		switch {
+		case es[i] == nil:
+			gone = append(gone, backend.Loss{Session: s.id, Lease: id.id, Cause: backend.CauseGone})
+		case es[i].lease != lease && es[i].lease != s.on.Load().lease:
+			b.left(s, es[i].lease)
+			return nil, fail(ctx, opRenew, errLeft, true)
 		}
 	}
 	return gone, nil
@@ -252,84 +247,61 @@ func (a *alive) each(ctx context.Context, c *clientv3.Client, ids []clientv3.Lea
 	return nil
 }
 
-// findTimed looks up timed leases that are held. The entry of one that is not is nil. Leases whose
-// entry this value does not know are looked up by their claims first.
-func (b *Backend) findTimed(ctx context.Context, ids []leaseKey) ([]*entry, error) {
-	es, err := b.lookup(ctx, ids)
-	if err != nil {
-		return nil, err
-	}
-	for i, e := range es {
-		if e != nil && (!e.timed() || !e.Out) {
-			es[i] = nil
-		}
-	}
-	return es, nil
-}
-
 // lookup finds the entries of leases: nil where there is none. For a lease that this value does not
 // know, the claim says where the entry is. Without a claim it can only be at the head.
 func (b *Backend) lookup(ctx context.Context, ids []leaseKey) ([]*entry, error) {
-	keys := make([]string, len(ids))
-	es := make([]*entry, len(ids))
-	var asked []string
-	var of []int
+	keys := make([]string, len(ids)) // of the entries
+	var claims []string
 	for i, id := range ids {
 		if at, ok := b.slots.find(id); ok {
 			keys[i] = at.key
-			continue
-		}
-		asked = append(asked, b.keys.claim(id.name, id.id), b.keys.head(id.name))
-		of = append(of, i)
-	}
-	kvs, err := b.getEach(ctx, asked)
-	if err != nil {
-		return nil, err
-	}
-	for n, i := range of {
-		claim, head := kvs[2*n], kvs[2*n+1]
-		if es[i] = b.keys.entryOf(ids[i], head); es[i] == nil && claim != nil {
-			keys[i] = string(claim.Value)
+		} else {
+			claims = append(claims, b.keys.claim(id.name, id.id), b.keys.head(id.name))
 		}
 	}
-	if kvs, err = b.getEach(ctx, keys); err != nil {
+	got := make(map[string]*mvccpb.KeyValue)
+	if err := b.getEach(ctx, claims, got); err != nil {
 		return nil, err
 	}
 	for i, id := range ids {
-		if es[i] == nil {
-			es[i] = b.keys.entryOf(id, kvs[i])
+		if keys[i] != "" {
+			continue
 		}
+		keys[i] = b.keys.head(id.name)
+		if claim := got[b.keys.claim(id.name, id.id)]; claim != nil && b.keys.entryOf(id, got[keys[i]]) == nil {
+			keys[i] = string(claim.Value)
+		}
+	}
+	if err := b.getEach(ctx, keys, got); err != nil {
+		return nil, err
+	}
+	es := make([]*entry, len(ids))
+	for i, id := range ids {
+		es[i] = b.keys.entryOf(id, got[keys[i]])
 	}
 	return es, nil
 }
 
-// getEach reads keys at one revision. The result is nil for an empty key, and for one that does not
-// exist.
-func (b *Backend) getEach(ctx context.Context, keys []string) ([]*mvccpb.KeyValue, error) {
-	const op = "look up leases"
-	kvs := make([]*mvccpb.KeyValue, len(keys))
+// getEach reads those keys that are not in got yet, and puts them there: nil for one that does not exist, or is
+// empty.
+func (b *Backend) getEach(ctx context.Context, keys []string, got map[string]*mvccpb.KeyValue) error {
 	var ops []clientv3.Op
 	for _, key := range keys {
-		if key != "" {
+		if _, ok := got[key]; !ok && key != "" {
+			got[key] = nil
 			ops = append(ops, clientv3.OpGet(key))
 		}
 	}
-	if len(ops) == 0 {
-		return kvs, nil
-	}
-	resp, err := b.txn(ctx, op, false, nil, ops, nil)
-	if err != nil {
-		return nil, err
-	}
-	got := resp.Responses
-	for i, key := range keys {
-		if key == "" {
-			continue
+	for part := range slices.Chunk(ops, readsAtOnce) {
+		resp, err := b.txn(ctx, "look up leases", false, nil, part, nil)
+		if err != nil {
+			return err
 		}
-		if found := got[0].GetResponseRange().Kvs; len(found) > 0 {
-			kvs[i] = found[0]
+		for _, answer := range resp.Responses {
+			for _, kv := range answer.GetResponseRange().Kvs {
+				got[string(kv.Key)] = kv
+			}
 		}
-		got = got[1:]
 	}
-	return kvs, nil
+	return nil
 }

@@ -51,10 +51,7 @@ type brokenRecord struct {
 // Errors: *InvalidError, also for a TTL other than that of the open session; ErrSessionLost for an
 // ID that has ended; *UnavailableError; ErrClosed; ctx's cause.
 func (b *Backend) OpenSession(ctx context.Context, req backend.SessionRequest) error {
-	if err := req.Validate(b.caps); err != nil {
-		return err
-	}
-	ctx, leave, err := b.enter(ctx)
+	ctx, leave, err := b.enter(ctx, req.Validate(b.caps))
 	if err != nil {
 		return err
 	}
@@ -117,14 +114,14 @@ func (b *Backend) create(ctx context.Context, req backend.SessionRequest) error 
 			memory.gone.Store(true)
 		}
 		if !mayHold(err) { // otherwise it may be the session's: it is left to expire
-			b.revoker.revoke(lease)
+			b.revoke(lease)
 		}
 		return err
 	case resp.Succeeded:
 		b.adopt(req.ID, req.TTL, sessionLease{lease: lease, term: term, rev: resp.Header.Revision}, resp.Header.Revision, req.Lost)
 		return nil
 	}
-	b.revoker.revoke(lease)
+	b.revoke(lease)
 	kvs := resp.Responses[0].GetResponseRange().Kvs
 	if len(kvs) == 0 {
 		b.dead.Add(req.ID)
@@ -207,10 +204,7 @@ const opEnd = "end a session"
 //
 // Errors: *InvalidError, *UnavailableError, ErrClosed, ctx's cause.
 func (b *Backend) EndSession(ctx context.Context, id backend.SessionID) error {
-	if err := backend.ValidateSessionID(id); err != nil {
-		return err
-	}
-	ctx, leave, err := b.enter(ctx)
+	ctx, leave, err := b.enter(ctx, backend.ValidateSessionID(id))
 	if err != nil {
 		return err
 	}
@@ -243,7 +237,7 @@ func (b *Backend) EndSession(ctx context.Context, id backend.SessionID) error {
 		on := s.on.Load()
 		for _, old := range append([]clientv3.LeaseID{on.lease}, on.old...) {
 			if old != lease {
-				b.revoker.revoke(old)
+				b.revoke(old)
 			}
 		}
 		b.end(s, false)

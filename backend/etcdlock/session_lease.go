@@ -170,11 +170,11 @@ func (b *Backend) moveRecord(ctx context.Context, s *session, term uint64) error
 	switch {
 	case err != nil:
 		if !mayHold(err) { // otherwise it may be the session's: the next renewal finds it
-			b.revoker.revoke(lease)
+			b.revoke(lease)
 		}
 		return err
 	case !resp.Succeeded: // the session has ended, or another client has moved it
-		b.revoker.revoke(lease)
+		b.revoke(lease)
 		return fail(ctx, opRenew, errDeposed, true)
 	}
 	b.step(s, sessionLease{lease: lease, term: term, rev: resp.Header.Revision})

@@ -1,14 +1,14 @@
 package etcdlock
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
-	"slices"
 	"sync"
 	"time"
 
-	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
+	"go.etcd.io/etcd/api/v3/mvccpb"
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/holdfast-io/holdfast/backend"
@@ -19,98 +19,140 @@ const (
 	// those that get an etcd lease of their own: the others continue to share one for now.
 	movesAtOnce  = 64
 	leasesAtOnce = 8
-	// movesTried is how often a renewal tries to move a lease that other clients renew as well.
-	movesTried = 5
+	// roundsTried bounds the rounds of a renewal.
+	roundsTried = 5
 )
+
+var errOvertaken = errors.New("other renewals came between")
+
+// renewing is a renewal of timed leases. It goes in rounds: a lease that another client has renewed in between,
+// and so moved from one etcd lease to another, is looked up again in the next one.
+type renewing struct {
+	b    *Backend
+	reqs []backend.TimedRenewal
+	res  []backend.Renewal
+	rest []int // those that have no result yet
+	own  int   // how many get an etcd lease of their own
+}
 
 // renewTimed extends timed leases.
 func (b *Backend) renewTimed(ctx context.Context, reqs []backend.TimedRenewal) ([]backend.Renewal, error) {
-	all := make([]leaseKey, len(reqs))
-	for i, r := range reqs {
-		all[i] = leaseKey{r.Name, r.Lease}
+	r := &renewing{b: b, reqs: reqs, res: make([]backend.Renewal, len(reqs))}
+	for i := range reqs {
+		r.rest = append(r.rest, i)
 	}
-	found := make([]*entry, 0, len(reqs))
-	for part := range slices.Chunk(all, lookupsAtOnce) {
-		es, err := b.findTimed(ctx, part)
+	if err := r.round(ctx); err != nil {
+		return nil, err
+	}
+	for n := 1; len(r.rest) > 0; n++ {
+		err := errOvertaken
+		if n < roundsTried {
+			err = r.round(ctx)
+		}
 		if err != nil {
-			return nil, err
+			for _, i := range r.rest {
+				r.res[i].Err = fail(ctx, opRenew, err, true)
+			}
+			break
 		}
-		found = append(found, es...)
 	}
-	reqs = slices.Clone(reqs)
+	r.explain(ctx)
+	return r.res, nil
+}
+
+// round looks up what is left to renew, extends the etcd leases that do not move, and moves the others.
+func (r *renewing) round(ctx context.Context) error {
+	b := r.b
+	es, err := b.lookup(ctx, r.ids())
+	if err != nil {
+		return err
+	}
 	var ids []clientv3.LeaseID
-	for i, e := range found {
-		if e != nil && reqs[i].TTL == 0 {
-			reqs[i].TTL = ttlOf(e)
-		}
-		if e != nil && !b.moves(e, reqs[i].TTL) {
-			ids = append(ids, e.lease)
+	for n, i := range r.rest {
+		if es[n] != nil && !b.moves(es[n], r.ttl(i, es[n])) {
+			ids = append(ids, es[n].lease)
 		}
 	}
 	var ttls map[clientv3.LeaseID]int64
 	if len(ids) > 0 {
-		var err error
 		if ttls, err = b.keepAliveSurely(ctx, ids); err != nil {
-			return nil, err
+			return err
 		}
 	}
-	res := make([]backend.Renewal, len(reqs))
+	again := make([]bool, len(r.rest))
 	var wg sync.WaitGroup
 	slots := make(chan struct{}, movesAtOnce)
-	leases := 0
-	for i, e := range found {
+	for n, i := range r.rest {
+		e := es[n]
 		switch {
-		case e == nil:
-			res[i].Err = backend.ErrLost
-		case b.moves(e, reqs[i].TTL) || ttls[e.lease] <= 0:
-			share := sharesLeases(reqs[i].TTL) && leases >= leasesAtOnce
-			if !share {
-				leases++
-			}
+		case e == nil || !e.Out:
+			r.res[i].Err = backend.ErrLost
+		case b.moves(e, r.ttl(i, e)):
+			share := r.shares(r.ttl(i, e))
 			slots <- struct{}{}
 			wg.Go(func() {
 				defer func() { <-slots }()
-				res[i] = b.renewMoving(ctx, e, reqs[i].TTL, share)
+				var moved bool
+				r.res[i], moved = b.moveTimed(ctx, e, r.ttl(i, e), share)
+				again[n] = !moved
 			})
-		default:
-			res[i] = b.kept(e, reqs[i].TTL, ttls[e.lease])
+		case ttls[e.lease] > 0:
+			r.res[i] = b.kept(e, r.ttl(i, e), ttls[e.lease])
+		default: // its etcd lease has ended: the lease has ended with it, unless it is on another
+			again[n] = true
 		}
 	}
 	wg.Wait()
-	b.explain(ctx, all, res)
-	return res, nil
+	var rest []int
+	for n, i := range r.rest {
+		if again[n] {
+			rest = append(rest, i)
+		}
+	}
+	r.rest = rest
+	return nil
+}
+
+// ids names the leases that are left.
+func (r *renewing) ids() []leaseKey {
+	ids := make([]leaseKey, len(r.rest))
+	for n, i := range r.rest {
+		ids[n] = leaseKey{r.reqs[i].Name, r.reqs[i].Lease}
+	}
+	return ids
+}
+
+// ttl returns what to extend a lease to.
+func (r *renewing) ttl(i int, e *entry) time.Duration { return cmp.Or(r.reqs[i].TTL, ttlOf(e)) }
+
+// shares reports whether a lease that moves gets an etcd lease that others share.
+func (r *renewing) shares(ttl time.Duration) bool {
+	if sharesLeases(ttl) && r.own >= leasesAtOnce {
+		return true
+	}
+	r.own++
+	return false
 }
 
 // explain adds to the errors of lost leases that they were broken, and why: the holder of a timed
 // lease has no session that a break notifies. If the tombstones cannot be read, the leases are still
 // lost.
-func (b *Backend) explain(ctx context.Context, ids []leaseKey, res []backend.Renewal) {
-	var lost []int
-	for i := range res {
-		if errors.Is(res[i].Err, backend.ErrLost) {
-			lost = append(lost, i)
-		}
-	}
-	if len(lost) == 0 {
-		return
-	}
+func (r *renewing) explain(ctx context.Context) {
 	const patience = 250 * time.Millisecond // the other renewals wait, too
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
-	for part := range slices.Chunk(lost, lookupsAtOnce) {
-		keys := make([]string, len(part))
-		for n, i := range part {
-			keys[n] = b.keys.tombstone(ids[i].name, ids[i].id)
+	tombs := make([]string, len(r.res)) // of those that are lost
+	for i := range r.res {
+		if errors.Is(r.res[i].Err, backend.ErrLost) {
+			tombs[i] = r.b.keys.tombstone(r.reqs[i].Name, r.reqs[i].Lease)
 		}
-		kvs, err := b.getEach(ctx, keys)
-		if err != nil {
-			return
-		}
-		for n, i := range part {
-			var r brokenRecord
-			if kvs[n] != nil && json.Unmarshal(kvs[n].Value, &r) == nil { // that of a release is empty
-				res[i].Err = &backend.LossError{Cause: backend.CauseBroken, Reason: r.Reason}
-			}
+	}
+	got := make(map[string]*mvccpb.KeyValue)
+	_ = r.b.getEach(ctx, tombs, got)
+	for i, tomb := range tombs {
+		var note brokenRecord
+		if got[tomb] != nil && json.Unmarshal(got[tomb].Value, &note) == nil { // that of a release is empty
+			r.res[i].Err = &backend.LossError{Cause: backend.CauseBroken, Reason: note.Reason}
 		}
 	}
 }
@@ -142,81 +184,35 @@ func leftOf(e *entry, has time.Duration) time.Duration {
 	return min(has, ttl)
 }
 
-// renewMoving renews a timed lease that other clients may renew as well, and so move from one etcd
-// lease to another.
-func (b *Backend) renewMoving(ctx context.Context, e *entry, ttl time.Duration, share bool) backend.Renewal {
-	for range movesTried {
-		if b.moves(e, ttl) {
-			r, again := b.moveTimed(ctx, e, ttl, share)
-			if again == nil {
-				return r
-			}
-			e = again
-			continue
-		}
-		ttls, err := b.keepAliveSurely(ctx, []clientv3.LeaseID{e.lease})
-		if err != nil {
-			return backend.Renewal{Err: err}
-		}
-		if has := ttls[e.lease]; has > 0 && !b.moves(e, ttl) {
-			return b.kept(e, ttl, has)
-		}
-		// Its etcd lease has ended: the lease has ended with it, unless it is on another.
-		es, err := b.findTimed(ctx, []leaseKey{{e.name, e.LeaseID()}})
-		if err != nil {
-			return backend.Renewal{Err: err}
-		}
-		if es[0] == nil || es[0].lease == e.lease && ttls[e.lease] <= 0 {
-			return backend.Renewal{Err: backend.ErrLost}
-		}
-		e = es[0]
-	}
-	return backend.Renewal{Err: &backend.UnavailableError{
-		Backend: name, Op: opRenew, MayHold: true, Err: errors.New("other renewals came between"),
-	}}
-}
-
 // moveTimed moves a timed lease to another etcd lease: one that it shares, or one of its own, which
-// is renewed from then on. If another client has changed the entry in the meantime, moveTimed
-// returns the entry as it is now.
-func (b *Backend) moveTimed(ctx context.Context, e *entry, ttl time.Duration, share bool) (backend.Renewal, *entry) {
+// is renewed from then on. It returns false if the entry has changed in the meantime.
+func (b *Backend) moveTimed(ctx context.Context, e *entry, ttl time.Duration, share bool) (backend.Renewal, bool) {
 	h, err := b.home(ctx, ttl, share)
 	if err != nil {
-		return backend.Renewal{Err: err}, nil
+		return backend.Renewal{Err: err}, true
 	}
 	id := leaseKey{e.name, e.LeaseID()}
 	resp, _, err := b.commitAt(ctx, opRenew, h, &change{
 		name: e.name,
 		cmps: []clientv3.Cmp{created(e.key, e.rev), modified(e.key, e.mod)},
 		then: b.puts(id, e.key, h.id, h.record(e.record, ttl)),
-		els:  []clientv3.Op{clientv3.OpGet(e.key)},
 	})
 	if mayHold(err) {
 		b.movesInDoubt.Add(e.LeaseID())
 	}
-	switch {
-	case leaseGone(err):
-		return backend.Renewal{Err: &backend.UnavailableError{Backend: name, Op: opRenew, MayHold: true, Err: err}}, nil
-	case err != nil:
-		return backend.Renewal{Err: err}, nil
-	case !resp.Succeeded:
-		b.movesInDoubt.Drop(e.LeaseID())
-		return b.overtaken(resp, e)
+	if leaseGone(err) { // it took longer than the TTL
+		err = backend.PartDone(name, opRenew, err)
+	}
+	if err != nil {
+		return backend.Renewal{Err: err}, true
 	}
 	b.movesInDoubt.Drop(e.LeaseID())
+	if !resp.Succeeded {
+		return backend.Renewal{}, false
+	}
 	if e.alone() {
-		b.revoker.revoke(e.lease)
+		b.revoke(e.lease)
 	}
 	b.slots.timed(id, ttl, h.shared())
-	return backend.Renewal{Token: e.token(), Left: max(0, ttl-time.Since(h.asked))}, nil
-}
-
-// overtaken returns the outcome for a lease that another client has changed in the meantime.
-func (b *Backend) overtaken(resp *pb.TxnResponse, e *entry) (backend.Renewal, *entry) {
-	for _, kv := range resp.Responses[0].GetResponseRange().GetKvs() {
-		if again := b.keys.decode(kv); again != nil && again.rev == e.rev && again.Out {
-			return backend.Renewal{}, again
-		}
-	}
-	return backend.Renewal{Err: backend.ErrLost}, nil
+	return backend.Renewal{Token: e.token(), Left: max(0, ttl-time.Since(h.asked))}, true
 }
