@@ -256,7 +256,7 @@ func (a *acquisition) enqueue(ctx context.Context) (backend.Grant, error) {
 		// The slot was taken, and another one is tried; or the obstacle is gone. Pauses bound the
 		// requests if it is neither.
 		const immediate = 3
-		if n >= immediate && !retry.Until(delay(n-immediate), ctx.Done(), a.sess.done) {
+		if n >= immediate && !retry.Until(delay(n-immediate), ctx.Done(), a.sess.life.Done()) {
 			return backend.Grant{}, a.over(ctx, context.Cause(ctx))
 		}
 	}
@@ -332,10 +332,8 @@ func (a *acquisition) vanished(ctx context.Context) error {
 
 // over returns the reason why a call ended whose entry may exist.
 func (a *acquisition) over(ctx context.Context, err error) error {
-	select {
-	case <-a.sess.done:
-		return backend.ErrSessionLost
-	default:
+	if a.sess.life.Err() != nil {
+		return context.Cause(a.sess.life)
 	}
 	if ctx.Err() != nil {
 		return context.Cause(ctx)

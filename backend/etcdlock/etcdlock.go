@@ -11,6 +11,7 @@ import (
 	"time"
 	"unicode/utf8"
 
+	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/holdfast-io/holdfast/backend"
@@ -113,8 +114,8 @@ func New(client *clientv3.Client, cfg Config) (*Backend, error) {
 	if err != nil {
 		return nil, err
 	}
-	if client == nil {
-		return nil, &backend.InvalidError{Field: "client", Value: "nil", Bound: "a client of etcd"}
+	if client == nil || client.ActiveConnection() == nil { // as one inside the process of etcd has
+		return nil, &backend.InvalidError{Field: "client", Value: "nil", Bound: "a client of etcd with a connection"}
 	}
 	b := &Backend{
 		cfg:          cfg,
@@ -224,15 +225,28 @@ type ownClock struct{ context.Context } //nolint:containedctx // it is a context
 
 func (ownClock) Deadline() (time.Time, bool) { return time.Time{}, false }
 
-// txn sends one transaction outside any batch.
-func (b *Backend) txn(ctx context.Context, op string, changes bool, cmps []clientv3.Cmp, then, els []clientv3.Op) (*clientv3.TxnResponse, error) {
-	rctx, cancel := b.request(ctx)
+// txn is a transaction.
+type txn struct {
+	cmps      []clientv3.Cmp
+	then, els []clientv3.Op
+}
+
+// commit sends a transaction. It returns the errors of the client library.
+func (b *Backend) commit(ctx context.Context, t txn) (*pb.TxnResponse, error) {
+	ctx, cancel := b.request(ctx)
 	defer cancel()
-	resp, err := b.client.Txn(rctx).If(cmps...).Then(then...).Else(els...).Commit()
+	resp, err := b.client.Txn(ctx).If(t.cmps...).Then(t.then...).Else(t.els...).Commit()
 	if err != nil {
-		return nil, fail(ctx, op, err, changes)
+		return nil, err //nolint:wrapcheck // the caller maps it
 	}
-	return resp, nil
+	b.cluster.Store(resp.Header.ClusterId)
+	return (*pb.TxnResponse)(resp), nil
+}
+
+// txn sends one transaction outside any batch.
+func (b *Backend) txn(ctx context.Context, op string, changes bool, cmps []clientv3.Cmp, then, els []clientv3.Op) (*pb.TxnResponse, error) {
+	resp, err := b.commit(ctx, txn{cmps, then, els})
+	return resp, fail(ctx, op, err, changes)
 }
 
 // get reads one range. It does not use a transaction, because etcd logs an error when a read-only

@@ -196,7 +196,7 @@ func (a *acquisition) promote(ctx context.Context, e *entry, waited bool) (backe
 		if ok || final(err) && err != nil {
 			return g, err
 		}
-		if err != nil && (denied(err) || !retry.Until(delay(n), ctx.Done(), a.sess.done)) {
+		if err != nil && (denied(err) || !retry.Until(delay(n), ctx.Done(), a.sess.life.Done())) {
 			return backend.Grant{}, a.over(ctx, err)
 		}
 		// The lost answer may have been a success, or the same request from another caller may have

@@ -46,9 +46,8 @@ func (b *Backend) Renew(ctx context.Context, req backend.RenewRequest) (backend.
 	s, err := b.session(ctx, req.Session)
 	if err == nil {
 		res.Lost, err = b.renewSession(ctx, s)
-		res.SessionLost = err == nil && res.Lost == nil
 	}
-	if isLost(err) && !backend.IsCause(ctx, err) {
+	if errors.Is(err, backend.ErrSessionLost) && !backend.IsCause(ctx, err) {
 		res.SessionLost, err = true, nil
 	}
 	if len(req.Leases) > 0 {
@@ -60,10 +59,7 @@ func (b *Backend) Renew(ctx context.Context, req backend.RenewRequest) (backend.
 	return res, nil
 }
 
-func isLost(err error) bool { return errors.Is(err, backend.ErrSessionLost) }
-
-// renewSession extends a session and returns the losses to report: nil if the session is gone, and
-// an empty slice if there are none.
+// renewSession extends a session and returns the losses to report. ErrSessionLost: it has ended.
 func (b *Backend) renewSession(ctx context.Context, s *session) ([]backend.Loss, error) {
 	before := b.leasesOf(s)
 	on := s.on.Load()
@@ -71,38 +67,26 @@ func (b *Backend) renewSession(ctx context.Context, s *session) ([]backend.Loss,
 	if err != nil {
 		return nil, err
 	}
-	lost, err := b.confirmSession(ctx, s, on, before, ttls, term)
-	return lost, backend.PartDone(name, opRenew, err)
-}
-
-// confirmSession checks what a keep-alive of the session was answered with, and moves the session where its
-// renewal counts only on another etcd lease. The result is that of renewSession.
-func (b *Backend) confirmSession(
-	ctx context.Context, s *session, on *sessionLease, before map[string]leaseKey, ttls map[clientv3.LeaseID]int64, term uint64,
-) ([]backend.Loss, error) {
 	// The record lives and dies with the etcd lease. Reading it after the keep-alive proves that
 	// the lease that was extended is the session's. A lease reported as gone proves nothing by
 	// itself: a leader that was deposed while it slept never heard of it.
 	st, err := b.readSession(ctx, s)
 	switch {
 	case err != nil:
-		return nil, err
+		return nil, backend.PartDone(name, opRenew, err)
 	case st.gone:
 		b.end(s, true)
-		return nil, nil
+		return nil, backend.ErrSessionLost
 	case ttls[on.lease] <= 0 || term != st.term || s.on.Load() != on:
 		return nil, fail(ctx, opRenew, errDeposed, true)
-	case !on.stands(term):
+	case !on.stands(term): // the renewal counts only on another etcd lease
 		before = b.slots.under(s)
 		if err := b.move(ctx, s, term); err != nil {
-			return nil, err
+			return nil, backend.PartDone(name, opRenew, err)
 		}
 	}
 	gone, err := b.audit(ctx, s, before)
-	if err != nil {
-		return nil, err
-	}
-	return append(append([]backend.Loss{}, st.lost...), gone...), nil
+	return append(st.lost, gone...), backend.PartDone(name, opRenew, err)
 }
 
 // leasesOf returns the leases held under the session, as far as this value knows, or nothing if
@@ -173,13 +157,7 @@ func (b *Backend) keepAlive(ctx context.Context, ids []clientv3.LeaseID) (map[cl
 	slices.Sort(ids)
 	ids = slices.Compact(ids)
 	answers := alive{ttls: make(map[clientv3.LeaseID]int64, len(ids)), term: noTerm}
-	var err error
-	if conn := b.client.ActiveConnection(); conn != nil {
-		err = answers.stream(rctx, pb.NewLeaseClient(conn), ids)
-	} else {
-		err = answers.each(rctx, b.client, ids)
-	}
-	if err != nil {
+	if err := answers.stream(rctx, pb.NewLeaseClient(b.client.ActiveConnection()), ids); err != nil {
 		return nil, 0, fail(ctx, opRenew, err, true)
 	}
 	return answers.ttls, answers.term, nil
@@ -227,22 +205,6 @@ func (a *alive) stream(ctx context.Context, lc pb.LeaseClient, ids []clientv3.Le
 	}
 	if len(a.ttls) != len(ids) {
 		return errShortAnswer
-	}
-	return nil
-}
-
-// each is for a client inside the process of etcd, which has no connection.
-func (a *alive) each(ctx context.Context, c *clientv3.Client, ids []clientv3.LeaseID) error {
-	for _, id := range ids {
-		resp, err := c.KeepAliveOnce(ctx, id)
-		switch {
-		case leaseGone(err):
-			a.add(int64(id), 0, noTerm)
-		case err != nil:
-			return err //nolint:wrapcheck // the caller maps it
-		default:
-			a.add(int64(id), resp.TTL, resp.RaftTerm)
-		}
 	}
 	return nil
 }

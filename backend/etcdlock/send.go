@@ -28,7 +28,7 @@ func (c *committer) send(ctx context.Context, batch []*change) {
 		return
 	}
 	if c.flat() {
-		if resp, err := c.try(ctx, flatten(batch)); err != nil || resp.Succeeded {
+		if resp, err := c.b.commit(ctx, flatten(batch)); err != nil || resp.Succeeded {
 			c.settle(batch, resp, err)
 			return
 		}
@@ -41,33 +41,17 @@ func (c *committer) send(ctx context.Context, batch []*change) {
 		ch.flat = false
 		ops[i] = clientv3.OpTxn(ch.cmps, ch.then, ch.els)
 	}
-	resp, err := c.try(ctx, txn{then: ops})
+	resp, err := c.b.commit(ctx, txn{then: ops})
 	c.settle(batch, resp, err)
 }
 
 func (c *committer) sendOne(ctx context.Context, ch *change) {
-	resp, err := c.try(ctx, txn{ch.cmps, ch.then, ch.els})
+	resp, err := c.b.commit(ctx, txn{ch.cmps, ch.then, ch.els})
 	if err != nil {
 		ch.done <- committed{err: err}
 		return
 	}
 	ch.done <- committed{resp: resp, rev: resp.Header.Revision}
-}
-
-type txn struct {
-	cmps      []clientv3.Cmp
-	then, els []clientv3.Op
-}
-
-func (c *committer) try(ctx context.Context, t txn) (*pb.TxnResponse, error) {
-	ctx, cancel := c.b.request(ctx)
-	defer cancel()
-	resp, err := c.b.client.Txn(ctx).If(t.cmps...).Then(t.then...).Else(t.els...).Commit()
-	if err != nil {
-		return nil, err //nolint:wrapcheck // the caller maps it
-	}
-	c.b.cluster.Store(resp.Header.ClusterId)
-	return (*pb.TxnResponse)(resp), nil
 }
 
 // flat reports whether to try a batch as one flat transaction.

@@ -3,10 +3,11 @@ package etcdlock
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"sync/atomic"
 	"time"
 
-	"go.etcd.io/etcd/api/v3/mvccpb"
+	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/holdfast-io/holdfast/backend"
@@ -17,7 +18,8 @@ import (
 type session struct {
 	id   backend.SessionID
 	ttl  time.Duration
-	done chan struct{} // closed when the session is known to have ended
+	life context.Context         //nolint:containedctx // ends when the session is known to have ended, and with Close
+	stop context.CancelCauseFunc // ends life
 	// on is what the session hangs on now. It is written with Backend.mu held.
 	on   atomic.Pointer[sessionLease]
 	turn chan struct{} // capacity 1: held by the caller that moves the session
@@ -60,7 +62,7 @@ func (b *Backend) OpenSession(ctx context.Context, req backend.SessionRequest) e
 	switch {
 	case err == nil:
 		return b.confirm(ctx, s, req)
-	case !isLost(err) || b.dead.Has(req.ID):
+	case !errors.Is(err, backend.ErrSessionLost) || b.dead.Has(req.ID):
 		return err
 	}
 	return b.create(ctx, req)
@@ -71,12 +73,8 @@ func (b *Backend) confirm(ctx context.Context, s *session, req backend.SessionRe
 	if s.ttl != req.TTL {
 		return &backend.InvalidError{Field: "ttl", Value: req.TTL.String(), Bound: s.ttl.String() + ", which the session was opened with"}
 	}
-	lost, err := b.renewSession(ctx, s)
-	if err != nil {
+	if _, err := b.renewSession(ctx, s); err != nil {
 		return err
-	}
-	if lost == nil {
-		return backend.ErrSessionLost
 	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -105,8 +103,7 @@ func (b *Backend) create(ctx context.Context, req backend.SessionRequest) error 
 		[]clientv3.Op{
 			clientv3.OpPut(key, value, clientv3.WithLease(lease)),
 			clientv3.OpPut(opened, "", clientv3.WithLease(memory.id)),
-		},
-		[]clientv3.Op{clientv3.OpGet(key)},
+		}, nil,
 	)
 	switch {
 	case err != nil:
@@ -122,16 +119,14 @@ func (b *Backend) create(ctx context.Context, req backend.SessionRequest) error 
 		return nil
 	}
 	b.revoke(lease)
-	kvs := resp.Responses[0].GetResponseRange().Kvs
-	if len(kvs) == 0 {
-		b.dead.Add(req.ID)
-		return backend.ErrSessionLost
+	s, err := b.session(ctx, req.ID) // made by an attempt whose answer was lost, or by another backend value
+	if err != nil {
+		return err
 	}
-	s := b.adoptKV(req.ID, kvs[0], resp.Header.Revision)
 	return b.confirm(ctx, s, req)
 }
 
-// session finds a session, even one that another process opened. Errors: ErrSessionLost if there is
+// session finds a session, even one that another backend value opened. Errors: ErrSessionLost if there is
 // none; as for fail.
 func (b *Backend) session(ctx context.Context, id backend.SessionID) (*session, error) {
 	b.mu.Lock()
@@ -150,12 +145,8 @@ func (b *Backend) session(ctx context.Context, id backend.SessionID) (*session, 
 	if len(resp.Kvs) == 0 {
 		return nil, backend.ErrSessionLost
 	}
-	return b.adoptKV(id, resp.Kvs[0], resp.Header.Revision), nil
-}
-
-func (b *Backend) adoptKV(id backend.SessionID, kv *mvccpb.KeyValue, rev int64) *session {
-	ttl, on := sessionLeaseOf(kv)
-	return b.adopt(id, ttl, on, rev, nil)
+	ttl, on := sessionLeaseOf(resp.Kvs[0])
+	return b.adopt(id, ttl, on, resp.Header.Revision, nil), nil
 }
 
 // adopt records a session that was alive at the revision, and watches it.
@@ -163,7 +154,8 @@ func (b *Backend) adopt(id backend.SessionID, ttl time.Duration, on sessionLease
 	b.mu.Lock()
 	s, ok := b.sessions[id]
 	if !ok {
-		s = &session{id: id, ttl: ttl, done: make(chan struct{}), turn: make(chan struct{}, 1)}
+		s = &session{id: id, ttl: ttl, turn: make(chan struct{}, 1)}
+		s.life, s.stop = context.WithCancelCause(b.base)
 		b.sessions[id] = s
 	}
 	b.stepLocked(s, on)
@@ -172,7 +164,7 @@ func (b *Backend) adopt(id backend.SessionID, ttl time.Duration, on sessionLease
 	}
 	b.mu.Unlock()
 	if !ok {
-		b.background(func(ctx context.Context) { b.watchSession(ctx, s, rev+1) })
+		b.background(func(context.Context) { b.watchSession(s, rev+1) })
 	}
 	return s
 }
@@ -186,7 +178,7 @@ func (b *Backend) end(s *session, tell bool) {
 		return
 	}
 	s.over = true
-	close(s.done)
+	s.stop(backend.ErrSessionLost)
 	delete(b.sessions, s.id)
 	lost := s.lost
 	b.mu.Unlock()
@@ -251,13 +243,13 @@ func (b *Backend) EndSession(ctx context.Context, id backend.SessionID) error {
 
 // deleteSession deletes the record of the session, and remembers that its ID was used. The record goes before the
 // leases: watchers then know that these did not expire.
-func (b *Backend) deleteSession(ctx context.Context, id backend.SessionID) (*clientv3.TxnResponse, error) {
+func (b *Backend) deleteSession(ctx context.Context, id backend.SessionID) (*pb.TxnResponse, error) {
 	ops := []clientv3.Op{
 		clientv3.OpDelete(b.keys.session(id), clientv3.WithPrevKV()),
 		clientv3.OpDelete(b.keys.broken(id, "\x01"), clientv3.WithRange(b.keys.sessionAll(id).to)),
 	}
 	memory, err := b.memoryLease(ctx)
-	var resp *clientv3.TxnResponse
+	var resp *pb.TxnResponse
 	if err == nil {
 		remember := clientv3.OpPut(b.keys.opened(id), "", clientv3.WithLease(memory.id))
 		resp, err = b.txn(ctx, opEnd, true, nil, append(ops, remember), nil)
@@ -271,57 +263,41 @@ func (b *Backend) deleteSession(ctx context.Context, id backend.SessionID) (*cli
 	return resp, err
 }
 
-// watchSession waits for the end of the session and for breaks of its leases.
-func (b *Backend) watchSession(ctx context.Context, s *session, from int64) {
+// watchSession reports breaks of the session's leases, and its end in etcd, until it has ended.
+func (b *Backend) watchSession(s *session, from int64) {
+	sp := b.keys.sessionAll(s.id)
 	for failures := 0; ; failures++ {
-		rev, ok := b.watchSessionOnce(ctx, s, from)
-		if !ok || !retry.Until(delay(failures), ctx.Done(), s.done) {
+		ctx, cancel := context.WithCancel(clientv3.WithRequireLeader(s.life))
+		for resp := range b.client.Watch(ctx, sp.from, clientv3.WithRange(sp.to), clientv3.WithRev(from)) {
+			if resp.Err() != nil {
+				break
+			}
+			failures = 0
+			b.sessionChanged(s, resp.Events)
+		}
+		cancel()
+		if !retry.Pause(s.life, delay(failures)) {
 			return
 		}
-		if rev > from {
-			failures = 0
-		}
 		// This is what was missed. Losses are reported once more, which is allowed.
-		if next, err := b.readSession(ctx, s); err == nil {
+		if next, err := b.readSession(s.life, s); err == nil {
 			from = next.rev + 1
 			if next.gone {
 				b.end(s, true)
-				return
 			}
 			b.tell(s, next.lost)
 		}
 	}
 }
 
-// watchSessionOnce watches until the stream breaks. It returns false if there is nothing more to
-// watch.
-func (b *Backend) watchSessionOnce(ctx context.Context, s *session, from int64) (int64, bool) {
-	wctx, cancel := context.WithCancel(clientv3.WithRequireLeader(ctx))
-	defer cancel()
-	sp := b.keys.sessionAll(s.id)
-	ch := b.client.Watch(wctx, sp.from, clientv3.WithRange(sp.to), clientv3.WithRev(from))
-	seen := from
-	for {
-		select {
-		case <-s.done:
-			return seen, false
-		case <-ctx.Done():
-			return seen, false
-		case resp, ok := <-ch:
-			if !ok || resp.Err() != nil {
-				return seen, ctx.Err() == nil
-			}
-			for _, ev := range resp.Events {
-				seen = ev.Kv.ModRevision
-				lease, _ := b.keys.parseSession(string(ev.Kv.Key))
-				switch {
-				case lease == "" && ev.Type == clientv3.EventTypeDelete:
-					b.end(s, true)
-					return seen, false
-				case lease != "" && ev.Type == clientv3.EventTypePut:
-					b.tell(s, []backend.Loss{lossOf(s.id, lease, ev.Kv.Value)})
-				}
-			}
+func (b *Backend) sessionChanged(s *session, events []*clientv3.Event) {
+	for _, ev := range events {
+		lease, _ := b.keys.parseSession(string(ev.Kv.Key))
+		switch {
+		case lease == "" && ev.Type == clientv3.EventTypeDelete:
+			b.end(s, true)
+		case lease != "" && ev.Type == clientv3.EventTypePut:
+			b.tell(s, []backend.Loss{lossOf(s.id, lease, ev.Kv.Value)})
 		}
 	}
 }

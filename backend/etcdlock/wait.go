@@ -47,8 +47,8 @@ func (a *acquisition) wait(ctx context.Context, own int64, seen verdict) (backen
 			byTimer = false
 			select {
 			case <-w.wake:
-			case <-a.sess.done:
-				return backend.Grant{}, backend.ErrSessionLost
+			case <-a.sess.life.Done():
+				return backend.Grant{}, context.Cause(a.sess.life)
 			case <-ctx.Done():
 				return backend.Grant{}, context.Cause(ctx)
 			case <-timer.C:
@@ -74,7 +74,7 @@ func (a *acquisition) wait(ctx context.Context, own int64, seen verdict) (backen
 		if final(err) {
 			return backend.Grant{}, err
 		}
-		if denied(err) || !retry.Until(delay(failures), ctx.Done(), a.sess.done) {
+		if denied(err) || !retry.Until(delay(failures), ctx.Done(), a.sess.life.Done()) {
 			return backend.Grant{}, a.over(ctx, err)
 		}
 		failures++
