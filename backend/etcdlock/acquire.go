@@ -115,20 +115,11 @@ func (a *acquisition) Describe(ctx context.Context, holders state) ([]backend.Ho
 func (a *acquisition) guards() []clientv3.Cmp {
 	cmps := []clientv3.Cmp{absent(a.claimK), absent(a.tomb), absent(a.key())}
 	cmps = append(cmps, a.alive()...)
-	for _, limits := range a.otherLimits() {
-		cmps = append(cmps, limits.empty())
+	if a.req.Mode == backend.Shared {
+		below, above := a.b.keys.otherLimits(a.req.Name, a.req.Limit)
+		cmps = append(cmps, below.empty(), above.empty())
 	}
 	return cmps
-}
-
-// otherLimits returns the ranges of the shared entries with another limit than the request, or none
-// for a request that has no limit of its own.
-func (a *acquisition) otherLimits() []span {
-	if a.req.Mode != backend.Shared {
-		return nil
-	}
-	below, above := a.b.keys.otherLimits(a.req.Name, a.req.Limit)
-	return []span{below, above}
 }
 
 // found is what see read.

@@ -32,7 +32,7 @@ type committer struct {
 	running  bool          // a caller, or a goroutine, sends, and then takes what is pending
 	riders   []*change     // they wait for at most patience
 	patience time.Duration // rideTime, except in tests
-	nest     int           // batches that are not tried flat
+	nest     int           // how many batches are not tried flat; of the one that sends
 }
 
 // change is one request for one lock: a transaction of its own inside that of the batch.
@@ -199,15 +199,12 @@ func (c *committer) take() []*change {
 			rest = append(rest, ch)
 			continue
 		}
-		if taken { // and nothing else of this lock may travel
-			names[ch.name] = alone
-		} else {
-			names[ch.name] = ch.kind
-		}
 		batch = append(batch, ch)
 		if taken {
+			names[ch.name] = alone // nothing else of this lock may travel
 			continue
 		}
+		names[ch.name] = ch.kind
 		if rider := c.rider(ch); rider != nil {
 			names[ch.name] = alone
 			batch = append(batch, rider)

@@ -124,6 +124,8 @@ type state = seqlock.Queue[*entry]
 // judge returns the lock with those entries. The holders depend on nothing but the entries, so that
 // all who read the same revision come to the same result.
 func judge(es []*entry) state {
-	slices.SortFunc(es, func(a, b *entry) int { return cmp.Compare(a.rev, b.rev) })
+	slices.SortFunc(es, byRevision)
 	return seqlock.QueueOf(es)
 }
+
+func byRevision(a, b *entry) int { return cmp.Compare(a.rev, b.rev) }

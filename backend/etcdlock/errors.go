@@ -77,20 +77,19 @@ func refused(err error) bool {
 	}
 	// ErrNoSpace is not one of them: the member that first finds that there is no space executes
 	// the request, and reports the error then (quotaApplierV3 in etcd's apply package).
-	for _, sure := range []error{
-		rpctypes.ErrTooManyRequests, rpctypes.ErrRequestTooLarge, rpctypes.ErrTooManyOps,
-		rpctypes.ErrDuplicateKey, rpctypes.ErrEmptyKey, rpctypes.ErrLeaseNotFound, rpctypes.ErrLeaseTTLTooLarge,
-		rpctypes.ErrUserEmpty, rpctypes.ErrAuthFailed, rpctypes.ErrPermissionDenied, rpctypes.ErrPermissionNotGranted,
-		rpctypes.ErrInvalidAuthToken, rpctypes.ErrAuthOldRevision, rpctypes.ErrInvalidAuthMgmt,
-		rpctypes.ErrNotCapable, rpctypes.ErrCorrupt,
-	} {
-		if is(err, sure) {
-			return true
-		}
+	if is(err, rpctypes.ErrTooManyRequests) {
+		return true
 	}
 	s, _ := status.FromError(err)
-	never := []codes.Code{codes.Unauthenticated, codes.PermissionDenied, codes.InvalidArgument, codes.Unimplemented}
-	if slices.Contains(never, s.Code()) {
+	code := s.Code()
+	if own, ok := errors.AsType[rpctypes.EtcdError](err); ok {
+		code = own.Code()
+	}
+	never := []codes.Code{
+		codes.Unauthenticated, codes.PermissionDenied, codes.InvalidArgument, codes.Unimplemented,
+		codes.NotFound, codes.OutOfRange, codes.FailedPrecondition, codes.DataLoss,
+	}
+	if slices.Contains(never, code) {
 		return true
 	}
 	if s.Code() != codes.Unavailable {

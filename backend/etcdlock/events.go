@@ -3,11 +3,11 @@ package etcdlock
 import (
 	"context"
 	"encoding/json"
+	"maps"
 	"slices"
 	"strings"
 	"time"
 
-	"go.etcd.io/etcd/api/v3/mvccpb"
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/holdfast-io/holdfast/backend"
@@ -94,14 +94,16 @@ type follower struct {
 
 // followed is a lock as of the newest revision.
 type followed struct {
+	name    string
 	entries map[string]*entry
 	held    map[string]bool // the keys of the holders
+	removed []*entry        // by the revision that is being processed
 }
 
 func (f *follower) lock(lock string) *followed {
 	l, ok := f.locks[lock]
 	if !ok {
-		l = &followed{entries: make(map[string]*entry), held: make(map[string]bool)}
+		l = &followed{name: lock, entries: make(map[string]*entry), held: make(map[string]bool)}
 		f.locks[lock] = l
 	}
 	return l
@@ -110,11 +112,7 @@ func (f *follower) lock(lock string) *followed {
 // judge determines who holds the lock now. It returns the new holders, in order, and the waiters.
 func (l *followed) judge() ([]*entry, []*entry) {
 	var granted []*entry
-	es := make([]*entry, 0, len(l.entries))
-	for _, e := range l.entries {
-		es = append(es, e)
-	}
-	st := judge(es)
+	st := judge(slices.Collect(maps.Values(l.entries)))
 	was := l.held
 	l.held = make(map[string]bool, st.Out)
 	for _, e := range st.All[:st.Out] {
@@ -126,18 +124,11 @@ func (l *followed) judge() ([]*entry, []*entry) {
 	return granted, st.All[st.Out:]
 }
 
-// changes are those of one revision.
-type changes struct {
-	ended  map[clientv3.LeaseID]bool // etcd leases of sessions that ended
+// endings are what a revision tells about why entries ended in it.
+type endings struct {
+	leases map[clientv3.LeaseID]bool // etcd leases that ended: of sessions, and shared ones
 	claims map[leaseKey]bool         // claims that ended
 	broken map[string]brokenRecord   // notes of breaks, by lock
-	locks  map[string]*lockChanges
-	order  []string
-}
-
-type lockChanges struct {
-	added   map[string]bool
-	removed []*entry
 }
 
 // follow processes events, which are in order and whole revisions.
@@ -152,19 +143,31 @@ func (f *follower) follow(events []*clientv3.Event) {
 	}
 }
 
+// revision processes the events of one revision, and delivers what they mean for each lock.
 func (f *follower) revision(events []*clientv3.Event) {
-	c := changes{ended: make(map[clientv3.LeaseID]bool), claims: make(map[leaseKey]bool), broken: make(map[string]brokenRecord), locks: make(map[string]*lockChanges)}
+	why := endings{leases: make(map[clientv3.LeaseID]bool), claims: make(map[leaseKey]bool), broken: make(map[string]brokenRecord)}
+	var changed []*followed
 	for _, ev := range events {
-		key := string(ev.Kv.Key)
+		p, ok := f.keys.parse(string(ev.Kv.Key))
 		switch {
-		case strings.HasPrefix(key, f.keys.prefix+"q/"+f.prefix):
-			f.entryChanged(&c, key, ev)
-		case ev.Type == clientv3.EventTypeDelete:
-			f.ended(&c, key, ev.PrevKv)
+		case !ok:
+			f.ended(&why, ev)
+		case !strings.HasPrefix(p.name, f.prefix):
+		case p.zone == zoneNote:
+			var r brokenRecord
+			if ev.Type == clientv3.EventTypePut && json.Unmarshal(ev.Kv.Value, &r) == nil {
+				why.broken[p.name] = r
+			}
+		default:
+			l := f.lock(p.name)
+			l.change(f.keys, ev)
+			if !slices.Contains(changed, l) {
+				changed = append(changed, l)
+			}
 		}
 	}
-	for _, lock := range c.order {
-		f.tell(lock, c.locks[lock], &c)
+	for _, l := range changed {
+		f.tell(l, &why, events[0].Kv.ModRevision)
 	}
 }
 
@@ -172,83 +175,63 @@ func (f *follower) revision(events []*clientv3.Event) {
 // session is deleted before its leases when the session is ended, and together with them when it
 // expires. The claim of a timed lease is deleted after it when the lease is released, and together
 // with it when it expires.
-func (f *follower) ended(c *changes, key string, prev *mvccpb.KeyValue) {
+func (f *follower) ended(why *endings, ev *clientv3.Event) {
+	if ev.Type != clientv3.EventTypeDelete {
+		return
+	}
+	key := string(ev.Kv.Key)
 	if id, ok := f.keys.parseClaim(key); ok {
-		c.claims[id] = true
+		why.claims[id] = true
 		return
 	}
 	lease, session := f.keys.parseSession(key)
-	if prev != nil && (session && lease == "" || f.keys.isPool(key)) {
-		c.ended[clientv3.LeaseID(prev.Lease)] = true
+	if ev.PrevKv != nil && (session && lease == "" || f.keys.isPool(key)) {
+		why.leases[clientv3.LeaseID(ev.PrevKv.Lease)] = true
 	}
 }
 
-func (f *follower) entryChanged(c *changes, key string, ev *clientv3.Event) {
-	p, ok := f.keys.parse(key)
-	if !ok {
-		return
-	}
-	if p.zone == zoneNote {
-		var r brokenRecord
-		if ev.Type == clientv3.EventTypePut && json.Unmarshal(ev.Kv.Value, &r) == nil {
-			c.broken[p.name] = r
-		}
-		return
-	}
-	lc, ok := c.locks[p.name]
-	if !ok {
-		lc = &lockChanges{added: make(map[string]bool)}
-		c.locks[p.name] = lc
-		c.order = append(c.order, p.name)
-	}
-	l := f.lock(p.name)
-	if ev.Type == clientv3.EventTypeDelete {
-		if e, ok := l.entries[key]; ok {
-			lc.removed = append(lc.removed, e)
-			delete(l.entries, key)
-		}
-		return
-	}
-	if e := f.keys.decode(ev.Kv); e != nil {
-		if _, known := l.entries[key]; !known {
-			lc.added[key] = true
-		}
-		l.entries[key] = e
+// change records the change of an entry.
+func (l *followed) change(k keys, ev *clientv3.Event) {
+	key := string(ev.Kv.Key)
+	if ev.Type == clientv3.EventTypePut {
+		l.entries[key] = k.decode(ev.Kv)
+	} else if e, ok := l.entries[key]; ok {
+		l.removed = append(l.removed, e)
+		delete(l.entries, key)
 	}
 }
 
 // tell delivers the events that the changes of one revision mean for a lock.
-func (f *follower) tell(lock string, lc *lockChanges, c *changes) {
-	l := f.locks[lock]
-	was := l.held
-	slices.SortFunc(lc.removed, func(a, b *entry) int { return int(a.rev - b.rev) })
-	for _, e := range lc.removed {
-		kind, reason := f.end(e, was[e.key], c)
+func (f *follower) tell(l *followed, why *endings, rev int64) {
+	slices.SortFunc(l.removed, byRevision)
+	for _, e := range l.removed {
+		kind, reason := f.end(e, l.held[e.key], why)
 		f.event(kind, e, reason)
 	}
+	l.removed = nil
 	granted, queue := l.judge()
 	for _, e := range granted {
 		f.event(backend.EventAcquired, e, "")
 	}
 	for _, e := range queue {
-		if lc.added[e.key] {
+		if e.rev == rev {
 			f.event(backend.EventWaiting, e, "")
 		}
 	}
 	if len(l.entries) == 0 {
-		delete(f.locks, lock)
+		delete(f.locks, l.name)
 	}
 }
 
 // end reports how an entry ended.
-func (f *follower) end(e *entry, held bool, c *changes) (backend.EventKind, string) {
+func (f *follower) end(e *entry, held bool, why *endings) (backend.EventKind, string) {
 	if !held {
 		return backend.EventLeft, ""
 	}
-	if note, ok := c.broken[e.name]; ok && slices.Contains(note.Leases, string(e.LeaseID())) {
+	if note, ok := why.broken[e.name]; ok && slices.Contains(note.Leases, string(e.LeaseID())) {
 		return backend.EventBroken, note.Reason
 	}
-	if e.alone() && c.claims[leaseKey{e.name, e.LeaseID()}] || !e.alone() && c.ended[e.lease] {
+	if e.alone() && why.claims[leaseKey{e.name, e.LeaseID()}] || !e.alone() && why.leases[e.lease] {
 		return backend.EventExpired, ""
 	}
 	return backend.EventReleased, ""

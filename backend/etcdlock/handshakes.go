@@ -3,7 +3,6 @@ package etcdlock
 import (
 	"context"
 	"crypto/tls"
-	"errors"
 	"net"
 	"strings"
 	"sync"
@@ -68,16 +67,14 @@ func (h *handshakes) request(ctx context.Context, method string, req, reply any,
 	if cc.GetState() == connectivity.Ready { // even if an endpoint refuses further connections
 		return next(ctx, method, req, reply, cc, opts...)
 	}
+	var watching sync.WaitGroup
+	defer watching.Wait()
 	asking, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
-	var watching sync.WaitGroup
 	watching.Go(func() { h.watch(asking, cc, cancel) })
 	err := next(asking, method, req, reply, cc, opts...)
-	cause := context.Cause(asking)
-	cancel(nil)
-	watching.Wait()
-	if refusal, ok := errors.AsType[refusalError](cause); ok && err != nil {
-		return refusal
+	if refusal := context.Cause(asking); err != nil && refusal != nil && ctx.Err() == nil {
+		return refusal //nolint:wrapcheck // the caller maps it
 	}
 	if _, why, ok := strings.Cut(status.Convert(err).Message(), "latest balancer error: "); ok && ctx.Err() != nil {
 		return unconnected(why, context.Cause(ctx))
@@ -95,18 +92,13 @@ func unconnected(why string, cause error) error {
 	return &connect.UnconnectedError{Why: why, Err: cause}
 }
 
-// refusalError is why every endpoint refuses this client.
-type refusalError struct{ error }
-
-func (e refusalError) Unwrap() error { return e.error }
-
 // watch ends a request when every endpoint refuses this client, until ctx ends.
 func (h *handshakes) watch(ctx context.Context, cc *grpc.ClientConn, end context.CancelCauseFunc) {
 	for {
 		another, refusal := h.Refusal(h.endpoints)
 		if refusal != nil {
 			if cc.GetState() != connectivity.Ready {
-				end(refusalError{refusal})
+				end(refusal)
 			}
 			return
 		}

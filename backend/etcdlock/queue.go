@@ -61,13 +61,10 @@ type waiter struct {
 	// Guarded by queues.mu.
 	waits bool // it waits for need; otherwise it reads
 	need  need
-	asOf  int64 // the revision that need was read at
-	ends  int   // how many releases are under way that will report whether the waiter is next
-	next  *hand // the waiter is next
+	asOf  int64     // the revision that need was read at
+	ends  int       // how many releases are under way that will report whether the waiter is next
+	next  time.Time // when the release was sent that found that the waiter is next; zero: none did
 }
-
-// hand tells a waiter that it is next, as the release of the lease before it found.
-type hand struct{ asked time.Time }
 
 // snapshot is a lock at one revision.
 type snapshot struct {
@@ -134,20 +131,20 @@ func (l *queues) after(name string, e entryRef) *waiter {
 	return nil
 }
 
-// hand reports to a waiter that a release has finished, and, if h is not nil, that the waiter is
-// next.
-func (l *queues) hand(w *waiter, h *hand) {
+// hand reports to a waiter that a release has finished, which was sent at that moment, and whether it found that
+// the waiter is next.
+func (l *queues) hand(w *waiter, asked time.Time, isNext bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	w.ends--
-	if h != nil {
-		w.next = h
+	if isNext {
+		w.next = asked
 	}
 	w.signal()
 }
 
-// took returns what a waiter was handed, or nil.
-func (l *queues) took(w *waiter) *hand {
+// took returns when the release was sent that found that the waiter is next; zero: none did.
+func (l *queues) took(w *waiter) time.Time {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return w.next

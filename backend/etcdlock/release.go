@@ -119,11 +119,8 @@ func (b *Backend) remove(ctx context.Context, id leaseKey, e entryRef, bury bool
 		resp, _, err = b.commits.commit(ctx, opRelease, build(nil))
 	}
 	if next != nil {
-		var h *hand
-		if err == nil && resp.Succeeded && resp.Responses[len(resp.Responses)-1].GetResponseTxn().GetSucceeded() {
-			h = &hand{asked: asked}
-		}
-		b.queues.hand(next, h)
+		isNext := err == nil && resp.Succeeded && resp.Responses[len(resp.Responses)-1].GetResponseTxn().GetSucceeded()
+		b.queues.hand(next, asked, isNext)
 	}
 	if err != nil || !resp.Succeeded {
 		return false, err

@@ -9,6 +9,7 @@ import (
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 	"go.etcd.io/etcd/api/v3/mvccpb"
 	clientv3 "go.etcd.io/etcd/client/v3"
+	"google.golang.org/grpc"
 
 	"github.com/holdfast-io/holdfast/backend"
 )
@@ -141,7 +142,7 @@ func (b *Backend) audit(ctx context.Context, s *session, before map[string]lease
 		case es[i] == nil:
 			gone = append(gone, backend.Loss{Session: s.id, Lease: id.id, Cause: backend.CauseGone})
 		case es[i].lease != lease && es[i].lease != s.on.Load().lease:
-			b.left(s, es[i].lease)
+			b.changeOld(s, func(all []clientv3.LeaseID) []clientv3.LeaseID { return append(all, es[i].lease) })
 			return nil, fail(ctx, opRenew, errLeft, true)
 		}
 	}
@@ -156,38 +157,33 @@ func (b *Backend) keepAlive(ctx context.Context, ids []clientv3.LeaseID) (map[cl
 	defer cancel()
 	slices.Sort(ids)
 	ids = slices.Compact(ids)
-	answers := alive{ttls: make(map[clientv3.LeaseID]int64, len(ids)), term: noTerm}
-	if err := answers.stream(rctx, pb.NewLeaseClient(b.client.ActiveConnection()), ids); err != nil {
+	ttls, term := make(map[clientv3.LeaseID]int64, len(ids)), uint64(noTerm)
+	err := keepAliveStream(rctx, b.client.ActiveConnection(), ids, func(answer *pb.LeaseKeepAliveResponse) {
+		ttls[clientv3.LeaseID(answer.ID)] = answer.TTL
+		term = min(term, answer.GetHeader().GetRaftTerm())
+	})
+	if err == nil && len(ttls) != len(ids) {
+		err = errShortAnswer
+	}
+	if err != nil {
 		return nil, 0, fail(ctx, opRenew, err, true)
 	}
-	return answers.ttls, answers.term, nil
+	return ttls, term, nil
 }
 
-// alive is the answers to a keepAlive.
-type alive struct {
-	ttls map[clientv3.LeaseID]int64
-	term uint64 // the earliest
-}
-
-func (a *alive) add(id, ttl int64, term uint64) {
-	a.ttls[clientv3.LeaseID(id)] = ttl
-	a.term = min(a.term, term)
-}
-
-// stream sends all requests on one stream. clientv3.KeepAliveOnce would open one stream for each,
+// keepAliveStream sends all requests on one stream. clientv3.KeepAliveOnce would open one stream for each,
 // and spins while etcd is unreachable.
-func (a *alive) stream(ctx context.Context, lc pb.LeaseClient, ids []clientv3.LeaseID) error {
-	ctx, cancel := context.WithCancel(ctx)
-	defer cancel()
-	stream, err := lc.LeaseKeepAlive(ctx)
-	if err != nil {
-		return err //nolint:wrapcheck // the caller maps it
-	}
+func keepAliveStream(ctx context.Context, conn *grpc.ClientConn, ids []clientv3.LeaseID, answered func(*pb.LeaseKeepAliveResponse)) error {
 	// Sending does not wait for answers, and the requests need not fit into buffers. If it fails,
 	// receiving fails too, and reports why.
 	var sending sync.WaitGroup
 	defer sending.Wait()
+	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
+	stream, err := pb.NewLeaseClient(conn).LeaseKeepAlive(ctx)
+	if err != nil {
+		return err //nolint:wrapcheck // the caller maps it
+	}
 	sending.Go(func() {
 		for _, id := range ids {
 			if stream.Send(&pb.LeaseKeepAliveRequest{ID: int64(id)}) != nil {
@@ -197,14 +193,11 @@ func (a *alive) stream(ctx context.Context, lc pb.LeaseClient, ids []clientv3.Le
 		_ = stream.CloseSend() // the end of ctx closes it as well
 	})
 	for range ids {
-		resp, err := stream.Recv()
+		answer, err := stream.Recv()
 		if err != nil {
 			return err //nolint:wrapcheck // the caller maps it
 		}
-		a.add(resp.ID, resp.TTL, resp.GetHeader().GetRaftTerm())
-	}
-	if len(a.ttls) != len(ids) {
-		return errShortAnswer
+		answered(answer)
 	}
 	return nil
 }

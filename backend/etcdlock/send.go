@@ -27,14 +27,14 @@ func (c *committer) send(ctx context.Context, batch []*change) {
 		c.sendOne(ctx, batch[0])
 		return
 	}
-	if c.flat() {
+	if c.nest == 0 {
 		if resp, err := c.b.commit(ctx, flatten(batch)); err != nil || resp.Succeeded {
 			c.settle(batch, resp, err)
 			return
 		}
-		c.mu.Lock()
 		c.nest = nestFor
-		c.mu.Unlock()
+	} else {
+		c.nest--
 	}
 	ops := make([]clientv3.Op, len(batch))
 	for i, ch := range batch {
@@ -52,17 +52,6 @@ func (c *committer) sendOne(ctx context.Context, ch *change) {
 		return
 	}
 	ch.done <- committed{resp: resp, rev: resp.Header.Revision}
-}
-
-// flat reports whether to try a batch as one flat transaction.
-func (c *committer) flat() bool {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.nest > 0 {
-		c.nest--
-		return false
-	}
-	return true
 }
 
 // flatten combines the changes that have nothing to do if their conditions are not met into one

@@ -111,19 +111,8 @@ func (b *Backend) stepLocked(s *session, on sessionLease) {
 	s.on.Store(&on)
 }
 
-// left records that something of the session is on another etcd lease. cleared records that nothing
-// is on it any more.
-func (b *Backend) left(s *session, lease clientv3.LeaseID) {
-	b.change(s, func(old []clientv3.LeaseID) []clientv3.LeaseID { return append(old, lease) })
-}
-
-func (b *Backend) cleared(s *session, lease clientv3.LeaseID) {
-	b.change(s, func(old []clientv3.LeaseID) []clientv3.LeaseID {
-		return slices.DeleteFunc(old, func(o clientv3.LeaseID) bool { return o == lease })
-	})
-}
-
-func (b *Backend) change(s *session, f func([]clientv3.LeaseID) []clientv3.LeaseID) {
+// changeOld changes the list of the etcd leases on which the session may have left something.
+func (b *Backend) changeOld(s *session, f func([]clientv3.LeaseID) []clientv3.LeaseID) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	on := *s.on.Load()
@@ -152,7 +141,9 @@ func (b *Backend) move(ctx context.Context, s *session, term uint64) error {
 		if err := b.moveKeys(ctx, old, on.lease, term); err != nil {
 			return err
 		}
-		b.cleared(s, old)
+		b.changeOld(s, func(all []clientv3.LeaseID) []clientv3.LeaseID {
+			return slices.DeleteFunc(all, func(o clientv3.LeaseID) bool { return o == old })
+		})
 	}
 	return nil
 }

@@ -56,8 +56,8 @@ func (a *acquisition) wait(ctx context.Context, own int64, seen verdict) (backen
 				timer.Reset(safetyTime/2 + rand.N(safetyTime/2))
 			}
 		}
-		if h := l.took(w); h != nil {
-			a.asked = h.asked
+		if asked := l.took(w); !asked.IsZero() {
+			a.asked = asked
 			return a.grant(grantOf{rev: own, waited: true}), nil
 		}
 		var err error
