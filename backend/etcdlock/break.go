@@ -37,11 +37,15 @@ func (b *Backend) Break(ctx context.Context, req backend.BreakRequest) (backend.
 		switch {
 		case err == nil:
 			return br.res, nil
-		case !leaseGone(err):
-			return backend.BreakResult{}, br.fail(err)
-		case !retry.Pause(ctx, delay(n)):
-			return backend.BreakResult{}, br.fail(fail(ctx, opBreak, context.Cause(ctx), false))
+		case leaseGone(err) && retry.Pause(ctx, delay(n)):
+			continue
+		case leaseGone(err):
+			err = fail(ctx, opBreak, context.Cause(ctx), false)
 		}
+		if br.begun {
+			err = backend.PartDone(name, opBreak, err)
+		}
+		return backend.BreakResult{}, err
 	}
 }
 
@@ -52,14 +56,6 @@ type breaking struct {
 	res   backend.BreakResult
 	upTo  int64 // the greatest create revision of a victim; 0: not read yet
 	begun bool  // something was changed
-}
-
-// fail returns the error of a break that may have changed something.
-func (br *breaking) fail(err error) error {
-	if br.begun {
-		return backend.PartDone(name, opBreak, err)
-	}
-	return err
 }
 
 // pass reads the leases to break, and breaks them. If leaseGone reports true for the error, the etcd

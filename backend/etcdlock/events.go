@@ -26,9 +26,15 @@ func (b *Backend) Watch(ctx context.Context, req backend.WatchRequest, deliver f
 	}
 	defer leave()
 	f := &follower{keys: b.keys, prefix: req.Prefix, deliver: deliver, locks: make(map[string]*followed)}
-	rev, err := b.preload(ctx, f)
+	rev, err := b.scan(ctx, "watch", b.keys.locks(f.prefix), func(e *entry) bool {
+		f.lock(e.name).entries[e.key] = e
+		return true
+	})
 	if err != nil {
 		return endOf(outer, err)
+	}
+	for _, l := range f.locks {
+		l.judge()
 	}
 	wctx, cancel := context.WithCancel(clientv3.WithRequireLeader(ctx))
 	defer cancel()
@@ -54,34 +60,6 @@ func endOf(ctx context.Context, err error) error {
 		return cause
 	}
 	return err
-}
-
-// preload reads the current locks, all at one revision.
-func (b *Backend) preload(ctx context.Context, f *follower) (int64, error) {
-	sp := b.keys.locks(f.prefix)
-	var opts []clientv3.OpOption
-	rev := int64(0)
-	for {
-		r, err := b.get(ctx, "watch", sp.from, append(opts, clientv3.WithRange(sp.to), clientv3.WithLimit(listPage))...)
-		if err != nil {
-			return 0, err
-		}
-		if rev == 0 {
-			rev = r.Header.Revision
-			opts = append(opts, clientv3.WithRev(rev))
-		}
-		for _, e := range b.keys.decodeAll(r.Kvs) {
-			f.lock(e.name).entries[e.key] = e
-		}
-		if !r.More {
-			break
-		}
-		sp.from = string(r.Kvs[len(r.Kvs)-1].Key) + "\x00"
-	}
-	for _, l := range f.locks {
-		l.judge()
-	}
-	return rev, nil
 }
 
 // follower derives the events of locks from the changes of their entries.

@@ -1,8 +1,8 @@
 package etcdlock
 
 import (
+	"cmp"
 	"context"
-	"strings"
 	"sync"
 	"time"
 
@@ -100,8 +100,7 @@ func (b *Backend) lefts(ctx context.Context, es []*entry) map[clientv3.LeaseID]t
 	return left
 }
 
-// List returns the locks that are held or waited for, in order of their names. A page does not show
-// a single moment, but each lock on it does.
+// List returns the locks that are held or waited for, in order of their names, as of one revision.
 //
 // Errors: *InvalidError, *UnavailableError, ErrClosed, ctx's cause.
 func (b *Backend) List(ctx context.Context, req backend.ListRequest) (backend.ListPage, error) {
@@ -110,81 +109,60 @@ func (b *Backend) List(ctx context.Context, req backend.ListRequest) (backend.Li
 		return backend.ListPage{}, err
 	}
 	defer leave()
-	found, more, err := b.list(ctx, req.Prefix, req.After, req.Size())
+	sp := b.keys.locks(req.Prefix)
+	if req.After != "" {
+		sp.from = max(sp.from, b.keys.after(req.After))
+	}
+	var locks [][]*entry
+	page := backend.ListPage{}
+	_, err = b.scan(ctx, "list", sp, func(e *entry) bool {
+		last := len(locks) - 1
+		if last >= 0 && locks[last][0].name == e.name {
+			locks[last] = append(locks[last], e)
+			return true
+		}
+		if len(locks) == req.Size() {
+			page.Next = locks[last][0].name
+			return false
+		}
+		locks = append(locks, []*entry{e})
+		return true
+	})
 	if err != nil {
 		return backend.ListPage{}, err
 	}
+	states := make([]state, len(locks))
 	var holders []*entry
-	for i := range found {
-		holders = append(holders, found[i].st.Holders().All...)
+	for i := range locks {
+		states[i] = judge(locks[i])
+		holders = append(holders, states[i].Holders().All...)
 	}
 	left := b.lefts(ctx, holders)
-	page := backend.ListPage{}
-	for i := range found {
-		page.Locks = append(page.Locks, info(found[i].name, found[i].st, left))
-	}
-	if more {
-		page.Next = found[len(found)-1].name
+	for _, st := range states {
+		page.Locks = append(page.Locks, info(st.All[0].name, st, left))
 	}
 	return page, nil
 }
 
-type namedState struct {
-	name string
-	st   state
-}
-
-// list reads limit locks, and reports whether there are more.
-func (b *Backend) list(ctx context.Context, prefix, after string, limit int) ([]namedState, bool, error) {
-	sp := b.keys.locks(prefix)
-	if after != "" {
-		sp.from = max(sp.from, b.keys.after(after))
-	}
-	var found []namedState
+// scan reads the entries of locks, in the order of their keys and all as of one revision, which it returns, until each
+// returns false.
+func (b *Backend) scan(ctx context.Context, op string, sp span, each func(*entry) bool) (int64, error) {
+	rev := int64(0) // the newest
 	for sp.from < sp.to {
-		r, err := b.get(ctx, "list", sp.from, clientv3.WithRange(sp.to), clientv3.WithLimit(listPage))
+		r, err := b.get(ctx, op, sp.from, clientv3.WithRange(sp.to), clientv3.WithLimit(listPage), clientv3.WithRev(rev))
 		if err != nil {
-			return nil, false, err
+			return 0, err
 		}
-		groups := group(b.keys.decodeAll(r.Kvs))
-		if r.More && len(groups) > 0 {
-			// The rest of the last lock may be on the next page: the lock is read whole.
-			last := &groups[len(groups)-1]
-			st, _, err := b.read(ctx, last.name)
-			if err != nil {
-				return nil, false, err
+		rev = cmp.Or(rev, r.Header.Revision)
+		for _, e := range b.keys.decodeAll(r.Kvs) {
+			if !each(e) {
+				return rev, nil
 			}
-			last.st = st
-			sp.from = b.keys.after(last.name)
-		} else if r.More {
-			sp.from = string(r.Kvs[len(r.Kvs)-1].Key) + "\x00"
-		}
-		for _, g := range groups {
-			if g.st.Out == 0 {
-				continue
-			}
-			if len(found) == limit {
-				return found, true, nil
-			}
-			found = append(found, g)
 		}
 		if !r.More {
 			break
 		}
+		sp.from = string(r.Kvs[len(r.Kvs)-1].Key) + "\x00"
 	}
-	return found, false, nil
-}
-
-// group judges entries that are in order of their locks.
-func group(es []*entry) []namedState {
-	var groups []namedState
-	for len(es) > 0 {
-		n := 1
-		for n < len(es) && strings.Compare(es[n].name, es[0].name) == 0 {
-			n++
-		}
-		groups = append(groups, namedState{es[0].name, judge(es[:n:n])})
-		es = es[n:]
-	}
-	return groups
+	return rev, nil
 }

@@ -96,13 +96,9 @@ func (t *target) connect(ctx context.Context) (*clients, error) {
 		return nil, err
 	}
 	cc.Context = ctx
-	if t.user == "" {
-		c, err := clientv3.New(cc)
-		return &clients{main: c}, err //nolint:wrapcheck // the caller maps it
-	}
 	login, err := clientv3.New(cc)
-	if err != nil {
-		return nil, err //nolint:wrapcheck // the caller maps it
+	if err != nil || t.user == "" {
+		return &clients{main: login}, err //nolint:wrapcheck // the caller maps it
 	}
 	cc.Username, cc.Password = t.user, t.password
 	cc.DialOptions = append([]grpc.DialOption{grpc.WithChainUnaryInterceptor(
