@@ -96,17 +96,18 @@ type Backend struct {
 	calls        sync.WaitGroup // calls and goroutines under way
 	revokes      sync.WaitGroup // of etcd leases, under way
 	sessions     map[backend.SessionID]*session
-	ending       map[backend.SessionID]clientv3.LeaseID // sessions whose EndSession has not finished
-	dead         *lockstate.Ended[backend.SessionID]    // sessions that were seen dead
-	inDoubt      *lockstate.Ended[backend.LeaseID]      // leases whose acquire may still be on its way
-	movesInDoubt *lockstate.Ended[backend.LeaseID]      // timed leases that a move may still be on its way for
+	ending       map[backend.SessionID][]clientv3.LeaseID // what is to be revoked for sessions whose EndSession has not finished
+	dead         *lockstate.Ended[backend.SessionID]      // sessions that were seen dead
+	inDoubt      *lockstate.Ended[backend.LeaseID]        // leases whose acquire may still be on its way
+	movesInDoubt *lockstate.Ended[backend.LeaseID]        // timed leases that a move may still be on its way for
 }
 
 var _ backend.Backend = (*Backend)(nil)
 
 // New makes a backend on a client that the program already has. Close does not close the client.
-// The client must be able to detect a dead connection: set its DialKeepAliveTime. New sends
-// nothing.
+// The client must be able to detect a dead connection: set its DialKeepAliveTime. It must have a
+// connection, which one inside the process of etcd has not. New asks each endpoint for its version, in the
+// background.
 //
 // Errors: *backend.InvalidError for a bad configuration.
 func New(client *clientv3.Client, cfg Config) (*Backend, error) {
@@ -123,7 +124,7 @@ func New(client *clientv3.Client, cfg Config) (*Backend, error) {
 		keys:         keys{prefix: cfg.Prefix + "/"},
 		caps:         cfg.capabilities(),
 		sessions:     make(map[backend.SessionID]*session),
-		ending:       make(map[backend.SessionID]clientv3.LeaseID),
+		ending:       make(map[backend.SessionID][]clientv3.LeaseID),
 		dead:         lockstate.NewEnded[backend.SessionID](memoryTTL),
 		inDoubt:      lockstate.NewEnded[backend.LeaseID](memoryTTL),
 		movesInDoubt: lockstate.NewEnded[backend.LeaseID](memoryTTL),

@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"slices"
 	"sync/atomic"
 	"time"
 
@@ -191,7 +192,8 @@ func (b *Backend) end(s *session, tell bool) {
 
 const opEnd = "end a session"
 
-// EndSession ends the session, with its leases and places in the queue, in at most three requests.
+// EndSession ends the session, with its leases and places in the queue, in two requests, and one more for each
+// etcd lease on which a move of the session may have left something.
 // The ID is dead afterwards. If the session is gone already, EndSession succeeds.
 //
 // Errors: *InvalidError, *UnavailableError, ErrClosed, ctx's cause.
@@ -205,7 +207,8 @@ func (b *Backend) EndSession(ctx context.Context, id backend.SessionID) error {
 	s := b.sessions[id]
 	if s != nil {
 		s.lost = nil // the caller that ends it need not be told
-		b.ending[id] = s.on.Load().lease
+		on := s.on.Load()
+		b.ending[id] = append([]clientv3.LeaseID{on.lease}, on.old...)
 	}
 	b.mu.Unlock()
 	resp, err := b.deleteSession(ctx, id)
@@ -213,25 +216,20 @@ func (b *Backend) EndSession(ctx context.Context, id backend.SessionID) error {
 		return err
 	}
 	b.mu.Lock()
-	lease := b.ending[id] // also when an earlier attempt got no further than the record
+	leases := slices.Clone(b.ending[id]) // also when an earlier attempt got no further than the record
 	b.mu.Unlock()
-	if kvs := resp.Responses[0].GetResponseDeleteRange().PrevKvs; len(kvs) > 0 {
-		lease = clientv3.LeaseID(kvs[0].Lease)
+	for _, kv := range resp.Responses[0].GetResponseDeleteRange().PrevKvs {
+		// A session that moved, where the answer was lost, is on an etcd lease that is not known here.
+		if at := clientv3.LeaseID(kv.Lease); !slices.Contains(leases, at) {
+			leases = append(leases, at)
+		}
 	}
-	if lease != clientv3.NoLease {
+	for _, lease := range leases {
 		if err := b.revokeNow(ctx, lease); err != nil {
 			return backend.PartDone(name, opEnd, err)
 		}
 	}
 	if s != nil {
-		// This includes a session that moved, where the answer was lost: what it owns is where it
-		// was.
-		on := s.on.Load()
-		for _, old := range append([]clientv3.LeaseID{on.lease}, on.old...) {
-			if old != lease {
-				b.revoke(old)
-			}
-		}
 		b.end(s, false)
 	}
 	b.mu.Lock()
