@@ -37,14 +37,10 @@ func (b *Backend) acquire(ctx context.Context, req backend.AcquireRequest) (back
 		return b.wait(ctx, req)
 	}
 	o, err := b.ask(ctx, req, "")
-	switch {
-	case err != nil:
+	if err != nil {
 		return backend.Grant{}, err
-	case o.answer == nil || o.answer[0].S == "G":
-		return b.accept(req, o)
-	default:
-		return backend.Grant{}, b.refused(req, o.answer)
 	}
+	return b.conclude(req, o, false)
 }
 
 // Names of operations.
@@ -65,7 +61,7 @@ func (b *Backend) ask(ctx context.Context, req backend.AcquireRequest, channel s
 	c := &call{op: opAcquire, terms: t, name: req.Name, lease: string(req.Lease)}
 	o := b.engine.await(ctx, c, false)
 	if o.err == nil {
-		if o.answer == nil && !req.Timed {
+		if o.answer == nil {
 			b.tookThin(req.Session, req.Lease, c.member(o.granted))
 		}
 		return o, nil
@@ -78,22 +74,25 @@ func (b *Backend) ask(ctx context.Context, req backend.AcquireRequest, channel s
 	return outcome{}, err
 }
 
-// accept returns the grant of an answer that is one.
-func (b *Backend) accept(req backend.AcquireRequest, o outcome) (backend.Grant, error) {
+// waits reports whether the lease of the answer is in the queue.
+func (o *outcome) waits() bool { return o.answer != nil && o.answer[0].S == "WAIT" }
+
+// conclude returns the grant that is the answer, or the error for it. byTimer: a waiter asked because of its alarm.
+func (b *Backend) conclude(req backend.AcquireRequest, o outcome, byTimer bool) (backend.Grant, error) {
+	g := o.granted
 	if o.answer != nil {
+		if o.answer[0].S != "G" {
+			return backend.Grant{}, refusal(opAcquire, new(decode(o.answer)), req.Name, req.Limit)
+		}
 		d := decode(o.answer[1:])
-		o.granted = d.grant()
-		if d.Err != nil {
+		if g = d.grant(); d.Err != nil {
 			b.doubt(req)
 			return backend.Grant{}, toKind(opAcquire, &sentError{sent: true, err: d.Err})
 		}
 	}
-	return o.granted.grant(o.asked), nil
-}
-
-func (b *Backend) refused(req backend.AcquireRequest, answer []reply) error {
-	d := decode(answer)
-	return refusal(opAcquire, &d, req.Name, req.Limit)
+	grant := g.grant(o.asked)
+	grant.ByTimer = byTimer && !g.fresh // the notification of a grant that this very request made was not missed
+	return grant, nil
 }
 
 // doubt is an acquire whose request may still be in progress. When its lease is released,
@@ -109,14 +108,9 @@ const (
 )
 
 func (b *Backend) doubt(req backend.AcquireRequest) {
+	now := time.Now()
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	b.inDoubt(req)
-}
-
-// inDoubt is doubt for callers that hold mu.
-func (b *Backend) inDoubt(req backend.AcquireRequest) {
-	now := time.Now()
 	if len(b.doubts) >= manyDoubts {
 		for lease, d := range b.doubts {
 			if d.until.Before(now) {

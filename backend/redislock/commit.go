@@ -31,8 +31,6 @@ const (
 // than the wait for the answer.
 const unwatched = 20 * time.Millisecond
 
-var errFormat = errors.New("the data on the server has another format")
-
 // engine sends operations to the server, concurrent ones in one request. A caller is never
 // blocked by the network: it waits for its answer or for the end of its context, which it
 // notices within unwatched.
@@ -380,8 +378,6 @@ func (e *engine) exchange(ctx context.Context, batch []*call) ([]outcome, time.T
 			return m.outcomes(answers), asked, nil
 		case "MARKER":
 			greet = true
-		case "FORMAT":
-			return nil, asked, &sentError{err: errFormat}
 		default:
 			return nil, asked, &sentError{sent: true, err: program.ErrReply}
 		}

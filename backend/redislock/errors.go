@@ -59,6 +59,8 @@ func describe(e *serverError) error {
 	switch e.Code {
 	case "WRONGTYPE", "HFFOREIGN":
 		return fmt.Errorf("%w (%w)", ErrForeignData, e)
+	case "HFFORMAT":
+		return fmt.Errorf("the data on the server has another format (%w)", e)
 	default:
 		return e
 	}

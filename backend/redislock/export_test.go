@@ -75,12 +75,14 @@ func DecodeAll(answer []Reply) []error {
 		errs = append(errs, err)
 	}
 	errs = append(errs, refusal("test", new(decode(answer)), "name", 1))
-	if v := (&Backend{}).judge(answer, time.Time{}); v != nil {
-		errs = append(errs, v.err)
-	}
 	for i := range 2 {
 		_, err := wordsOf(answer, i)
 		errs = append(errs, err)
+		if err == nil {
+			b := &Backend{doubts: make(map[backend.LeaseID]doubt)}
+			_, err = b.conclude(backend.AcquireRequest{}, outcome{answer: answer[i].List}, false)
+			errs = append(errs, err)
+		}
 	}
 	return errs
 }
@@ -124,7 +126,7 @@ func (b *Backend) Exec(ctx context.Context, together bool, ops [][]string) ([][]
 
 // execThin remembers the records of the leases that went the short way.
 func (b *Backend) execThin(c *call, o *outcome) {
-	if c.op == opAcquire && o.err == nil && o.answer == nil && c.terms.ttl == "0" {
+	if c.op == opAcquire && o.err == nil && o.answer == nil {
 		b.tookThin(backend.SessionID(c.terms.session), backend.LeaseID(c.lease), c.member(o.granted))
 	}
 }
@@ -158,12 +160,15 @@ func (o *outcome) words(op string) []reply {
 	return []reply{Text("G"), Int(int64(g.token)), Int(g.since.UnixMicro()), Int(g.left.Microseconds()), Text(g.flag)}
 }
 
-// Words returns an answer as text, without what differs from run to run: tokens, and times
-// except for the minutes.
+// Words returns an answer as text, without what differs from run to run: tokens, times except for the minutes, and
+// whether a grant is that of this very call.
 func Words(answer []Reply) string {
+	const fresh = 5
 	var b strings.Builder
 	for i, r := range answer {
 		switch {
+		case i == fresh && answer[0].S == "G":
+			continue
 		case r.Kind == program.ListReply:
 			b.WriteString("(" + strconv.Itoa(len(r.List)) + ")")
 		case r.Kind == program.TextReply:
@@ -247,7 +252,7 @@ func (i inflating) inflate(ctx context.Context, name string) {
 	i.engine.mu.Lock()
 	identity := i.engine.identity
 	i.engine.mu.Unlock()
-	_, _ = i.engine.runner.Run(ctx, i.transport.send, false, identity, i.engine.key, []string{identity, "-", "check", "2", name, "0"})
+	_, _ = i.engine.runner.Run(ctx, i.transport.send, false, identity, i.engine.key, []string{identity, "-", "check", "3", name, "nobody's", ""})
 }
 
 func (i inflating) send(ctx context.Context, cmd ...string) (reply, error) {
@@ -294,7 +299,7 @@ func (b *Backend) KnownInQueue(lease backend.LeaseID) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	for _, w := range b.waiting[lease] {
-		if w.inQueue {
+		if !w.at.IsZero() {
 			return true
 		}
 	}

@@ -58,7 +58,7 @@ func TestRefusedAfterTheQueueMoved(t *testing.T) {
 	goOn() // the waiters check again
 	l := first.granted(t)
 	for range 3 {
-		if _, err := other.Exec(t.Context(), true, [][]string{{"check", "one", "0"}}); err != nil {
+		if _, err := other.Exec(t.Context(), true, [][]string{{"check", "one", string(second.Lease), string(id)}}); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -203,7 +203,7 @@ func TestForeignTokenAtAHandOver(t *testing.T) {
 		t.Errorf("release: %v", err)
 	}
 	s.Do("RENAME", "aside", "{hf0}:f")
-	if _, err := b.Exec(t.Context(), true, [][]string{{"check", "one", "0"}}); err != nil {
+	if _, err := b.Exec(t.Context(), true, [][]string{{"check", "one", string(a.Lease), string(id)}}); err != nil {
 		t.Fatal(err)
 	}
 	release(t, b, a.granted(t))

@@ -13,7 +13,6 @@ type push struct {
 	kind    pushKind
 	lease   backend.LeaseID
 	session backend.SessionID
-	name    string
 	token   fence.Token
 	since   time.Time
 	timed   bool
@@ -30,7 +29,7 @@ const (
 	pushDropped pushKind = 'd' // a waiter left the queue without it
 	pushAdopted pushKind = 'a' // the place of a waiter is that of another session now
 	pushLoss    pushKind = 'l' // a lease, or without one a session, is lost
-	pushTimer   pushKind = 't' // how soon what is ahead of a lock's waiters can end
+	pushTimer   pushKind = 't' // how soon what is ahead of a waiter can end
 	pushFlushed pushKind = 'f' // the server lost its data
 )
 
@@ -56,7 +55,7 @@ func parsePush(payload string) (push, bool) {
 	case p.kind == pushLoss && len(f) == 5:
 		p.session, p.lease, p.cause, p.reason = backend.SessionID(f[1]), backend.LeaseID(f[2]), backend.Cause(f[3]), f[4]
 	case p.kind == pushTimer && len(f) == 3:
-		p.name, p.left = f[1], d.Duration(d.Parse(f[2]))
+		p.lease, p.left = backend.LeaseID(f[1]), d.Duration(d.Parse(f[2]))
 	case p.kind == pushFlushed && len(f) == 1:
 	default:
 		return push{}, false

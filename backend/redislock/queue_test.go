@@ -3,8 +3,6 @@ package redislock_test
 import (
 	"errors"
 	"strings"
-	"sync"
-	"sync/atomic"
 	"testing"
 	"time"
 
@@ -296,55 +294,6 @@ func (e *queueEnv) dies(any) {}
 func prefixOf(text string) string {
 	text = strings.ReplaceAll(text, " ", "-")
 	return text[:min(len(text), 32)]
-}
-
-// The server is asked about a waiter, and does not know it yet; then the waiter joins the
-// queue, and only then the answer is read. The waiter is in the queue nevertheless: if it
-// failed as lost, it would leave its place to a ghost, which no client releases.
-func TestAnAnswerFromBeforeTheWaiterJoined(t *testing.T) {
-	leasetest.Slow(t)
-	t.Parallel()
-	s, cfg := quick(t)
-	cfg.RequestTimeout = patience // requests are held up here
-	other, b := open(t, s, cfg), open(t, s, cfg)
-	joining, join := make(chan struct{}, 8), make(chan struct{})
-	answered, read := make(chan struct{}, 8), make(chan struct{})
-	goOn := sync.OnceFunc(func() { close(read) })
-	defer goOn()
-	var slow atomic.Bool
-	b.Intercept(func(op string, do func()) {
-		switch {
-		case slow.Load() && op == "acquire":
-			joining <- struct{}{}
-			<-join
-			do()
-		case slow.Load() && op == "check":
-			do()
-			answered <- struct{}{}
-			<-read
-		default:
-			do()
-		}
-	})
-	acquire(t, other, backend.AcquireRequest{Name: "one", Timed: true, TTL: 12 * time.Second})
-	id := session(t, b, time.Hour)
-	first := ask(t, b, backend.AcquireRequest{Name: "one", Session: id})
-	inQueue(t, other, "one", 1)
-	slow.Store(true)
-	second := ask(t, b, backend.AcquireRequest{Name: "one", Session: id})
-	<-joining
-	<-answered // when the timed lease has expired
-	close(join)
-	leasetest.Succeeds(t, func() error {
-		if !b.KnownInQueue(second.Lease) {
-			return errors.New("the second is not in the queue")
-		}
-		return nil
-	})
-	slow.Store(false)
-	goOn()
-	release(t, b, first.granted(t))
-	release(t, b, second.granted(t))
 }
 
 // Of many waiters here for one lock, the last may be the first in the queue: it asked before,

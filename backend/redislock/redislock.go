@@ -78,8 +78,7 @@ type Backend struct {
 	closed       bool
 	subscription *subscription // nil until the first subscription is needed
 	sessions     map[backend.SessionID]*session
-	final        lockstate.Losses // has a mutex of its own
-	locks        map[string]*watched
+	final        lockstate.Losses              // has a mutex of its own
 	waiting      map[backend.LeaseID][]*waiter // more than one where the same acquire was called again
 	doubts       map[backend.LeaseID]doubt
 	longest      int64  // ms: the longest TTL that this Backend has used, or seen in use
@@ -159,7 +158,6 @@ func backendOver(ctx context.Context, link transport, cfg Config) (*Backend, err
 	b := &Backend{
 		cfg: cfg, link: link,
 		sessions: make(map[backend.SessionID]*session),
-		locks:    make(map[string]*watched),
 		waiting:  make(map[backend.LeaseID][]*waiter),
 		doubts:   make(map[backend.LeaseID]doubt),
 	}
@@ -296,9 +294,7 @@ func (b *Backend) learn(w welcome) {
 		b.final.Drop(id)
 		s.tell(backend.Loss{Session: id, Cause: backend.CauseGone})
 	}
-	for _, l := range b.locks {
-		b.schedule(l, time.Now())
-	}
+	b.checkAll()
 }
 
 // uses records a TTL in use: after a loss of data nothing may be granted for that long.
@@ -323,11 +319,6 @@ func (b *Backend) Close() error {
 func (b *Backend) stop() {
 	b.mu.Lock()
 	b.closed = true
-	for _, l := range b.locks {
-		if l.timer != nil {
-			l.timer.Stop()
-		}
-	}
 	b.mu.Unlock()
 	b.cancel()
 	b.engine.close()

@@ -8,47 +8,36 @@ import (
 	"time"
 
 	"github.com/holdfast-io/holdfast/backend"
-	"github.com/holdfast-io/holdfast/backend/redislock/internal/program"
 	"github.com/holdfast-io/holdfast/internal/retry"
 )
 
 // A waiter sends nothing while it waits. It is woken by a notification. Against lost
-// notifications there is one timer for each lock that this Backend waits for, set to the
-// earliest instant at which what is ahead of its waiters can end. When it fires, one request
-// asks for the state of those waiters.
+// notifications it has an alarm, set to the earliest instant at which what is right ahead of it
+// can end. When it fires, one request asks what became of the waiter.
 
 // waiter is one Acquire that waits.
 type waiter struct {
-	req     backend.AcquireRequest
-	result  chan verdict // capacity 1; the first verdict counts
-	inQueue bool         // confirmed by the server; guarded by Backend.mu
+	req    backend.AcquireRequest
+	result chan verdict // capacity 1; the first verdict counts
+	// Guarded by Backend.mu:
+	alarm *time.Timer // nil until it is set for the first time
+	at    time.Time   // when it fires; zero: it is not set
 }
 
 // verdict is the end of a waiter: a grant or an error.
 type verdict struct {
 	grant backend.Grant
-	timed bool // pushed, and the remaining time is not known
+	timed bool // the remaining time of the lease is not known
 	err   error
 }
 
-// watched is a lock that this Backend waits for. All fields are guarded by Backend.mu.
-type watched struct {
-	name    string
-	waiters []*waiter   // in order of arrival here
-	timer   *time.Timer // nil until there is something to wait for
-	at      time.Time   // when the timer fires; zero: it is not set
-}
-
 const (
-	// margin is how much later than the earliest instant the timer fires. jitter is added to
+	// margin is how much later than the earliest instant the alarm fires. jitter is added to
 	// it, so that not all clients ask at the same time.
 	margin = 2 * time.Millisecond
 	jitter = 8 * time.Millisecond
-	// idle is the minimum time between two requests about one lock.
+	// idle is the minimum time between two requests about one waiter.
 	idle = 20 * time.Millisecond
-	// askedAtOnce is the number of waiters of one lock that one request names. All waiters
-	// are asked about: the first one here need not be the first on the server.
-	askedAtOnce = 256
 )
 
 // wait joins the queue and waits for the lock.
@@ -60,58 +49,54 @@ func (b *Backend) wait(ctx context.Context, req backend.AcquireRequest) (backend
 	w := b.enter(req)
 	defer b.leave(w)
 	o, err := b.ask(ctx, req, b.channel)
-	switch {
-	case err != nil:
+	inQueue, byTimer := false, false
+	for err == nil && o.waits() {
+		inQueue = true
+		if err = b.setAlarm(w, o); err != nil {
+			break
+		}
+		select {
+		case v := <-w.result:
+			if v.err != nil || !v.timed && b.cfg.Replicas == 0 {
+				return v.grant, v.err
+			}
+			// A notification does not say when it was sent, so the remaining time is unknown. Nor
+			// does it say whether the replicas have the grant.
+			byTimer = false
+		case <-w.alarm.C:
+			byTimer = true
+		case <-ctx.Done():
+			return backend.Grant{}, context.Cause(ctx)
+		case <-b.base.Done():
+			return backend.Grant{}, backend.ErrClosed
+		}
+		o, err = b.check(ctx, w)
+	}
+	if err != nil {
 		return backend.Grant{}, err
-	case o.answer == nil || o.answer[0].S == "G":
-		return b.accept(req, o)
-	case o.answer[0].S != "WAIT":
-		return backend.Grant{}, b.refused(req, o.answer)
 	}
-	d := decode(o.answer[1:])
-	left := d.Micros()
-	if d.Err != nil {
-		b.doubt(req)
-		return backend.Grant{}, toKind(opAcquire, &sentError{sent: true, err: d.Err})
+	g, err := b.conclude(req, o, byTimer)
+	if inQueue {
+		err = queued(err)
 	}
-	b.stands(w, o.asked.Add(left))
-	select {
-	case v := <-w.result:
-		return b.conclude(ctx, w, v)
-	case <-ctx.Done():
-		return backend.Grant{}, context.Cause(ctx)
-	case <-b.base.Done():
-		return backend.Grant{}, backend.ErrClosed
-	}
+	return g, err
 }
 
-// conclude turns the verdict into the result of Acquire.
-func (b *Backend) conclude(ctx context.Context, w *waiter, v verdict) (backend.Grant, error) {
-	if v.err != nil || !v.timed && b.cfg.Replicas == 0 {
-		return v.grant, v.err
-	}
-	// A notification does not say when it was sent, so the remaining time is unknown. Nor does
-	// it say whether the replicas have the grant. The check does not join the queue again if
-	// the lease has ended in the meantime.
-	answer, asked, err := b.engine.do(ctx, true, "check", w.req.Name, "1", string(w.req.Lease), string(w.req.Session))
-	if err != nil {
-		b.doubt(w.req)
-		return backend.Grant{}, queued(toKind(opAcquire, err))
-	}
-	d := decode(answer)
-	if word := d.Text(); word != "OK" {
-		return backend.Grant{}, queued(b.refused(w.req, answer))
-	}
-	d.Int()
-	found := b.judge(d.Items(), asked)
+// check asks what became of a waiter that was in the queue. Whatever the error is, it may still be there: the
+// caller retries under the same lease ID.
+func (b *Backend) check(ctx context.Context, w *waiter) (outcome, error) {
+	b.mu.Lock()
+	w.at = time.Time{}
+	b.mu.Unlock()
+	o := b.engine.await(ctx, &call{op: "check", args: []string{w.req.Name, string(w.req.Lease), string(w.req.Session)}}, true)
 	switch {
-	case found == nil:
-		return backend.Grant{}, toKind(opAcquire, &sentError{sent: true, err: program.ErrReply})
-	case found.err != nil:
-		return backend.Grant{}, found.err
+	case o.err == nil:
+		return o, nil
+	case ctx.Err() != nil:
+		return outcome{}, context.Cause(ctx)
 	}
-	found.grant.ByTimer = v.grant.ByTimer
-	return found.grant, nil
+	b.doubt(w.req)
+	return outcome{}, queued(toKind(opAcquire, o.err))
 }
 
 // enter registers the waiter, before anything can be pushed to it.
@@ -119,12 +104,6 @@ func (b *Backend) enter(req backend.AcquireRequest) *waiter {
 	w := &waiter{req: req, result: make(chan verdict, 1)}
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	l := b.locks[req.Name]
-	if l == nil {
-		l = &watched{name: req.Name}
-		b.locks[req.Name] = l
-	}
-	l.waiters = append(l.waiters, w)
 	b.waiting[req.Lease] = append(b.waiting[req.Lease], w)
 	return w
 }
@@ -133,151 +112,50 @@ func (b *Backend) enter(req backend.AcquireRequest) *waiter {
 func (b *Backend) leave(w *waiter) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	same := func(o *waiter) bool { return o == w }
-	l := b.locks[w.req.Name]
-	if l.waiters = slices.DeleteFunc(l.waiters, same); len(l.waiters) == 0 {
-		if l.timer != nil {
-			l.timer.Stop()
-		}
-		delete(b.locks, w.req.Name)
-	}
-	twins := slices.DeleteFunc(b.waiting[w.req.Lease], same)
+	twins := slices.DeleteFunc(b.waiting[w.req.Lease], func(o *waiter) bool { return o == w })
 	if b.waiting[w.req.Lease] = twins; len(twins) == 0 {
 		delete(b.waiting, w.req.Lease)
 	}
 }
 
-// stands records that the waiter is in the queue, and that nothing changes before at.
-func (b *Backend) stands(w *waiter, at time.Time) {
+// setAlarm sets the alarm of a waiter to the instant before which nothing changes, which the server has answered.
+func (b *Backend) setAlarm(w *waiter, o outcome) error {
+	d := decode(o.answer[1:])
+	at := o.asked.Add(d.Micros())
+	if d.Err != nil {
+		b.doubt(w.req)
+		return toKind(opAcquire, &sentError{sent: true, err: d.Err})
+	}
+	if next := time.Now().Add(idle); at.Before(next) {
+		at = next
+	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	w.inQueue = true
-	if l := b.locks[w.req.Name]; l != nil {
-		b.schedule(l, at)
-	}
+	w.checkAt(at)
+	return nil
 }
 
-// schedule makes the timer fire at the instant, unless it fires earlier. mu is held.
-func (b *Backend) schedule(l *watched, at time.Time) {
-	if b.closed || !l.at.IsZero() && !at.Before(l.at) {
+// checkAt makes the alarm fire at the instant, unless it fires earlier. Backend.mu is held.
+func (w *waiter) checkAt(at time.Time) {
+	if !w.at.IsZero() && !at.Before(w.at) {
 		return
 	}
-	l.at = at
+	w.at = at
 	in := max(time.Until(at), 0) + margin + rand.N(jitter)
-	if l.timer == nil {
-		l.timer = time.AfterFunc(in, func() { b.fire(l) })
+	if w.alarm == nil {
+		w.alarm = time.NewTimer(in)
 	} else {
-		l.timer.Reset(in)
+		w.alarm.Reset(in)
 	}
 }
 
-// fire asks for the state of the waiters of a lock.
-func (b *Backend) fire(l *watched) {
-	b.mu.Lock()
-	if b.closed || b.locks[l.name] != l {
-		b.mu.Unlock()
-		return
-	}
-	b.work.Add(1)
-	defer b.work.Done()
-	l.at = time.Time{}
-	var asked []question
-	for _, w := range l.waiters {
-		asked = append(asked, question{w, w.inQueue})
-	}
-	b.mu.Unlock()
-
-	err := b.inquire(l, asked)
-	if err == nil {
-		return
-	}
-	// Their callers retry under the same lease ID, and they keep their places.
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	for _, w := range l.waiters {
-		if w.inQueue {
-			b.inDoubt(w.req)
-			w.tell(verdict{err: queued(toKind(opAcquire, err))})
+// checkAll makes all waiters ask what became of them. mu is held.
+func (b *Backend) checkAll() {
+	now := time.Now()
+	for _, twins := range b.waiting {
+		for _, w := range twins {
+			w.checkAt(now)
 		}
-	}
-}
-
-// inquire asks about the waiters, at most askedAtOnce in one request.
-func (b *Backend) inquire(l *watched, waiters []question) error {
-	for asked := range slices.Chunk(waiters, askedAtOnce) {
-		args := []string{l.name, itoa(len(asked))}
-		for _, w := range asked {
-			args = append(args, string(w.req.Lease), string(w.req.Session))
-		}
-		answer, at, err := b.engine.do(b.base, true, "check", args...)
-		if err == nil {
-			err = b.settle(l, asked, answer, at)
-		}
-		if err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-// question is a waiter that the server is asked about.
-type question struct {
-	*waiter
-	known bool // it was known to be in the queue before the request
-}
-
-// settle delivers the server's answer to the waiters, and sets the timer.
-func (b *Backend) settle(l *watched, waiters []question, answer []reply, asked time.Time) error {
-	d := decode(answer)
-	if d.Text() != "OK" {
-		return refusal(opAcquire, new(decode(answer)), l.name, 0)
-	}
-	left := d.Micros()
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	more := false
-	for _, w := range waiters {
-		items := d.Items()
-		if d.Err != nil {
-			return &sentError{sent: true, err: d.Err}
-		}
-		// The request of a waiter that the server does not know may not have reached it yet,
-		// and may have done so since. If the waiter were now reported as lost, it would leave
-		// its place to a ghost.
-		if v := b.judge(items, asked); v != nil && (v.err == nil || w.known) {
-			w.tell(*v)
-			more = more || v.err == nil
-		}
-	}
-	next := time.Now().Add(idle)
-	if at := asked.Add(left); !more && at.After(next) {
-		next = at
-	}
-	b.schedule(l, next)
-	return nil
-}
-
-// judge reads the result of check for one waiter. It returns nil while the waiter waits.
-func (b *Backend) judge(items []reply, asked time.Time) *verdict {
-	d := decode(items)
-	switch d.Text() {
-	case "G":
-		g := d.grant()
-		if d.Err != nil {
-			return &verdict{err: toKind(opAcquire, &sentError{sent: true, err: d.Err})}
-		}
-		v := verdict{grant: g.grant(asked)}
-		// The notification of a grant that this very request made was not missed.
-		v.grant.ByTimer = !g.fresh
-		return &v
-	case "W":
-		return nil
-	case "SESSION":
-		return &verdict{err: backend.ErrSessionLost}
-	case "LOST":
-		return &verdict{err: backend.ErrLost}
-	default:
-		return &verdict{err: toKind(opAcquire, &sentError{sent: true, err: program.ErrReply})}
 	}
 }
 
@@ -359,9 +237,7 @@ func (b *Backend) subscribed(e *subscription) {
 		close(e.heard)
 		return
 	}
-	for _, l := range b.locks {
-		b.schedule(l, time.Now())
-	}
+	b.checkAll()
 	b.greetAgain()
 }
 
@@ -402,8 +278,8 @@ func (b *Backend) receive(payload string) {
 	case pushLoss:
 		b.lose(p)
 	case pushTimer:
-		if l := b.locks[p.name]; l != nil {
-			b.schedule(l, time.Now().Add(p.left))
+		for _, w := range b.waiting[p.lease] {
+			w.checkAt(time.Now().Add(p.left))
 		}
 	case pushFlushed:
 		b.greetAgain()

@@ -8,8 +8,9 @@ local function stale(h)
   return loss > 0 and (since < loss or since > now)
 end
 
--- The answer G token since left flag for a request under that session: the lease is held. left
--- is 0 for a lease that lives with its session; a request under another one has lost it.
+-- The answer G token since left flag fresh for a request under that session: the lease is held. left
+-- is 0 for a lease that lives with its session; a request under another one has lost it. fresh: 1
+-- when it was granted just now.
 local function granted(l, lease, h, sid)
   if stale(h) or not h.timed and h.sid ~= sid then return {'LOST'} end
   local rest = 0
@@ -17,7 +18,7 @@ local function granted(l, lease, h, sid)
     rest = (ends(life(l.name, lease, h)) or now) - now
     if rest <= 0 then return {'LOST'} end
   end
-  return {'G', tonumber(h.token), tonumber(h.since), rest, h.flag}
+  return {'G', tonumber(h.token), tonumber(h.since), rest, h.flag, h.since == instant and 1 or 0}
 end
 
 local SHOWN = 16 -- holders that a refusal names
@@ -50,44 +51,50 @@ local function refused(ends)
   return {'QUARANTINE', ends - now, string.match(marker.generation, '%.(%a)$') or '-'}
 end
 
--- The answer for a lease that is held or queued already: the same request came before. nil:
--- it is neither.
-local function again(l, rec, lease, sid, wait, chan)
-  if rec then
-    return granted(l, lease, holder(rec), sid)
+-- The answer to a request that does not wait, with so many in the queue ahead of it. Without
+-- holders the queue would have moved, but for the quarantine or the clock.
+local function turned(l, ahead)
+  if l.n == 0 then return refused(till) or {'CLOCK'} end
+  return {'HELD', ahead, holders(l, SHOWN), l.n}
+end
+
+-- The place of a waiter is that of another session, or of another Backend, from now on.
+local function adopt(l, lease, w, sid, chan)
+  if sid ~= w.sid then
+    call('HDEL', T .. 's:' .. w.sid, lease)
+    call('HSET', T .. 's:' .. sid, lease, l.name)
+    push(w.chan, 'a', lease, sid)
   end
+  call('HSET', l.w, lease, table.concat({sid, w.mode, w.permits, w.limit, w.since, w.timed and '1' or '0', w.ttl, chan,
+    w.owner, w.note}, '\n'))
+  local next = behind(l, lease)
+  if next then nudge(l, next) end
+end
+
+-- The answer for a lease that is held or queued already. nil: it is neither. It also advances the
+-- queue, if possible. Without a channel nothing is adopted.
+local function again(l, rec, lease, sid, wait, chan)
+  if rec then return granted(l, lease, holder(rec), sid) end
   local w = inline(l, lease)
   if not w then return nil end
   -- A request that does not wait may have no session, and has no channel: the lease keeps
   -- those that it waits with.
   if sid == '' then sid = w.sid end
   if chan == '' then chan = w.chan end
-  if sid ~= w.sid or chan ~= w.chan then
+  if chan and (sid ~= w.sid or chan ~= w.chan) then
     if not alive('s:' .. sid) then return {'SESSION'} end
-    if sid ~= w.sid then
-      call('HDEL', T .. 's:' .. w.sid, lease)
-      call('HSET', T .. 's:' .. sid, lease, l.name)
-      push(w.chan, 'a', lease, sid)
-    end
-    call('HSET', l.w, lease, table.concat({sid, w.mode, w.permits, w.limit, w.since, w.timed and '1' or '0', w.ttl, chan,
-      w.owner, w.note}, '\n'))
-    local next = behind(l, lease)
-    if next then nudge(l, next) end
+    adopt(l, lease, w, sid, chan)
+  elseif sid ~= w.sid then
+    return {'LOST'}
   end
   advance(l)
   save(l)
   rec = call('HGET', l.key, lease)
   if rec then return granted(l, lease, holder(rec), sid) end
-  local rank = call('ZRANK', l.q, lease)
+  local rank, ahead = before(l, lease)
   if not rank then return {'SESSION'} end
-  if not wait then
-    if l.n == 0 then return refused(till) or {'CLOCK'} end -- the queue would have moved
-    return {'HELD', rank, holders(l, SHOWN), l.n}
-  end
-  local ahead
-  if rank > 0 then
-    ahead = call('HGET', l.w, call('ZRANGE', l.q, rank - 1, rank - 1)[1])
-  end
+  if not wait then return turned(l, rank) end
+  if not chan and l.n == 0 and till <= now then return {'CLOCK'} end -- the queue would have moved
   return {'WAIT', left(l, ahead)}
 end
 
@@ -129,8 +136,7 @@ local function acquire(i, name, lease)
     h.token = num(t)
   elseif not wait then
     save(l)
-    if l.n == 0 then return refused(till) or {'CLOCK'} end -- as above
-    return {'HELD', l.queued, holders(l, SHOWN), l.n}
+    return turned(l, l.queued)
   end
   enforce(l, mode, limit)
   if timed then note(ttl) end
@@ -140,11 +146,7 @@ local function acquire(i, name, lease)
     save(l)
     return {'G', tonumber(h.token), now, timed and ttl * 1000 or 0, h.flag}
   end
-  local ahead
-  if l.queued > 0 then
-    ahead = call('HGET', l.w, call('ZRANGE', l.q, -1, -1)[1])
-  end
-  local rest = left(l, ahead)
+  local rest = left(l, l.queued > 0 and call('HGET', l.w, call('ZRANGE', l.q, -1, -1)[1]))
   call('HSET', T .. 's:' .. sid, lease, name)
   l.seq = l.seq + 1
   l.queued = l.queued + 1
@@ -155,56 +157,9 @@ local function acquire(i, name, lease)
   return {'WAIT', rest}
 end
 
--- How long until anything that stands before any waiter of the lock can end.
-local function watchall(l)
-  local e = held(l)
-  if l.queued > 0 then
-    if l.queued > 16 * MANY then
-      local c = coarse()
-      if c < e then e = c end
-    else
-      local seen = {}
-      local all = call('HGETALL', l.w)
-      for i = 2, #all, 2 do
-        local w = waiter(all[i])
-        if not seen[w.sid] or w.timed then
-          seen[w.sid] = true
-          local b = blocks(w)
-          if b < e then e = b end
-        end
-      end
-    end
-  end
-  if till > now and (l.n == 0 or till < e) then e = till end
-  if e < now then e = now end
-  return e - now
-end
-
--- check name leases (lease sid)... -> OK left answer... | CLOCK
--- Reports what became of leases that wait. Each answer is G... fresh | W | SESSION | LOST.
--- It also advances the queue, if possible. fresh: 1 when that granted the lease just now.
+-- check name lease sid -> G... | WAIT left | SESSION | LOST | CLOCK: what became of a lease that waits.
 local function check(i)
-  local name = ARGV[i]
-  local l = open(name)
-  if l.queued > 0 then
-    advance(l)
-    save(l)
-    if l.n == 0 and l.queued > 0 and till <= now then return {'CLOCK'} end
-  end
-  local r = {'OK', 0}
-  for j = 1, tonumber(ARGV[i + 1]) do
-    local lease, sid = ARGV[i + 2 * j], ARGV[i + 2 * j + 1]
-    local rec = call('HGET', l.key, lease)
-    if rec then
-      local h = holder(rec)
-      r[2 + j] = granted(l, lease, h, sid)
-      r[2 + j][6] = h.since == num(now) and 1 or 0
-    elseif l.queued > 0 and call('HEXISTS', l.w, lease) == 1 then
-      r[2 + j] = {'W'}
-    else
-      r[2 + j] = {alive('s:' .. sid) and 'LOST' or 'SESSION'}
-    end
-  end
-  r[2] = watchall(l)
-  return r
+  local lease, sid = ARGV[i + 1], ARGV[i + 2]
+  local l, rec = open(ARGV[i], lease)
+  return again(l, rec, lease, sid, true) or {alive('s:' .. sid) and 'LOST' or 'SESSION'}
 end

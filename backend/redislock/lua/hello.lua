@@ -1,7 +1,3 @@
--- Rarely called: the files from here to main.lua. A script defines these functions only
--- when one of them is called.
-local function rest()
-
 local function info(section, pattern)
   local text = told(pcall(call, 'INFO', section))
   return type(text) == 'string' and string.match(text, pattern) or nil
@@ -48,7 +44,7 @@ local function hello(i)
   local started = uptime and now - (tonumber(uptime) - 1) * 1000000 or now
   local text = call('GET', KEY)
   if not text then
-    marker = {format = FORMAT, longest = longest, seen = now, born = now, from = now, run = run, durable = durable}
+    marker = {longest = longest, seen = now, born = now, from = now, run = run, durable = durable}
     local others = listeners(chan)
     -- The server is new, or was emptied while it was up: then leases may be held by processes
     -- that do not listen. This process remembers that it had a marker, and the server counts
@@ -65,8 +61,6 @@ local function hello(i)
     end
   else
     marker = parse(text)
-    if not marker then foreign(KEY) end
-    if marker.format ~= FORMAT then return {'FORMAT', marker.format} end
     rebase()
     local other = marker.run ~= run and (promoted or string.match(marker.run, '^[^/]*') ~= run)
     local doubted = unsynced and known == marker.generation and unsynced ~= string.match(run, '^[^/]*')

@@ -5,11 +5,11 @@
 --   mode      the quarantine of the client (ms); '-': it has none
 -- Answer: 'OK' and an answer for each operation; or the token alone of a lease that was granted at
 -- that instant: see takeone; or 'MARKER' when nothing was done, because the client must call hello
--- first; or 'FORMAT'. An operation that failed is answered with 'ERR', and does not affect the others.
+-- first. An operation that failed is answered with 'ERR', and does not affect the others.
 -- acquire and release take many leases. When all went the short way the answer is 'ALL',
--- and for acquire the token of the first lease (the others have those that follow), since,
--- and the time that is left. Otherwise it is 'EACH' and an answer for each lease, in which
--- 'T' token since left means that it went the short way.
+-- and for acquire the token of the first lease (the others have those that follow) and since.
+-- Otherwise it is 'EACH' and an answer for each lease, in which 'T' token since means that it
+-- went the short way.
 --
 -- A server that was restarted, or took the place of another, may have lost data, and only
 -- hello finds out: so hello comes first there. A function remembers which identities this
@@ -20,9 +20,15 @@
 
 return {
   hello = hello,
+  sweep = sweep,
+  parse = parse,
+  rebase = rebase,
+  acquire = acquire,
+  release = release,
+  check = check,
+  renew = renew,
   ['session.open'] = opensession,
   ['session.end'] = endsession,
-  renew = renew,
   inspect = inspect,
   list = list,
   ['break'] = breaklock,
@@ -31,25 +37,21 @@ return {
   ready = function() return refused(quarantine) or {'OK'} end,
 }
 
-end -- rest
+end -- define
 
-return {sweep = sweep, parse = parse, rebase = rebase, rest = rest, acquire = acquire, release = release, check = check}
+local lib -- once it is defined
 
-end -- library
-
-local lib, seldom -- once they are defined
-local greeted = {} -- the identities that hello returned in this process, with the time of the last check: see unmet
-
-local function find(op)
-  if lib[op] then return lib[op] end
-  seldom = seldom or lib.rest()
-  return seldom[op]
+local function library()
+  lib = lib or define()
+  return lib
 end
+
+
+local greeted = {} -- the identities that hello returned in this process, with the time of the last check: see unmet
 
 -- One operation, or one lease of it, the long way.
 local function long(op, i, name, lease)
-  lib = lib or library()
-  local ok, r = pcall(find(op), i, name, lease)
+  local ok, r = pcall(library()[op], i, name, lease)
   if not ok then
     local text = type(r) == 'table' and r.err or tostring(r)
     if string.find(text, '^READONLY') then error({err = text}) end -- nothing was done, nor will be: another server has the data
@@ -75,21 +77,17 @@ local function each(op, i, n, after, brief, done)
 end
 
 local function acquisition(i, n, brief)
-  local ok, done, first, left
-  if brief and met == 0 then ok, done, first, left = pcall(take, i, n) end
+  local ok, done, first
+  if brief and met == 0 then ok, done, first = pcall(take, i, n) end
   if not ok then done = nil end -- to write again what it wrote does no harm
-  if done and 2 * #done == n - 9 then return {'ALL', first, now, left} end
+  if done and 2 * #done == n - 9 then return {'ALL', first, now} end
   local at = {}
-  for k, where in ipairs(done or {}) do at[where] = {'T', first + k - 1, now, left} end
+  for k, where in ipairs(done or {}) do at[where] = {'T', first + k - 1, now} end
   return each('acquire', i, n, 9, brief, at)
 end
 
 local function giving(i, n, brief)
   local done, count = untake(i, n)
-  if 2 * count == n - 2 then return {'ALL'} end
-  local ok, timed
-  if brief then ok, timed = pcall(give, i, n, done) end
-  for _, where in ipairs(ok and timed or {}) do done[where], count = {'OK'}, count + 1 end
   if 2 * count == n - 2 then return {'ALL'} end
   return each('release', i, n, 2, brief, done)
 end
@@ -144,8 +142,8 @@ end
 
 -- What the short way needs of the marker. It seldom changes.
 local function reading(text)
-  local till, long, seen, born, since, identity = string.match(text, '^hf4 1 (%d+) (%d+) (%d+) (%d+) (%d+) (%S+ %S+) [01]$')
-  return {text = text, till = tonumber(till), longest = tonumber(long), seen = tonumber(seen), born = tonumber(born),
+  local till, long, born, since, identity = string.match(text, '^hf4 1 (%d+) (%d+) %d+ (%d+) (%d+) (%S+ %S+) [01]$')
+  return {text = text, till = tonumber(till), longest = tonumber(long), born = tonumber(born),
     from = tonumber(since), identity = identity}
 end
 
@@ -181,7 +179,7 @@ local function takeone(remembers)
   call('ZADD', THIN, 0, name .. '\n' .. lease .. '\n' .. sid .. '\nx\n' .. ARGV[10] .. '\n' .. num(token) .. '\n' .. instant
     .. '\n0\n-\n' .. ARGV[11] .. '\n' .. ARGV[12] .. '\n' .. ARGV[13])
   if token == now and token >= LEAST then return token end
-  return {'OK', {'ALL', token, now, 0}}
+  return {'OK', {'ALL', token, now}}
 end
 
 -- remembers: this is a function, and what is defined here stays until the process ends.
@@ -197,40 +195,31 @@ local function execute(remembers)
   local known = call('MGET', KEY, STREAM, NEVER)
   watched = known[2]
   if ARGV[3] == 'hello' then
-    lib = lib or library()
-    local welcome = find('hello')(5)
-    if welcome[1] ~= 'OK' then return welcome end
+    local welcome = library().hello(5)
     greeted[welcome[2]] = now
     answers[2] = welcome
     till, quarantine = marker.till, ending(marker)
     loss = lossy(marker.generation .. ' ') and marker.born or 0
-    clean = lib.sweep(200)
+    clean = library().sweep(200)
     return work(5 + tonumber(ARGV[4]), false)
   end
   local text = known[1]
   if not text then return {'MARKER'} end
   if text ~= read.text then read = reading(text) end
-  if not read.till then
-    lib = lib or library()
-    local other = lib.parse(text)
-    if not other then foreign(KEY) end
-    return {'FORMAT', other.format}
-  end
+  if not read.till then library().parse(text) end
   if read.identity ~= ARGV[1] then return {'MARKER'} end
   if unmet(read.identity, remembers) then return {'MARKER'} end
-  till, quarantine, longest, seen_at = read.till, ending(read), read.longest, read.seen
+  till, quarantine, longest = read.till, ending(read), read.longest
   if lossy(read.identity) then loss = read.born end
   if now < read.born then
-    lib = lib or library()
-    marker = lib.parse(text)
-    lib.rebase()
+    marker = library().parse(text)
+    library().rebase()
     till, quarantine = marker.till, ending(marker)
     if loss > 0 then loss = marker.born end
   end
   local brief = not (watched or full or quarantine > now or till > now) and call('ZCOUNT', X, '-inf', instant) == 0 -- nothing is due
   if not brief then -- everything goes the long way
-    lib = lib or library()
-    clean = lib.sweep(200)
+    clean = library().sweep(200)
   end
   return work(3, brief)
 end

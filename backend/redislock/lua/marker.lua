@@ -14,16 +14,18 @@
 
 local FORMAT = 'hf4 1'
 
+-- Fails, before anything is done, for a marker of another format, or that is none.
 local function parse(text)
   local format, till, longest, seen, born, from, generation, run, durable =
     string.match(text, '^(hf%d+ %d+) (%d+) (%d+) (%d+) (%d+) ?(%d*) (%S+) (%S+) ([01])$')
-  if not format then return nil end
-  return {format = format, till = tonumber(till), longest = tonumber(longest), seen = tonumber(seen), born = tonumber(born),
+  if not format then foreign(KEY) end
+  if format ~= FORMAT then error({err = 'HFFORMAT ' .. format .. ' is the format of the data'}) end
+  return {till = tonumber(till), longest = tonumber(longest), seen = tonumber(seen), born = tonumber(born),
     from = tonumber(from), generation = generation, run = run, durable = durable == '1'}
 end
 
 local function mark()
-  call('SET', KEY, table.concat({marker.format, num(marker.till), num(marker.longest), num(marker.seen), num(marker.born),
+  call('SET', KEY, table.concat({FORMAT, num(marker.till), num(marker.longest), num(marker.seen), num(marker.born),
     num(marker.from), marker.generation, marker.run, marker.durable and '1' or '0'}, ' '))
 end
 

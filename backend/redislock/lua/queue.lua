@@ -79,35 +79,26 @@ end
 -- earlier.
 local function blocks(w)
   local e = lasts('s:' .. w.sid) or now
-  if w.timed and now + w.ttl * 1000 < e then
-    e = now + w.ttl * 1000
-  end
-  return e
+  return w.timed and math.min(e, now + w.ttl * 1000) or e
 end
 
 local MANY = 64 -- more holders than this are not read one by one
 local COARSE = 500000 -- us
 
--- A bound for locks with too many holders or waiters: the first end of anything in the
--- partition, but at least COARSE from now. Otherwise the ends of other locks' leases would
--- make a waiter send requests all the time.
-local function coarse()
-  local first = call('ZRANGE', X, 0, 0, 'WITHSCORES')
-  local e = first[2] and tonumber(first[2]) or now
-  if e < now + COARSE then e = now + COARSE end
-  return e
-end
-
--- The first instant at which a lease that is held can end.
+-- The first instant at which a lease that is held can end. With many holders it is the first end
+-- of anything in the partition, but at least COARSE from now: otherwise the ends of other locks'
+-- leases would make a waiter send requests all the time.
 local function held(l)
-  if l.n == 0 then return now end
-  if l.n > MANY then return coarse() end
-  local all = call('HGETALL', l.key)
+  if l.n > MANY then
+    local first = call('ZRANGE', X, 0, 0, 'WITHSCORES')[2]
+    return math.max(tonumber(first) or now, now + COARSE)
+  end
   local min
+  local all = l.n > 0 and call('HGETALL', l.key) or {}
   for i = 1, #all, 2 do
     if all[i] ~= '@' then
       local e = expiry(l.name, all[i], holder(all[i + 1]))
-      if not min or e < min then min = e end
+      min = math.min(min or e, e)
     end
   end
   return min or now
@@ -116,34 +107,25 @@ end
 -- How long until something that stands before a waiter can end, in us. ahead is the record
 -- of the waiter right before it, nil for the head of the queue.
 local function left(l, ahead)
-  local e
-  if ahead then
-    e = blocks(waiter(ahead))
-  else
-    e = held(l)
-  end
-  if till > now and (l.n == 0 or till < e) then
-    e = till
-  end
-  if e < now then e = now end
-  return e - now
+  local e = ahead and blocks(waiter(ahead)) or held(l)
+  if till > now and (l.n == 0 or till < e) then e = till end
+  return math.max(e - now, 0)
+end
+
+-- The place of a lease in the queue, from 0, and the record of the waiter right before it.
+local function before(l, lease)
+  local rank = call('ZRANK', l.q, lease)
+  if not rank or rank == 0 then return rank end
+  return rank, call('HGET', l.w, call('ZRANGE', l.q, rank - 1, rank - 1)[1])
 end
 
 local function remind(l, lease)
   if l.queued == 0 then return end
-  local ahead
-  if lease then
-    local rank = call('ZRANK', l.q, lease)
-    if not rank then return end
-    if rank > 0 then
-      ahead = call('HGET', l.w, call('ZRANGE', l.q, rank - 1, rank - 1)[1])
-    end
-  else
-    lease = call('ZRANGE', l.q, 0, 0)[1]
-  end
-  local rec = lease and call('HGET', l.w, lease)
+  lease = lease or call('ZRANGE', l.q, 0, 0)[1]
+  local rank, ahead = before(l, lease)
+  local rec = rank and call('HGET', l.w, lease)
   if rec then
-    push(waiter(rec).chan, 't', l.name, num(left(l, ahead)))
+    push(waiter(rec).chan, 't', lease, num(left(l, ahead)))
   end
 end
 
@@ -213,6 +195,14 @@ local function advance(l, changed)
   if l.queued > 0 and (changed or granted > 0) and not (granted == 1 and l.n == 1) then
     nudge(l)
   end
+end
+
+-- A lease that is held ends, and the lock is handed over. kind is that of the event.
+local function vacate(l, lease, h, kind)
+  withdraw(l, lease, h)
+  event(kind, l.name, lease, h)
+  advance(l, true)
+  save(l)
 end
 
 -- A waiter leaves the queue without a grant: see drop. Those behind it move up.

@@ -6,11 +6,7 @@ local function release(i, name, lease)
   local l, rec = open(name, lease)
   local w = not rec and inline(l, lease)
   if rec then
-    local h = holder(rec)
-    withdraw(l, lease, h)
-    event('released', name, lease, h)
-    advance(l, true)
-    save(l)
+    vacate(l, lease, holder(rec), 'released')
   elseif w then
     quit(l, lease, w, 'L')
   end

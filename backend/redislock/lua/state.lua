@@ -64,10 +64,7 @@ end
 
 -- The member of X that a holder lives by.
 local function life(name, lease, h)
-  if h.timed then
-    return 't:' .. lease .. ':' .. name
-  end
-  return 's:' .. h.sid
+  return h.timed and 't:' .. lease .. ':' .. name or 's:' .. h.sid
 end
 
 -- When a holder ends. What it lives by may be gone from the records: then it has ended.
@@ -84,8 +81,7 @@ end
 
 -- Whether a thin lock is held. A session does not know of its thin leases. When all else of it
 -- is gone, it has ended and been removed, and so have they.
-local function genuine(name, lease, h)
-  if h.timed then return ends(life(name, lease, h)) end
+local function genuine(h)
   return call('EXISTS', T .. 's:' .. h.sid) == 1
 end
 
@@ -96,9 +92,9 @@ local function inflate(name, key)
   local _, lease, rec = parts(member)
   local h = holder(rec)
   call('ZREM', THIN, member) -- first: it is allowed when the memory is full
-  if not genuine(name, lease, h) then return false end
+  if not genuine(h) then return false end
   call('HSET', key, '@', '1 1 0 0 0 0 0', lease, rec)
-  if not h.timed then call('HSET', T .. 's:' .. h.sid, lease, name) end
+  call('HSET', T .. 's:' .. h.sid, lease, name)
   call('ZADD', N, 0, name)
   return true
 end
@@ -114,14 +110,13 @@ local function lock(name, lease)
   local got = call('HMGET', key, '@', lease or '@')
   if not got[1] and inflate(name, key) then got = call('HMGET', key, '@', lease or '@') end
   local l = {name = name, key = key, q = T .. 'q:' .. name, w = T .. 'w:' .. name,
-    n = 0, x = 0, used = 0, shared = 0, limit = 0, queued = 0, seq = 0, known = false}
+    n = 0, x = 0, used = 0, shared = 0, limit = 0, queued = 0, seq = 0, summary = got[1]}
   if got[1] then
     local n, x, used, shared, limit, queued, seq =
       string.match(got[1], SUMMARY)
     if not n then foreign(key) end
     l.n, l.x, l.used, l.shared = tonumber(n), tonumber(x), tonumber(used), tonumber(shared)
     l.limit, l.queued, l.seq = tonumber(limit), tonumber(queued), tonumber(seq)
-    l.known = true
   end
   return l, lease and got[2]
 end
@@ -129,18 +124,17 @@ end
 -- Write the summary back, or delete the records of the lock when it has no holder and no
 -- waiter.
 local function save(l)
+  local known = l.summary
   if l.n == 0 and l.queued == 0 then
-    if l.known then
+    if known then
       call('DEL', l.key)
       call('ZREM', N, l.name)
     end
     return
   end
-  call('HSET', l.key, '@', string.format('%d %d %d %d %d %d %d', l.n, l.x, l.used, l.shared, l.limit, l.queued, l.seq))
-  if not l.known then
-    call('ZADD', N, 0, l.name)
-    l.known = true
-  end
+  l.summary = string.format('%d %d %d %d %d %d %d', l.n, l.x, l.used, l.shared, l.limit, l.queued, l.seq)
+  if l.summary ~= known then call('HSET', l.key, '@', l.summary) end
+  if not known then call('ZADD', N, 0, l.name) end
 end
 
 -- A notification may be refused: the user may lack the permission for the channel. That must

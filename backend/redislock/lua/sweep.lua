@@ -9,10 +9,7 @@ local function orphan(name, lease, sid, ended)
   local l, rec = lock(name, lease)
   local h = rec and holder(rec)
   if h and not h.timed and h.sid == sid then
-    withdraw(l, lease, h)
-    event(ended and 'released' or 'expired', name, lease, h)
-    advance(l, true)
-    save(l)
+    vacate(l, lease, h, ended and 'released' or 'expired')
     return
   end
   rec = l.queued > 0 and call('HGET', l.w, lease)
@@ -26,8 +23,7 @@ end
 
 -- Remember an ID that must not come to life again, for as long as a request can be late.
 local function bury(id, ttl)
-  if ttl < TOMB_TTL then ttl = TOMB_TTL end
-  call('SET', T .. 'd:' .. id, '1', 'PX', num(ttl))
+  call('SET', T .. 'd:' .. id, '1', 'PX', num(math.max(ttl, TOMB_TTL)))
 end
 
 -- Remove a session that has ended, up to budget leases. Returns the rest of the budget.
@@ -61,10 +57,7 @@ local function lapse(lease, name)
   local l, rec = lock(name, lease)
   local h = rec and holder(rec)
   if h and h.timed then
-    withdraw(l, lease, h)
-    event('expired', name, lease, h)
-    advance(l, true)
-    save(l)
+    vacate(l, lease, h, 'expired')
   else
     call('ZREM', X, 't:' .. lease .. ':' .. name)
   end
@@ -99,8 +92,8 @@ local function collect()
   for _ = 1, rounds do
     local gone = {}
     for _, member in ipairs(call('ZRANDMEMBER', THIN, picked)) do
-      local name, lease, rec = parts(member)
-      if not genuine(name, lease, holder(rec)) then gone[#gone + 1] = member end
+      local _, _, rec = parts(member)
+      if not genuine(holder(rec)) then gone[#gone + 1] = member end
     end
     if #gone > 0 then call('ZREM', THIN, unpack(gone)) end
     if #gone <= most then return end

@@ -123,7 +123,7 @@ func (e *ServerError) Remedy() string {
 func (e *ServerError) Unexecuted() bool {
 	switch e.Code {
 	case "LOADING", "READONLY", "CLUSTERDOWN", "TRYAGAIN", "MOVED", "ASK", "MASTERDOWN", "NOREPLICAS", "MISCONF", "BUSY",
-		"NOAUTH", "NOPERM", "WRONGPASS", "NOSCRIPT", "OOM", "MAXCLIENTS":
+		"NOAUTH", "NOPERM", "WRONGPASS", "NOSCRIPT", "OOM", "MAXCLIENTS", "HFFORMAT":
 		return true
 	default:
 		return e.Remedy() == needsPassword
