@@ -12,40 +12,45 @@ import (
 	"github.com/holdfast-io/holdfast/backend/redislock/internal/program"
 )
 
-// overCluster creates a Backend on the Cluster client of a program. Its requests go to the node
-// that has the slot, and not through the client, which follows ASK: see router.
-func overCluster(ctx context.Context, client rueidis.Client, cfg Config) (*Backend, error) {
-	r := newRouter(func(ctx context.Context) (transport, error) {
-		node, err := nodeOf(ctx, client, markerKey(cfg))
-		if err != nil {
-			return nil, err
-		}
-		return newLink(program.NewConn(node, false), cfg), nil
-	})
-	return newBackend(ctx, r, cfg)
+// nodes are the servers of a Cluster that the client of a program knows. Requests go to the one that has the slot,
+// and not through the client, which follows ASK: see router.
+type nodes struct {
+	known   func(ctx context.Context) ([]string, error)
+	connect func(ctx context.Context, addr string) (program.Conn, error)
 }
 
-// nodeOf returns the connection of a Cluster client to the node that has the key.
-func nodeOf(ctx context.Context, client rueidis.Client, key string) (rueidis.Client, error) {
-	const again = 50 * time.Millisecond
-	for {
-		g := &guides{nodes: client.Nodes()}
-		g.hosts = slices.Collect(maps.Keys(g.nodes))
-		addr, err := g.findInCluster(key)(ctx)
+// connector connects to the server that has the data.
+func (n *nodes) connector(cfg Config) connector {
+	return func(ctx context.Context) (program.Conn, error) {
+		hosts, err := n.known(ctx)
 		if err != nil {
 			return nil, err
 		}
-		if node := g.nodes[addr]; node != nil {
-			return node, nil
+		addr, err := (&guides{hosts, n.connect}).owner(ctx, markerKey(cfg))
+		if err != nil {
+			return nil, err
 		}
-		// The client does not know that node yet. Its own request makes it read the list of nodes.
-		_ = client.Do(program.Undated(ctx), client.B().Exists().Key(key).Build()).Error()
-		timer := time.NewTimer(again)
-		select {
-		case <-timer.C:
-		case <-ctx.Done():
-			timer.Stop()
-			return nil, errors.Join(errNobodyKnows, context.Cause(ctx))
-		}
+		return n.connect(ctx, addr)
+	}
+}
+
+// nodesOf returns the nodes of a Cluster client.
+func nodesOf(client rueidis.Client, key string) *nodes {
+	return &nodes{
+		known: func(context.Context) ([]string, error) { return slices.Collect(maps.Keys(client.Nodes())), nil },
+		connect: func(ctx context.Context, addr string) (program.Conn, error) {
+			for again := time.NewTicker(50 * time.Millisecond); ; {
+				if node := client.Nodes()[addr]; node != nil {
+					return program.NewConn(node, false), nil
+				}
+				// The client does not know that node yet. Its own request makes it read the list of nodes.
+				_ = client.Do(program.Undated(ctx), client.B().Exists().Key(key).Build()).Error()
+				select {
+				case <-again.C:
+				case <-ctx.Done():
+					return nil, errors.Join(errNobodyKnows, context.Cause(ctx))
+				}
+			}
+		},
 	}
 }

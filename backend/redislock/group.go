@@ -78,32 +78,32 @@ func parseGroup(kind, rest string, cfg Config) (*target, error) {
 	return t, nil
 }
 
-// openGroup creates a Backend on several servers of which one has the data.
-func openGroup(ctx context.Context, t *target) (*Backend, error) {
+// group connects to the one of several servers that has the data.
+func (t *target) group() connector {
 	option := t.option
 	if option.TLSConfig != nil && option.TLSConfig.ServerName == hostOf(option.InitAddress[0]) {
 		option.TLSConfig = option.TLSConfig.Clone()
 		option.TLSConfig.ServerName = "" // each has its own: see secureFor
 	}
-	g := &guides{hosts: t.hosts, option: option}
-	find := g.findInCluster(markerKey(t.cfg))
+	guide := option
 	if t.master != "" {
 		// The user and the password are those of the servers, not of the sentinels.
-		g.option.Username, g.option.Password, g.option.SelectDB, g.option.ClientName = "", "", 0, ""
-		find = g.findBySentinel(t.master)
+		guide.Username, guide.Password, guide.SelectDB, guide.ClientName = "", "", 0, ""
 	}
-	r := newRouter(func(ctx context.Context) (transport, error) {
-		addr, err := find(ctx)
+	g := &guides{hosts: t.hosts, connect: func(ctx context.Context, host string) (program.Conn, error) {
+		return newConn(ctx, bounded(ctx, secureFor(guide, host)))
+	}}
+	return func(ctx context.Context) (program.Conn, error) {
+		find, what := g.owner, markerKey(t.cfg)
+		if t.master != "" {
+			find, what = g.master, t.master
+		}
+		addr, err := find(ctx, what)
 		if err != nil {
 			return nil, err
 		}
-		client, err := newClient(ctx, secureFor(option, addr))
-		if err != nil {
-			return nil, err
-		}
-		return newLink(program.NewConn(client, true), t.cfg), nil
-	})
-	return newBackend(ctx, r, t.cfg)
+		return newConn(ctx, secureFor(option, addr))
+	}
 }
 
 // secureFor returns the option for one server, whose certificate must be for its host.

@@ -2,14 +2,11 @@ package redislock
 
 import (
 	"context"
-	"crypto/tls"
 	"errors"
 	"fmt"
 	"net"
 	"strings"
 	"sync"
-
-	"github.com/redis/rueidis"
 
 	"github.com/holdfast-io/holdfast/backend"
 	"github.com/holdfast-io/holdfast/backend/redislock/internal/program"
@@ -18,26 +15,30 @@ import (
 
 // guides are the servers that know which server has the data.
 type guides struct {
-	hosts  []string
-	option rueidis.ClientOption      // to reach them
-	nodes  map[string]rueidis.Client // or the connections that there are
+	hosts   []string
+	connect func(ctx context.Context, host string) (program.Conn, error)
 }
 
-// reach returns a connection to one of them.
-func (g *guides) reach(ctx context.Context, host string) (program.Conn, error) {
-	if node := g.nodes[host]; node != nil {
-		return program.NewConn(node, false), nil
-	}
-	client, err := newClient(ctx, bounded(ctx, secureFor(g.option, host)))
+// query is a question to one of them.
+type query func(ctx context.Context, c program.Conn, host string) (string, error)
+
+func (g *guides) ask(ctx context.Context, host string, q query) (string, error) {
+	conn, err := g.connect(ctx, host)
 	if err != nil {
-		return nil, err
+		return "", fmt.Errorf("%s: %w", host, err)
 	}
-	return program.NewConn(client, true), nil
+	defer conn.Close()
+	defer context.AfterFunc(ctx, conn.HangUp)()
+	text, err := q(ctx, conn, host)
+	if err != nil {
+		return "", fmt.Errorf("%s: %w", host, err)
+	}
+	return text, nil
 }
 
 // each queries all of them concurrently and calls take with each answer, until take returns
 // true.
-func (g *guides) each(ctx context.Context, ask func(context.Context, program.Conn, string) (string, error), take func(string) bool) error {
+func (g *guides) each(ctx context.Context, q query, take func(string) bool) error {
 	type said struct {
 		text string
 		err  error
@@ -49,16 +50,7 @@ func (g *guides) each(ctx context.Context, ask func(context.Context, program.Con
 	defer cancel() // before the wait: one that is silent is not waited for
 	for _, host := range g.hosts {
 		asking.Go(func() {
-			conn, err := g.reach(ctx, host)
-			if err != nil {
-				answers <- said{err: fmt.Errorf("%s: %w", host, err)}
-				return
-			}
-			defer conn.Close()
-			text, err := ask(ctx, conn, host)
-			if err != nil {
-				err = fmt.Errorf("%s: %w", host, err)
-			}
+			text, err := g.ask(ctx, host, q)
 			answers <- said{text, err}
 		})
 	}
@@ -91,73 +83,56 @@ type partialError struct{ error }
 
 func (e *partialError) Unwrap() error { return e.error }
 
-// bounded makes the connection of a client end with ctx, also while it is being made.
-func bounded(ctx context.Context, option rueidis.ClientOption) rueidis.ClientOption {
-	dial := option.DialCtxFn
-	option.DialCtxFn = func(_ context.Context, addr string, d *net.Dialer, secure *tls.Config) (net.Conn, error) {
-		conn, err := dial(ctx, addr, d, secure)
-		if err == nil {
-			context.AfterFunc(ctx, func() { _ = conn.Close() }) // the user of the connection gets the error
-		}
-		return conn, err
-	}
-	return option
-}
-
 var errNobodyKnows = errors.New("redis: none of the addresses reports which server has the data")
 
-// findBySentinel queries all sentinels. More than half of them must name the same server: one
-// that was cut off from the others may name the previous master.
-func (g *guides) findBySentinel(master string) func(context.Context) (string, error) {
-	return func(ctx context.Context) (string, error) {
-		votes, found := make(map[string]int), ""
-		err := g.each(ctx, func(ctx context.Context, c program.Conn, _ string) (string, error) {
-			r, err := c.Do(ctx, "SENTINEL", "GET-MASTER-ADDR-BY-NAME", master)
-			if err != nil {
-				return "", err
-			}
-			if r.Kind != program.ListReply {
-				return "", fmt.Errorf("the sentinel does not know the master %s", connect.Quote(master))
-			}
-			d := decode(r.List)
-			return net.JoinHostPort(d.Text(), d.Text()), d.Err
-		}, func(addr string) bool {
-			votes[addr]++
-			if votes[addr] > len(g.hosts)/2 {
-				found = addr
-			}
-			return found != ""
-		})
-		return found, err
-	}
+// master queries sentinels. More than half of them must name the same server: one that was cut off from the
+// others may name the previous master.
+func (g *guides) master(ctx context.Context, name string) (string, error) {
+	votes, found := make(map[string]int), ""
+	err := g.each(ctx, func(ctx context.Context, c program.Conn, _ string) (string, error) {
+		r, err := c.Do(ctx, "SENTINEL", "GET-MASTER-ADDR-BY-NAME", name)
+		if err != nil {
+			return "", err
+		}
+		if r.Kind != program.ListReply {
+			return "", fmt.Errorf("the sentinel does not know the master %s", connect.Quote(name))
+		}
+		d := decode(r.List)
+		return net.JoinHostPort(d.Text(), d.Text()), d.Err
+	}, func(addr string) bool {
+		votes[addr]++
+		if votes[addr] > len(g.hosts)/2 {
+			found = addr
+		}
+		return found != ""
+	})
+	return found, err
 }
 
-// findInCluster requests a key: the owner of its slot answers, and the others name the owner.
-func (g *guides) findInCluster(key string) func(context.Context) (string, error) {
-	return func(ctx context.Context) (string, error) {
-		found := ""
-		err := g.each(ctx, func(ctx context.Context, c program.Conn, host string) (string, error) {
-			_, err := c.Do(ctx, "EXISTS", key)
-			if err == nil {
-				return host, nil
-			}
-			var refused *serverError
-			if !errors.As(err, &refused) {
-				return "", err
-			}
-			switch f := strings.Fields(refused.Text); {
-			case refused.Code == "ASK" || refused.Code == "TRYAGAIN": // it still has the slot
-				return host, nil
-			case refused.Code == "MOVED" && len(f) == 3 && strings.HasPrefix(f[2], ":"): // on the same host
-				return hostOf(host) + f[2], nil
-			case refused.Code == "MOVED" && len(f) == 3:
-				return f[2], nil
-			}
+// owner requests a key from the servers of a Cluster: the owner of its slot answers, and the others name the owner.
+func (g *guides) owner(ctx context.Context, key string) (string, error) {
+	found := ""
+	err := g.each(ctx, func(ctx context.Context, c program.Conn, host string) (string, error) {
+		_, err := c.Do(ctx, "EXISTS", key)
+		if err == nil {
+			return host, nil
+		}
+		refused, ok := errors.AsType[*serverError](err)
+		if !ok {
 			return "", err
-		}, func(addr string) bool {
-			found = addr
-			return true
-		})
-		return found, err
-	}
+		}
+		switch f := strings.Fields(refused.Text); {
+		case refused.Code == "ASK" || refused.Code == "TRYAGAIN": // it still has the slot
+			return host, nil
+		case refused.Code == "MOVED" && len(f) == 3 && strings.HasPrefix(f[2], ":"): // on the same host
+			return hostOf(host) + f[2], nil
+		case refused.Code == "MOVED" && len(f) == 3:
+			return f[2], nil
+		}
+		return "", err
+	}, func(addr string) bool {
+		found = addr
+		return true
+	})
+	return found, err
 }

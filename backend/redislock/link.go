@@ -11,36 +11,28 @@ import (
 	"github.com/holdfast-io/holdfast/backend/redislock/internal/program"
 )
 
-// Over returns a Backend on connections of another client library: package goredis calls it.
-// group means that another server can have the data later, as in a Cluster; then a connection
-// that fails is closed, and dial is called again. Else lane opens a connection for a caller that is
-// alone. Errors are those of New.
-func Over(ctx context.Context, dial program.Dial, lane program.OpenLane, group bool, cfg Config) (*Backend, error) {
+// Over returns a Backend on connections of another client library: package goredis calls it. Errors are those of New.
+func Over(ctx context.Context, library program.Library, cfg Config) (*Backend, error) {
 	cfg, err := cfg.withDefaults()
 	if err != nil {
 		return nil, err
 	}
-	open := func(ctx context.Context) (transport, error) {
-		conn, err := dial(ctx, markerKey(cfg), cfg.RequestTimeout)
-		if err != nil {
-			return nil, err
-		}
-		return newLink(conn, cfg), nil
+	n := &nodes{
+		known:   library.Nodes,
+		connect: func(ctx context.Context, addr string) (program.Conn, error) { return library.Dial(ctx, addr, cfg.RequestTimeout) },
 	}
-	if group {
-		return newBackend(ctx, newRouter(open), cfg)
+	if library.Nodes != nil {
+		return newBackend(ctx, n.connector(cfg), nil, true, cfg)
 	}
-	conn, err := dial(ctx, markerKey(cfg), cfg.RequestTimeout)
-	if err != nil {
-		return nil, readOnly(toKind("connect", err))
-	}
-	l := newLink(conn, cfg)
-	l.direct(lane)
-	return newBackend(ctx, l, cfg)
+	connect := func(ctx context.Context) (program.Conn, error) { return n.connect(ctx, "") }
+	return newBackend(ctx, connect, library.Lane, library.Lane == nil, cfg)
 }
 
 // markerKey is the key whose server has all the data.
 func markerKey(cfg Config) string { return "{" + cfg.Prefix + "0}:m" }
+
+// connector connects to the server that has the data.
+type connector func(ctx context.Context) (program.Conn, error)
 
 // link is the transport to one server.
 type link struct {
@@ -49,15 +41,17 @@ type link struct {
 	lanes    *program.Lanes // nil: all requests share the connections of conn
 }
 
-func newLink(conn program.Conn, cfg Config) *link {
-	return &link{conn: conn, replicas: replicationOf(cfg)}
-}
-
-// direct gives the link lanes, unless it sends several commands at a time.
-func (l *link) direct(open program.OpenLane) {
-	if l.replicas == nil {
-		l.lanes = program.NewLanes(maxRequests, open)
+// newLink connects. The link has lanes if they can be opened, unless it sends several commands at a time.
+func newLink(ctx context.Context, connect connector, lane program.OpenLane, cfg Config) (*link, error) {
+	conn, err := connect(ctx)
+	if err != nil {
+		return nil, err
 	}
+	l := &link{conn: conn, replicas: replicationOf(cfg)}
+	if lane != nil && l.replicas == nil {
+		l.lanes = program.NewLanes(maxRequests, lane)
+	}
+	return l, nil
 }
 
 // laneOf returns what opens lanes to the server of the option.
@@ -119,10 +113,6 @@ func (l *link) sendAndWait(ctx context.Context, cmd []string) (reply, error) {
 		return reply{}, r.missing(err)
 	}
 	return answer.Reply, r.enough(n)
-}
-
-func (l *link) ask(ctx context.Context, cmd ...string) (reply, error) {
-	return l.conn.Do(ctx, cmd...)
 }
 
 func (l *link) listen(ctx context.Context, channel string, ready func(), deliver func(payload string)) error {

@@ -106,9 +106,10 @@ func New(client rueidis.Client, cfg Config) (*Backend, error) {
 		return nil, err
 	}
 	if client.Mode() == rueidis.ClientModeCluster {
-		return overCluster(ctx, client, cfg)
+		return newBackend(ctx, nodesOf(client, markerKey(cfg)).connector(cfg), nil, true, cfg)
 	}
-	return open(ctx, client, cfg, nil)
+	connect := func(context.Context) (program.Conn, error) { return program.NewConn(client, false), nil }
+	return newBackend(ctx, connect, nil, false, cfg)
 }
 
 // Open connects to the server that a URL names; see the package documentation for its form.
@@ -123,33 +124,33 @@ func Open(ctx context.Context, rawURL string, cfg Config) (*Backend, error) {
 		return nil, err
 	}
 	if len(target.hosts) > 0 {
-		return openGroup(ctx, target)
+		return newBackend(ctx, target.group(), nil, true, target.cfg)
 	}
-	client, err := newClient(ctx, target.option)
-	if err != nil {
-		return nil, readOnly(toKind("connect", err))
-	}
-	return open(ctx, client, target.cfg, &target.option)
+	connect := func(ctx context.Context) (program.Conn, error) { return newConn(ctx, target.option) }
+	return newBackend(ctx, connect, laneOf(target.option), false, target.cfg)
 }
 
-// open creates a Backend on a client, which is its own if there are the options that it was made with.
-func open(ctx context.Context, client rueidis.Client, cfg Config, option *rueidis.ClientOption) (*Backend, error) {
-	l := newLink(program.NewConn(client, option != nil), cfg)
-	if option != nil {
-		l.direct(laneOf(*option))
+// newBackend creates a Backend. connect connects to the server that has the data. group means that another server can
+// have the data later, as in a Cluster. Else lane, if it is not nil, opens a connection for a caller that is alone.
+func newBackend(ctx context.Context, connect connector, lane program.OpenLane, group bool, cfg Config) (*Backend, error) {
+	var over transport
+	if group {
+		over = newRouter(func(ctx context.Context) (transport, error) { return newLink(ctx, connect, nil, cfg) })
+	} else {
+		l, err := newLink(ctx, connect, lane, cfg)
+		if err != nil {
+			return nil, readOnly(toKind("connect", err))
+		}
+		over = l
 	}
-	return newBackend(ctx, l, cfg)
-}
-
-// newBackend creates a Backend over any transport, which it closes after an error. The Config is complete.
-func newBackend(ctx context.Context, link transport, cfg Config) (*Backend, error) {
-	b, err := backendOver(ctx, link, cfg)
+	b, err := backendOver(ctx, over, cfg)
 	if err != nil {
-		link.close()
+		over.close()
 	}
 	return b, err
 }
 
+// backendOver creates a Backend over any transport. The Config is complete.
 func backendOver(ctx context.Context, link transport, cfg Config) (*Backend, error) {
 	p, err := newProgram()
 	if err != nil {
@@ -245,7 +246,7 @@ func (b *Backend) syncedRun(ctx context.Context) (string, map[string]string, err
 	if _, group := b.link.(*router); group {
 		globs = globs[:1] // the disk of this server says nothing about one that takes over
 	}
-	settings, err := program.Settings(ctx, b.link.ask, globs...)
+	settings, err := program.Settings(ctx, b.link.send, globs...)
 	if err != nil || !program.Synced(settings) {
 		return "", settings, err
 	}
@@ -256,7 +257,7 @@ func (b *Backend) syncedRun(ctx context.Context) (string, map[string]string, err
 
 // info returns one section of the server's INFO.
 func (b *Backend) info(ctx context.Context, section string) (string, error) {
-	r, err := b.link.ask(ctx, "INFO", section)
+	r, err := b.link.send(ctx, "INFO", section)
 	return r.S, err
 }
 

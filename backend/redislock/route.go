@@ -91,9 +91,9 @@ func (r *router) leave(l *routed) {
 	}
 }
 
-// on calls f with the link. A request that a server refused because it does not have the data
+// send sends a command to the server that has the data. One that a server refused because it does not have the data
 // is sent to the server that has it.
-func (r *router) on(ctx context.Context, f func(transport) (reply, error)) (reply, error) {
+func (r *router) send(ctx context.Context, cmd ...string) (reply, error) {
 	const attempts = 3
 	var got reply
 	var err error
@@ -102,7 +102,7 @@ func (r *router) on(ctx context.Context, f func(transport) (reply, error)) (repl
 		if l, err = r.to(ctx); err != nil {
 			return reply{}, err
 		}
-		if got, err = f(l.transport); err == nil || errors.Is(err, errUnknown) || errors.Is(err, ErrReplicas) {
+		if got, err = l.send(ctx, cmd...); err == nil || errors.Is(err, errUnknown) || errors.Is(err, ErrReplicas) {
 			return got, err
 		}
 		var refused *serverError
@@ -116,14 +116,6 @@ func (r *router) on(ctx context.Context, f func(transport) (reply, error)) (repl
 		}
 	}
 	return got, err
-}
-
-func (r *router) send(ctx context.Context, cmd ...string) (reply, error) {
-	return r.on(ctx, func(l transport) (reply, error) { return l.send(ctx, cmd...) })
-}
-
-func (r *router) ask(ctx context.Context, cmd ...string) (reply, error) {
-	return r.on(ctx, func(l transport) (reply, error) { return l.ask(ctx, cmd...) })
 }
 
 // listen subscribes at the server that has the data. When another server takes over, the

@@ -18,9 +18,6 @@ type transport interface {
 	// have been executed.
 	send(ctx context.Context, cmd ...string) (reply, error)
 
-	// ask sends a command that only tells something about the server.
-	ask(ctx context.Context, cmd ...string) (reply, error)
-
 	// listen subscribes to a channel over a connection of its own, calls ready once the
 	// server has confirmed that, and deliver with each message, in order and from one
 	// goroutine. It returns when ctx ends or the connection breaks, after the last call of

@@ -162,7 +162,15 @@ func dialTCP(ctx context.Context, addr string, dialer *net.Dialer, secure *tls.C
 	return program.Secure(ctx, conn, secure, dialer.Timeout)
 }
 
-// newClient creates a client. It returns when ctx ends, at the latest.
+// newConn connects to the server of the option. It returns when ctx ends, at the latest.
+func newConn(ctx context.Context, option rueidis.ClientOption) (program.Conn, error) {
+	client, err := newClient(ctx, option)
+	if err != nil {
+		return nil, err
+	}
+	return program.NewConn(client, true), nil
+}
+
 func newClient(ctx context.Context, option rueidis.ClientOption) (rueidis.Client, error) {
 	type dialled struct {
 		client rueidis.Client
@@ -188,6 +196,19 @@ func newClient(ctx context.Context, option rueidis.ClientOption) (rueidis.Client
 				d.client.Close()
 			}
 		}()
-		return nil, &sentError{err: fmt.Errorf("connect: %w", errors.Join(context.Cause(ctx)))}
+		return nil, &sentError{err: fmt.Errorf("connect: %w", context.Cause(ctx))}
 	}
+}
+
+// bounded makes the connections of a client end with ctx, also while they are being made.
+func bounded(ctx context.Context, option rueidis.ClientOption) rueidis.ClientOption {
+	dial := option.DialCtxFn
+	option.DialCtxFn = func(_ context.Context, addr string, d *net.Dialer, secure *tls.Config) (net.Conn, error) {
+		conn, err := dial(ctx, addr, d, secure)
+		if err == nil {
+			context.AfterFunc(ctx, func() { _ = conn.Close() }) // the user of the connection gets the error
+		}
+		return conn, err
+	}
+	return option
 }

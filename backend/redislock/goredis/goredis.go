@@ -23,39 +23,41 @@ import (
 // *backend.InvalidError for a bad cfg and for a client that does not say which server has the data,
 // else *backend.UnavailableError.
 func New(client redis.UniversalClient, cfg redislock.Config) (*redislock.Backend, error) {
-	dial, group := dialFor(client)
-	if dial == nil {
+	library, ok := libraryOf(client, cmp.Or(cfg.RequestTimeout, redislock.DefaultRequestTimeout))
+	if !ok {
 		return nil, &backend.InvalidError{Field: "client", Value: fmt.Sprintf("a %T", client), Bound: "a *redis.Client, also that of NewFailoverClient, or the *redis.ClusterClient of a Cluster"}
 	}
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
-	lane := func(ctx context.Context, l *program.Lane) (program.Conn, error) {
-		single, _ := client.(*redis.Client) // else the server can be another one later, and there are no lanes
-		return newLane(ctx, single.Options(), cmp.Or(cfg.RequestTimeout, redislock.DefaultRequestTimeout), l)
-	}
-	return redislock.Over(ctx, dial, lane, group, cfg)
+	return redislock.Over(ctx, library, cfg)
 }
 
-// dialFor returns how to connect to the server that has the data, and whether that can be another
-// one later. It returns nil for a client that cannot say.
-func dialFor(client redis.UniversalClient) (program.Dial, bool) {
+// libraryOf returns how to connect to the servers. It reports false for a client that cannot say which one has the data.
+func libraryOf(client redis.UniversalClient, timeout time.Duration) (program.Library, bool) {
 	if v := reflect.ValueOf(client); !v.IsValid() || v.Kind() == reflect.Pointer && v.IsNil() {
-		return nil, false
+		return program.Library{}, false
 	}
 	switch c := client.(type) {
 	case *redis.Client:
+		l := program.Library{Dial: func(_ context.Context, _ string, timeout time.Duration) (program.Conn, error) {
+			return newConn(c.Options(), timeout), nil
+		}}
 		// The Dialer of a fail-over client asks a sentinel for the address of the master.
 		const failOver = "FailoverClient"
-		return func(_ context.Context, _ string, timeout time.Duration) (program.Conn, error) {
-			return newConn(c.Options(), timeout), nil
-		}, c.Options().Addr == failOver
+		if c.Options().Addr != failOver {
+			l.Lane = func(ctx context.Context, lane *program.Lane) (program.Conn, error) {
+				return newLane(ctx, c.Options(), timeout, lane)
+			}
+		}
+		return l, true
 	case *redis.ClusterClient:
 		if c.Options().ClusterSlots != nil {
-			return nil, false // its servers are no Cluster: NewFailoverClusterClient
+			return program.Library{}, false // its servers are no Cluster: NewFailoverClusterClient
 		}
-		return cluster{c}.dial, true
+		all := &cluster{client: c}
+		return program.Library{Dial: all.dial, Nodes: all.nodes}, true
 	default:
-		return nil, false
+		return program.Library{}, false
 	}
 }
 

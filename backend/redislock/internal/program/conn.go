@@ -49,9 +49,16 @@ func (a Answer) Number() (int64, error) {
 // Send sends a command, once. Its errors are those of Conn.Do.
 type Send func(ctx context.Context, cmd ...string) (Reply, error)
 
-// Dial connects to the server that has the key now. Each connection, and each request on it, is
-// bounded by timeout.
-type Dial func(ctx context.Context, key string, timeout time.Duration) (Conn, error)
+// Library is how another client library reaches servers.
+type Library struct {
+	// Dial connects to the address, which is empty for the one server that a client is configured for. Each connection,
+	// and each request on it, is bounded by timeout.
+	Dial func(ctx context.Context, addr string, timeout time.Duration) (Conn, error)
+	// Nodes returns the addresses of the servers of a Cluster; nil: the client is for one server at a time.
+	Nodes func(ctx context.Context) ([]string, error)
+	// Lane opens a connection for a caller that is alone; nil: another server can have the data later.
+	Lane OpenLane
+}
 
 // Settings returns the settings of the server whose names match one of the globs.
 func Settings(ctx context.Context, send Send, globs ...string) (map[string]string, error) {
