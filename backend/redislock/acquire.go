@@ -3,6 +3,7 @@ package redislock
 import (
 	"context"
 	"errors"
+	"maps"
 	"strconv"
 	"strings"
 	"time"
@@ -95,30 +96,21 @@ func (b *Backend) conclude(req backend.AcquireRequest, o outcome, byTimer bool) 
 	return grant, nil
 }
 
-// doubt is an acquire whose request may still be in progress. When its lease is released,
-// that request must not grant it again.
-type doubt struct {
-	session backend.SessionID
-	until   time.Time
-}
-
 const (
 	doubtFor   = 10 * time.Minute // longer than a request can be in progress
 	manyDoubts = 1000
 )
 
+// doubt records that a request to acquire the lease may still be in progress: when the lease is released, that request
+// must not grant it again.
 func (b *Backend) doubt(req backend.AcquireRequest) {
 	now := time.Now()
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if len(b.doubts) >= manyDoubts {
-		for lease, d := range b.doubts {
-			if d.until.Before(now) {
-				delete(b.doubts, lease)
-			}
-		}
+		maps.DeleteFunc(b.doubts, func(_ backend.LeaseID, until time.Time) bool { return until.Before(now) })
 	}
-	b.doubts[req.Lease] = doubt{session: req.Session, until: now.Add(doubtFor)}
+	b.doubts[req.Lease] = now.Add(doubtFor)
 }
 
 // tookThin remembers the record of a lease that was granted the short way, so that it can be

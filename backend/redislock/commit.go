@@ -38,7 +38,6 @@ type engine struct {
 	link    transport
 	runner  *program.Runner
 	direct  bool   // a call that is alone is sent by its caller: the link has lanes
-	once    bool   // a request is one command, which was not sent if there was no connection
 	key     string // of the marker
 	thin    string // the key of the thin locks
 	mode    string // the client's quarantine (ms); "-": it has none
@@ -104,7 +103,7 @@ func (e *sentError) Unwrap() error { return e.err }
 func newEngine(over transport, p program.Program, tag, mode string, timeout time.Duration) *engine {
 	base, cancel := context.WithCancelCause(context.Background())
 	l, _ := over.(*link)
-	return &engine{link: over, runner: program.NewRunner(p), direct: l != nil && l.lanes != nil, once: l != nil && l.replicas == nil, key: tag + "m", thin: tag + "t", mode: mode, timeout: timeout, base: base, cancel: cancel}
+	return &engine{link: over, runner: program.NewRunner(p), direct: l != nil && l.lanes != nil, key: tag + "m", thin: tag + "t", mode: mode, timeout: timeout, base: base, cancel: cancel}
 }
 
 // do runs one operation that does not carry many leases. The time that it returns was read
@@ -225,17 +224,9 @@ func (e *engine) sendAlone(ctx context.Context, c *call) outcome {
 
 // goOn ends a request, and starts a goroutine for the calls that were queued during it.
 func (e *engine) goOn() {
-	batch := e.nextBatch()
-	if len(batch) == 0 {
-		return
+	if batch := e.nextBatch(); len(batch) > 0 {
+		e.start(batch)
 	}
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	if e.closed {
-		hand(batch, nil, time.Time{}, &sentError{err: backend.ErrClosed})
-		return
-	}
-	e.start(batch)
 }
 
 // forget removes the call from the queue. It reports whether the call was sent before.
@@ -269,7 +260,7 @@ func rest(queue []*call, n int) []*call {
 	return queue[n:]
 }
 
-// start starts a goroutine that sends the batch. mu is held.
+// start starts a goroutine that sends the batch.
 func (e *engine) start(batch []*call) {
 	e.work.Go(func() {
 		for len(batch) > 0 && e.send(batch) {
@@ -385,9 +376,10 @@ func (e *engine) exchange(ctx context.Context, batch []*call) ([]outcome, time.T
 	return nil, time.Time{}, &sentError{err: errors.New("the server keeps losing its functions or its data")}
 }
 
-// failure is the error of a request without an answer. The client libraries send nothing twice.
+// failure is the error of a request without an answer. Nothing is sent twice, but what a server refused because it does
+// not have the data: so nothing was executed if there was no connection.
 func (e *engine) failure(ctx context.Context, err error) error {
-	unsent := e.once && connect.IsDial(err)
+	unsent := connect.IsDial(err)
 	if e.base.Err() != nil {
 		err = backend.ErrClosed
 	} else if ctx.Err() != nil || errors.Is(err, context.DeadlineExceeded) || errors.Is(err, os.ErrDeadlineExceeded) {

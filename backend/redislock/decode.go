@@ -57,63 +57,52 @@ func (d *decoder) record() []string {
 	return f
 }
 
-// holders reads a list of lease, record and time left.
-func (d *decoder) holders() []backend.Holder {
-	items := d.Items()
-	var hs []backend.Holder
-	for _, item := range items {
-		h := d.holder(item.List)
-		if d.Err != nil {
+// each reads what every one of the lists is.
+func each[T any](d *decoder, lists []reply, read func(*decoder) T) []T {
+	var all []T
+	for _, list := range lists {
+		in := decode(list.List)
+		all = append(all, read(&in))
+		if in.Err != nil {
+			d.Err = in.Err
 			return nil
 		}
-		hs = append(hs, h)
 	}
-	return hs
+	return all
 }
 
-func (d *decoder) holder(list []reply) backend.Holder {
-	in := decode(list)
-	h := backend.Holder{Lease: backend.LeaseID(in.Text())}
-	f := in.record()
-	h.Left = in.Micros()
+// holder reads a lease, its record and the time left.
+func (d *decoder) holder() backend.Holder {
+	h := backend.Holder{Lease: backend.LeaseID(d.Text())}
+	f := d.record()
+	h.Left = d.Micros()
 	if f[5] == "0" {
 		h.Session = backend.SessionID(f[0])
 	}
-	h.Mode, h.Permits, h.Since = in.Mode(f[1]), int(in.Parse(f[2])), time.UnixMicro(in.Parse(f[4]))
-	h.Token = fence.Token(in.Parse(f[3])) //nolint:gosec // not negative
+	h.Mode, h.Permits, h.Since = d.Mode(f[1]), int(d.Parse(f[2])), time.UnixMicro(d.Parse(f[4]))
+	h.Token = fence.Token(d.Parse(f[3])) //nolint:gosec // not negative
 	h.Owner, h.Note = f[8], f[9]
-	d.join(&in)
 	return h
 }
 
-func (d *decoder) waiters() []backend.Waiter {
-	var ws []backend.Waiter
-	for _, item := range d.Items() {
-		in := decode(item.List)
-		w := backend.Waiter{Lease: backend.LeaseID(in.Text())}
-		f := in.record()
-		w.Session, w.Owner, w.Note = backend.SessionID(f[0]), f[8], f[9]
-		w.Mode, w.Permits, w.Since = in.Mode(f[1]), int(in.Parse(f[2])), time.UnixMicro(in.Parse(f[4]))
-		if d.join(&in); d.Err != nil {
-			return nil
-		}
-		ws = append(ws, w)
-	}
-	return ws
+func (d *decoder) waiter() backend.Waiter {
+	w := backend.Waiter{Lease: backend.LeaseID(d.Text())}
+	f := d.record()
+	w.Session, w.Owner, w.Note = backend.SessionID(f[0]), f[8], f[9]
+	w.Mode, w.Permits, w.Since = d.Mode(f[1]), int(d.Parse(f[2])), time.UnixMicro(d.Parse(f[4]))
+	return w
 }
 
-// join takes over the mismatch of a list inside.
-func (d *decoder) join(in *decoder) {
-	if d.Err == nil {
-		d.Err = in.Err
-	}
+func (d *decoder) holders() []backend.Holder {
+	hs := each(d, d.Items(), (*decoder).holder)
+	program.SortHolders(hs)
+	return hs
 }
 
 // lock reads the state of a lock.
 func (d *decoder) lock() backend.LockInfo {
-	info := backend.LockInfo{
-		Name: d.Text(), Limit: int(d.Int()), Token: d.Token(), Holders: d.holders(), Waiters: d.waiters(),
+	return backend.LockInfo{
+		Name: d.Text(), Limit: int(d.Int()), Token: d.Token(), Holders: d.holders(),
+		Waiters: each(d, d.Items(), (*decoder).waiter),
 	}
-	program.SortHolders(info.Holders)
-	return info
 }

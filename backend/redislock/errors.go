@@ -81,7 +81,6 @@ func refusal(op string, d *decoder, name string, limit int) error {
 		}
 	case "HELD":
 		ahead, holders, count := d.Int(), d.holders(), d.Int()
-		program.SortHolders(holders)
 		if d.Err == nil {
 			return backend.NewHeldError(name, holders, int(count), int(ahead))
 		}

@@ -54,20 +54,7 @@ func (b *Backend) Examine(ctx context.Context) ([]backend.Finding, error) {
 	if _, refused := errors.AsType[*serverError](err); err != nil && !refused {
 		return nil, toKind("examine", err)
 	}
-	// Behind Sentinel and in a Cluster the settings for the disk do not matter, and are not
-	// read.
-	if settings["appendonly"] != "" && run == "" {
-		loses := "what this server answers may not be on its disk (appendonly " + settings["appendonly"] + ", appendfsync " +
-			settings["appendfsync"] + ", no-appendfsync-on-rewrite " + settings["no-appendfsync-on-rewrite"] + "): "
-		if b.cfg.Quarantine < 0 {
-			found(false, loses+"after a crash a lock may be granted while its holder works; set appendonly yes and appendfsync always, or leave the quarantine on")
-		} else {
-			found(true, loses+"a restart ends all leases, and nothing is granted for the quarantine; with appendonly yes and appendfsync always leases survive it")
-		}
-	}
-	if program.Evicts(settings) {
-		found(false, evicts+" (maxmemory-policy "+settings["maxmemory-policy"]+")")
-	}
+	out = append(out, b.findings(run, settings)...)
 	if facts["role"] == "slave" {
 		found(false, "this server is a replica: it takes no locks, and one that is made the primary may have lost some")
 	}
@@ -75,6 +62,27 @@ func (b *Backend) Examine(ctx context.Context) ([]backend.Finding, error) {
 		found(false, fmt.Sprintf("%d replicas follow, and a grant waits for %d (replicas=): a fail-over can lose the newest grants, and a lock may then be granted twice", n, b.cfg.Replicas))
 	}
 	return out, nil
+}
+
+// findings returns which settings of the server end leases early. run is that of syncedRun. Behind Sentinel and in a
+// Cluster the settings for the disk do not matter, and are not read.
+func (b *Backend) findings(run string, settings map[string]string) []backend.Finding {
+	var out []backend.Finding
+	onDisk := ""
+	if settings["appendonly"] != "" {
+		onDisk = fmt.Sprintf(" (appendonly %s, appendfsync %s, no-appendfsync-on-rewrite %s)",
+			settings["appendonly"], settings["appendfsync"], settings["no-appendfsync-on-rewrite"])
+	}
+	switch loses := "what this server answers may not be on its disk" + onDisk; {
+	case run == "" && b.cfg.Quarantine < 0:
+		out = backend.Findings(false, loses+": after a crash a lock may be granted while its holder works; set appendonly yes and appendfsync always, or leave the quarantine on")
+	case run == "" && onDisk != "":
+		out = backend.Findings(true, loses+": a restart ends all leases, and nothing is granted for the quarantine; with appendonly yes and appendfsync always leases survive it")
+	}
+	if program.Evicts(settings) {
+		out = append(out, backend.Findings(false, "keys may be evicted when the memory is full, and leases and tokens be lost; set maxmemory-policy to noeviction (it is "+settings["maxmemory-policy"]+")")...)
+	}
+	return out
 }
 
 // rights returns what an ACL has to allow: see program.Rights. docs/backends/redis.md lists the same.

@@ -68,7 +68,7 @@ func DecodeAll(answer []Reply) []error {
 	d.grant()
 	errs = append(errs, d.Err)
 	d = decode(answer)
-	d.holder(d.Items())
+	each(&d, answer, (*decoder).holder)
 	errs = append(errs, d.Err)
 	for _, timed := range []int{0, 1, 2} {
 		_, err := decodeRenewal(answer, backend.RenewRequest{Session: "s", Leases: make([]backend.TimedRenewal, timed)})
@@ -79,7 +79,7 @@ func DecodeAll(answer []Reply) []error {
 		_, err := wordsOf(answer, i)
 		errs = append(errs, err)
 		if err == nil {
-			b := &Backend{doubts: make(map[backend.LeaseID]doubt)}
+			b := &Backend{doubts: make(map[backend.LeaseID]time.Time)}
 			_, err = b.conclude(backend.AcquireRequest{}, outcome{answer: answer[i].List}, false)
 			errs = append(errs, err)
 		}

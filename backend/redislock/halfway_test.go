@@ -258,3 +258,27 @@ func TestBreakOfWhatNobodyHolds(t *testing.T) {
 	}
 	release(t, b, a.granted(t))
 }
+
+// The queue of a lock without a holder has only waiters whose sessions are not known any more, as by an operator. They
+// are dropped, and the lock is granted and listed like any other.
+func TestGrantedAfterUnknownWaiters(t *testing.T) {
+	t.Parallel()
+	s, cfg := quick(t)
+	b := open(t, s, cfg)
+	id, unknown := session(t, b, time.Hour), session(t, b, time.Hour)
+	held := acquire(t, b, backend.AcquireRequest{Name: "one", Session: id})
+	if _, err := b.Exec(t.Context(), true, [][]string{
+		{"acquire", string(unknown), "0", "0", "1", "x", "1", "nobody", "", "", "one", string(backend.NewLeaseID())},
+	}); err != nil {
+		t.Fatal(err)
+	}
+	s.Do("HDEL", "{hf0}:l:one", string(held.Lease))
+	s.Do("HSET", "{hf0}:l:one", "@", "0 0 0 0 0 1 1")
+	s.Do("ZREM", "{hf0}:x", "s:"+string(unknown))
+	l := acquire(t, b, backend.AcquireRequest{Name: "one", Session: id})
+	page, err := b.List(t.Context(), backend.ListRequest{})
+	if err != nil || len(page.Locks) != 1 || len(page.Locks[0].Holders) != 1 {
+		t.Errorf("%+v, %v; want the lock and its holder", page.Locks, err)
+	}
+	release(t, b, l)
+}

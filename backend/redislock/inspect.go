@@ -18,13 +18,12 @@ func (b *Backend) Inspect(ctx context.Context, name string) (backend.LockInfo, e
 	if err != nil {
 		return backend.LockInfo{}, readOnly(toKind(op, err))
 	}
-	d := decode(answer[1:])
-	items := decode(d.Items())
-	info := items.lock()
-	if d.Err != nil || items.Err != nil || info.Name != name {
+	d := decode(answer)
+	locks := each(&d, answer[1:], (*decoder).lock)
+	if d.Err != nil || len(locks) != 1 || locks[0].Name != name {
 		return backend.LockInfo{}, toKind(op, program.ErrReply)
 	}
-	return info, nil
+	return locks[0], nil
 }
 
 // List returns the locks that are held or waited for, in order of their names. See
@@ -40,13 +39,7 @@ func (b *Backend) List(ctx context.Context, req backend.ListRequest) (backend.Li
 	}
 	d := decode(answer[1:])
 	page := backend.ListPage{Next: d.Text()}
-	for len(d.List) > 0 && d.Err == nil {
-		items := decode(d.Items())
-		page.Locks = append(page.Locks, items.lock())
-		if items.Err != nil {
-			d.Err = items.Err
-		}
-	}
+	page.Locks = each(&d, d.List, (*decoder).lock)
 	if d.Err != nil {
 		return backend.ListPage{}, toKind(op, program.ErrReply)
 	}
@@ -89,9 +82,7 @@ func (b *Backend) breakPart(ctx context.Context, req *backend.BreakRequest, res 
 	}
 	res.Token = d.Token()
 	more := d.Int() == 1
-	for len(d.List) > 0 && d.Err == nil {
-		res.Broken = append(res.Broken, d.holder(d.Items()))
-	}
+	res.Broken = append(res.Broken, each(&d, d.List, (*decoder).holder)...)
 	if d.Err != nil {
 		return false, toKind(opBreak, program.ErrReply)
 	}

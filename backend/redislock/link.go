@@ -18,8 +18,10 @@ func Over(ctx context.Context, library program.Library, cfg Config) (*Backend, e
 		return nil, err
 	}
 	n := &nodes{
-		known:   library.Nodes,
-		connect: func(ctx context.Context, addr string) (program.Conn, error) { return library.Dial(ctx, addr, cfg.RequestTimeout) },
+		known: library.Nodes,
+		connect: func(ctx context.Context, addr string) (program.Conn, error) {
+			return library.Dial(ctx, addr, cfg.RequestTimeout)
+		},
 	}
 	if library.Nodes != nil {
 		return newBackend(ctx, n.connector(cfg), nil, true, cfg)

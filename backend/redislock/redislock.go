@@ -80,9 +80,9 @@ type Backend struct {
 	sessions     map[backend.SessionID]*session
 	final        lockstate.Losses              // has a mutex of its own
 	waiting      map[backend.LeaseID][]*waiter // more than one where the same acquire was called again
-	doubts       map[backend.LeaseID]doubt
-	longest      int64  // ms: the longest TTL that this Backend has used, or seen in use
-	synced       string // see syncedRun; as it was when the Backend was created
+	doubts       map[backend.LeaseID]time.Time // until when they are kept: see doubt
+	longest      int64                         // ms: the longest TTL that this Backend has used, or seen in use
+	synced       string                        // see syncedRun; as it was when the Backend was created
 }
 
 var _ backend.Backend = (*Backend)(nil)
@@ -160,7 +160,7 @@ func backendOver(ctx context.Context, link transport, cfg Config) (*Backend, err
 		cfg: cfg, link: link,
 		sessions: make(map[backend.SessionID]*session),
 		waiting:  make(map[backend.LeaseID][]*waiter),
-		doubts:   make(map[backend.LeaseID]doubt),
+		doubts:   make(map[backend.LeaseID]time.Time),
 	}
 	b.base, b.cancel = context.WithCancel(context.Background()) //nolint:contextcheck // the value outlives the call
 	// One partition: on one server there is no reason for more. See doc.go.
@@ -204,8 +204,6 @@ func (c Config) withDefaults() (Config, error) {
 	return c, nil
 }
 
-const evicts = "redis may evict keys when its memory is full: leases and tokens can be lost; set maxmemory-policy to noeviction"
-
 // examine logs which server settings end leases early, and returns the run ID of
 // syncedRun. A server that does not report its settings counts as one that may lose what it
 // answered.
@@ -217,19 +215,12 @@ func (b *Backend) examine(ctx context.Context) string {
 		b.cfg.Logger.LogAttrs(ctx, slog.LevelDebug, "redis does not report its settings", slog.String("error", err.Error()))
 		return ""
 	}
-	if run == "" && b.cfg.Quarantine < 0 {
-		b.cfg.Logger.LogAttrs(ctx, slog.LevelWarn,
-			"redis may lose locks in a crash, and grant them again while their holders work: set appendonly yes and appendfsync always, or leave the quarantine on",
-			slog.String("appendonly", settings["appendonly"]), slog.String("appendfsync", settings["appendfsync"]))
-	} else if run == "" && settings["appendonly"] != "" { // not of a Cluster or a Sentinel: no setting helps there
-		b.cfg.Logger.LogAttrs(ctx, slog.LevelInfo,
-			"a restart of this redis will end all leases and begin a quarantine; they survive it with appendonly yes and appendfsync always",
-			slog.Duration("quarantine", b.cfg.Quarantine))
-	}
-	if program.Evicts(settings) {
-		b.cfg.Logger.LogAttrs(ctx, slog.LevelWarn,
-			evicts,
-			slog.String("maxmemory_policy", settings["maxmemory-policy"]), slog.String("maxmemory", settings["maxmemory"]))
+	for _, f := range b.findings(run, settings) {
+		level := slog.LevelWarn
+		if f.Usual {
+			level = slog.LevelInfo
+		}
+		b.cfg.Logger.LogAttrs(ctx, level, "redis: "+f.Text)
 	}
 	return run
 }

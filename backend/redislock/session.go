@@ -105,11 +105,6 @@ func (b *Backend) forgetSession(id backend.SessionID) {
 	defer b.mu.Unlock()
 	delete(b.sessions, id)
 	b.final.Drop(id)
-	for lease, d := range b.doubts {
-		if d.session == id {
-			delete(b.doubts, lease)
-		}
-	}
 }
 
 // EndSession releases everything that belongs to the session, with one request for each 5,000

@@ -14,6 +14,7 @@ import (
 
 	"github.com/redis/rueidis"
 
+	"github.com/holdfast-io/holdfast/backend"
 	"github.com/holdfast-io/holdfast/backend/redislock/internal/program"
 	"github.com/holdfast-io/holdfast/internal/connect"
 )
@@ -22,7 +23,7 @@ import (
 type target struct {
 	cfg    Config
 	option rueidis.ClientOption
-	hosts  []string // of a Cluster, or of sentinels: the servers that know which one has the data
+	hosts  []string // of a Cluster, or of sentinels: the servers that know which one has the data; else nil
 	master string   // name that the sentinels have for the servers
 }
 
@@ -32,78 +33,100 @@ const connections = 1
 // parseURL parses a URL. Its errors are *backend.InvalidError and contain neither the
 // password nor any other part of the URL except names of parameters and their values.
 func parseURL(raw string, cfg Config) (*target, error) {
-	if kind, rest, ok := groupURL(raw); ok {
-		return parseGroup(kind, rest, cfg)
-	}
-	u, err := url.Parse(raw)
+	const like = "of the scheme redis, rediss, redis+unix, redis+cluster or redis+sentinel"
+	u, err := connect.Split(raw, like,
+		"redis", "rediss", "redis+unix", "unix", "redis+cluster", "rediss+cluster", "redis+sentinel", "rediss+sentinel")
 	if err != nil {
-		// The error of package url repeats the URL, and so the password.
-		return nil, connect.URLError(connect.Hidden, "one that can be parsed")
+		return nil, err
 	}
 	t := &target{cfg: cfg}
-	host, err := t.address(u)
-	if err != nil {
+	t.option.DialCtxFn = dialTCP
+	if t.option.Username, t.option.Password, err = connect.User(u.User); err != nil {
 		return nil, err
 	}
-	if u.Fragment != "" || u.Opaque != "" {
-		return nil, connect.URLError(connect.Hidden, "without a fragment, and with // after the scheme")
+	scheme, kind, several := strings.Cut(u.Scheme, "+")
+	switch {
+	case scheme == "unix" || kind == "unix":
+		several, err = false, t.socket(u)
+	case kind == "sentinel":
+		err = t.sentinels(u)
+	case kind == "cluster":
+		err = cmp.Or(t.addresses(u.Hosts, program.DefaultPort), t.database(u.Path))
+	default:
+		if u.Hosts == "" || u.Hosts[0] == ':' {
+			u.Hosts = "127.0.0.1" + u.Hosts
+		}
+		err = cmp.Or(t.addresses(u.Hosts, program.DefaultPort), t.database(u.Path))
 	}
-	if u.User != nil {
-		t.option.Username = u.User.Username()
-		t.option.Password, _ = u.User.Password()
+	if err == nil {
+		err = t.parameters(u.Query, scheme == "rediss")
 	}
-	if err := t.parameters(u.RawQuery, host); err != nil {
+	if err == nil {
+		t.cfg, err = t.cfg.withDefaults()
+	}
+	switch {
+	case err != nil:
 		return nil, err
-	}
-	if t.cfg, err = t.cfg.withDefaults(); err != nil {
-		return nil, err
+	case kind == "cluster" && t.option.SelectDB != 0:
+		return nil, &backend.InvalidError{Field: "db", Value: "(not 0)", Bound: "0: a Cluster has no other"}
+	case !several && len(t.hosts) > 1:
+		return nil, connect.URLError(connect.Hidden, "with one host, or of the scheme redis+cluster or redis+sentinel")
 	}
 	program.Tune(&t.option, t.cfg.RequestTimeout)
 	t.option.PipelineMultiplex = connections
-	if t.option.DialCtxFn == nil {
-		t.option.DialCtxFn = dialTCP
+	if !several {
+		t.option, t.hosts = secureFor(t.option, t.hosts[0]), nil
 	}
 	return t, nil
 }
 
-// address reads the scheme, the host and the path. It returns the host if the scheme is for TLS.
-func (t *target) address(u *url.URL) (string, error) {
-	switch u.Scheme {
-	case "redis", "rediss":
-		host, port := u.Hostname(), u.Port()
-		if host == "" {
-			host = "127.0.0.1"
-		}
-		if port == "" {
-			port = program.DefaultPort
-		}
-		t.option.InitAddress = []string{net.JoinHostPort(host, port)}
-		if db := strings.TrimPrefix(u.Path, "/"); db != "" {
-			var err error
-			if t.option.SelectDB, err = program.Database("path", db); err != nil {
-				return "", err
-			}
-		}
-		if u.Scheme == "redis" {
-			host = ""
-		}
-		return host, nil
-	case "redis+unix", "unix":
-		if u.Host != "" || !strings.HasPrefix(u.Path, "/") || strings.HasSuffix(u.Path, "/") {
-			return "", connect.URLError(connect.Hidden, "an absolute path of a socket after "+u.Scheme+"://")
-		}
-		t.option.InitAddress = []string{u.Path}
-		t.option.DialCtxFn = func(ctx context.Context, path string, dialer *net.Dialer, _ *tls.Config) (net.Conn, error) {
-			return dialer.DialContext(ctx, "unix", path)
-		}
-		return "", nil
-	default:
-		return "", connect.URLError(connect.Hidden, "of the scheme redis, rediss or redis+unix")
+// socket reads the path of a socket.
+func (t *target) socket(u connect.Parts) error {
+	path, err := url.PathUnescape(u.Path)
+	if err != nil || u.Hosts != "" || path == "" || strings.HasSuffix(path, "/") {
+		return connect.URLError(connect.Hidden, "an absolute path of a socket after "+u.Scheme+"://")
 	}
+	t.hosts = []string{"/" + path}
+	t.option.DialCtxFn = func(ctx context.Context, path string, dialer *net.Dialer, _ *tls.Config) (net.Conn, error) {
+		return dialer.DialContext(ctx, "unix", path)
+	}
+	return nil
+}
+
+// sentinels reads the hosts of sentinels, and the name that they have for the servers.
+func (t *target) sentinels(u connect.Parts) error {
+	const port = "26379"
+	name, db, _ := strings.Cut(u.Path, "/")
+	if name == "" || strings.Trim(name, "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789._-") != "" {
+		return connect.URLError(connect.Hidden, "redis+sentinel://host,host,host/name: the name that the sentinels have for the servers")
+	}
+	t.master = name
+	return cmp.Or(t.addresses(u.Hosts, port), t.database(db))
+}
+
+func (t *target) addresses(hosts, port string) error {
+	for host := range strings.SplitSeq(hosts, ",") {
+		addr, ok := backend.Endpoint(host, port)
+		if !ok {
+			return connect.URLError(connect.Hidden, "with host or host:port, separated by commas")
+		}
+		t.hosts = append(t.hosts, addr)
+	}
+	return nil
+}
+
+// database reads the path of the URL, if it has one.
+func (t *target) database(path string) error {
+	if path == "" {
+		return nil
+	}
+	var err error
+	t.option.SelectDB, err = program.Database("path", path)
+	return err
 }
 
 // parameters reads the query.
-func (t *target) parameters(text, host string) error {
+func (t *target) parameters(text string, secure bool) error {
 	query, err := connect.Params(text, append([]string{"client_name", "db", "prefix", "quarantine", "replicas", "timeout"}, connect.TLSParams()...)...)
 	if err != nil {
 		return err
@@ -140,18 +163,8 @@ func (t *target) parameters(text, host string) error {
 	if t.option.ClientName, err = program.ClientName(query); err != nil {
 		return err
 	}
-	return t.secure(query, host)
-}
-
-// secure reads the parameters of TLS. The name of a server is its host, unless it is given.
-func (t *target) secure(params url.Values, host string) error {
-	conf, err := connect.TLS(params, host != "", "rediss")
-	if err != nil || conf == nil {
-		return err
-	}
-	conf.ServerName = cmp.Or(conf.ServerName, host)
-	t.option.TLSConfig = conf
-	return nil
+	t.option.TLSConfig, err = connect.TLS(query, secure, "rediss")
+	return err
 }
 
 func dialTCP(ctx context.Context, addr string, dialer *net.Dialer, secure *tls.Config) (net.Conn, error) {

@@ -56,10 +56,10 @@ func (b *Backend) watch(ctx context.Context, cancel context.CancelCauseFunc, pre
 		return err
 	}
 	events := make(chan backend.Event, watchRoom)
-	ready := make(chan struct{})
-	ended := make(chan error, 1)
+	ready, ended := make(chan struct{}), make(chan struct{})
 	b.work.Go(func() {
-		ended <- b.link.listen(ctx, b.tag+"e:"+stream, func() { close(ready) }, func(payload string) {
+		defer close(ended)
+		err := b.link.listen(ctx, b.tag+"e:"+stream, func() { close(ready) }, func(payload string) {
 			if e, ok := parseEvent(payload); ok && strings.HasPrefix(e.Name, prefix) {
 				select {
 				case events <- e:
@@ -68,23 +68,22 @@ func (b *Backend) watch(ctx context.Context, cancel context.CancelCauseFunc, pre
 				}
 			}
 		})
+		cancel(&sentError{err: err})
 	})
-	err = b.relay(ctx, stream, events, ready, ended, deliver)
+	err = b.relay(ctx, stream, events, ready, deliver)
 	cancel(err)
-	<-ended //nolint:errcheck // relay has seen it
+	<-ended
 	return err
 }
 
+// relay delivers events until ctx ends, also because no more can be received.
 func (b *Backend) relay(
-	ctx context.Context, stream string, events <-chan backend.Event, ready <-chan struct{}, ended chan error, deliver func(backend.Event),
+	ctx context.Context, stream string, events <-chan backend.Event, ready <-chan struct{}, deliver func(backend.Event),
 ) error {
 	late := time.NewTimer(b.cfg.RequestTimeout)
 	defer late.Stop()
 	select {
 	case <-ready:
-	case err := <-ended:
-		ended <- err
-		return &sentError{err: err}
 	case <-late.C:
 		return &sentError{err: errListening}
 	case <-ctx.Done():
@@ -104,9 +103,6 @@ func (b *Backend) relay(
 			if err := b.keepWatching(ctx, stream); err != nil {
 				return err
 			}
-		case err := <-ended:
-			ended <- err
-			return &sentError{err: err}
 		case <-ctx.Done():
 			return context.Cause(ctx)
 		}

@@ -26,12 +26,8 @@ local SHOWN = 16 -- holders that a refusal names
 -- The holders that have time left, each as lease, record and time left.
 local function holders(l, most)
   local r = {}
-  local all
-  if most > 0 and l.n > MANY then
-    all = call('HRANDFIELD', l.key, most + 1, 'WITHVALUES')
-  else
-    all = call('HGETALL', l.key)
-  end
+  local some = most > 0 and l.n > MANY
+  local all = some and call('HRANDFIELD', l.key, most + 1, 'WITHVALUES') or call('HGETALL', l.key)
   for i = 1, #all, 2 do
     if all[i] ~= '@' then
       local e = expiry(l.name, all[i], holder(all[i + 1]))

@@ -3,8 +3,7 @@
 -- A lock: name limit token holders waiters. Without a holder no token is on record, and it
 -- is 0.
 local function describe(l)
-  local limit = l.limit
-  if l.x == 1 then limit = 1 end
+  local limit = l.x == 1 and 1 or l.limit
   local queue = {}
   if l.queued > 0 then
     for _, lease in ipairs(call('ZRANGE', l.q, 0, -1)) do
@@ -38,8 +37,7 @@ end
 
 -- The names of up to so many locks, in order: those on record as a hash, and the thin ones.
 local function names(prefix, after, most)
-  local max = '+'
-  if prefix ~= '' then max = '(' .. prefix .. '\255' end -- no UTF-8 text has this byte
+  local max = prefix == '' and '+' or '(' .. prefix .. '\255' -- no UTF-8 text has this byte
   local min, thinmin = '[' .. prefix, '[' .. prefix
   if after ~= '' and after >= prefix then
     min, thinmin = '(' .. after, '[' .. after .. '\11' -- behind all that begins with after and a newline

@@ -129,6 +129,7 @@ local function save(l)
     if known then
       call('DEL', l.key)
       call('ZREM', N, l.name)
+      l.summary = nil
     end
     return
   end

@@ -35,33 +35,27 @@ type Program struct {
 // before it is used. The name of the function is derived from the text, so that versions of
 // Holdfast with different texts do not collide.
 func New(sources fs.FS, parts ...string) (Program, error) {
-	var b strings.Builder
-	shared, err := ends.ReadFile("lua/common.lua")
-	if err != nil {
-		return Program{}, fmt.Errorf("program: %w", err)
+	var errs []error
+	text := func(from fs.FS, name string) string {
+		t, err := fs.ReadFile(from, "lua/"+name+".lua")
+		errs = append(errs, err)
+		return string(t)
 	}
-	b.Write(shared)
+	body := text(ends, "common")
 	for _, part := range parts {
-		text, err := fs.ReadFile(sources, "lua/"+part+".lua")
-		if err != nil {
-			return Program{}, fmt.Errorf("program: %w", err)
-		}
-		b.Write(text)
+		body += text(sources, part)
 	}
-	body := b.String()
-	script, err := ends.ReadFile("lua/script.lua")
-	if err != nil {
-		return Program{}, fmt.Errorf("program: %w", err)
-	}
-	function, err := ends.ReadFile("lua/function.lua")
-	if err != nil {
+	function, script := text(ends, "function"), text(ends, "script")
+	if err := errors.Join(errs...); err != nil {
 		return Program{}, fmt.Errorf("program: %w", err)
 	}
 	const digits = 12
-	p := Program{script: body + string(script)}
-	p.function = "holdfast_" + hash(body + string(function))[:digits]
-	p.library = "#!lua name=" + p.function + "\n" + body + strings.ReplaceAll(string(function), "NAME", p.function)
-	return p, nil
+	name := "holdfast_" + hash(body + function)[:digits]
+	return Program{
+		function: name,
+		library:  "#!lua name=" + name + "\n" + body + strings.ReplaceAll(function, "NAME", name),
+		script:   body + script,
+	}, nil
 }
 
 // Function returns the name of the function.
