@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"log/slog"
 	"math/rand/v2"
 	"sync"
 	"testing"
@@ -51,8 +50,8 @@ func (d *tables) open(faults *rand.Rand, hears bool) value {
 		addr = fmt.Sprintf("value-%d", len(d.values))
 	}
 	b := sqllease.New(sqllease.Config{
-		Store: &server{tables: d, rand: faults}, Name: "tables", Caps: capabilities(hears), Addr: addr, Quick: 8,
-		Rest: sqllease.Rest{Least: 50 * time.Millisecond, Longest: time.Second}, Conns: 4, Logger: slog.New(slog.DiscardHandler),
+		Store: &server{tables: d, rand: faults}, Caps: capabilities(hears), Addr: addr, Quick: 8,
+		Rest: sqllease.Rest{Least: 50 * time.Millisecond, Longest: time.Second}, Conns: 4,
 	})
 	if hears {
 		d.values[addr] = b
@@ -209,11 +208,11 @@ func (s *server) notify(sent []sqllease.Notification) {
 
 func (*server) Migrate(context.Context) error { return nil }
 
-func (s *server) Read(ctx context.Context, names []string) (*sqllease.View, error) {
+func (s *server) Read(ctx context.Context, scope *sqllease.Scope) (*sqllease.View, error) {
 	return ask(ctx, s, false, func(context.Context) (*sqllease.View, error) {
 		s.mu.Lock()
 		defer s.mu.Unlock()
-		return s.read(&sqllease.Scope{Names: names}), nil
+		return s.read(scope), nil
 	})
 }
 
@@ -236,18 +235,13 @@ func (s *server) OpenSession(ctx context.Context, id backend.SessionID, ttl time
 func (s *server) Renew(ctx context.Context, r *sqllease.Renewals) error {
 	x, err := ask(ctx, s, true, func(ctx context.Context) (sqllease.Renewals, error) {
 		x := *r
-		x.Renewed = make(map[int]sqllease.Renewed)
+		x.Renewed = make(map[sqllease.Key]sqllease.Renewed)
 		err := s.renew(ctx, &x)
 		return x, err
 	})
 	if err == nil {
 		*r = x
 	}
-	return err
-}
-
-func (s *server) Look(ctx context.Context, g *sqllease.Glance) error {
-	_, err := ask(ctx, s, false, func(context.Context) (bool, error) { s.look(g); return true, nil })
 	return err
 }
 

@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"context"
 	"maps"
-	"math"
 	"slices"
 	"strings"
 	"sync"
@@ -129,11 +128,10 @@ func (d *tables) read(s *sqllease.Scope) *sqllease.View {
 		default:
 			r := rest[k.Name]
 			if r == nil {
-				r = &sqllease.RestRow{Name: k.Name, Limit: -1, First: math.MaxInt64}
+				r = &sqllease.RestRow{Name: k.Name, Limit: -1}
 				rest[k.Name] = r
 			}
 			r.Count++
-			r.First = min(r.First, l.Place)
 			if l.Claim.Mode == backend.Shared {
 				r.Limit = max(r.Limit, l.Claim.Limit)
 			}
@@ -150,6 +148,11 @@ func (d *tables) read(s *sqllease.Scope) *sqllease.View {
 	for _, id := range sessions {
 		if x, ok := d.sessions[id]; ok {
 			v.Sessions = append(v.Sessions, x)
+		}
+	}
+	for _, x := range d.losses {
+		if slices.Contains(s.Listeners, x.Session) {
+			v.Losses = append(v.Losses, x.Loss)
 		}
 	}
 	for _, k := range s.Leases {
@@ -225,18 +228,14 @@ func (d *tables) commit(t *transaction, c *sqllease.Changes) []sqllease.Notifica
 	for _, k := range c.Gone {
 		delete(d.leases, k)
 	}
-	for _, l := range c.Changed {
-		if _, ok := d.leases[sqllease.Key{Name: l.Name, ID: l.Lease}]; !ok {
-			panic("a lease is changed that has no row")
-		}
-		d.leases[sqllease.Key{Name: l.Name, ID: l.Lease}] = l
-	}
-	for _, l := range c.Fresh {
-		if _, ok := d.leases[sqllease.Key{Name: l.Name, ID: l.Lease}]; ok {
-			panic("a lease is inserted that has a row")
-		}
+	for _, l := range c.Leases {
 		l.Thin = false
-		d.leases[sqllease.Key{Name: l.Name, ID: l.Lease}] = l
+		k := sqllease.Key{Name: l.Name, ID: l.Lease}
+		if was, ok := d.leases[k]; ok { // only this may change
+			was.Session, was.Addr, was.Held, was.Place, was.Token, was.Since, was.Ends = l.Session, l.Addr, l.Held, l.Place, l.Token, l.Since, l.Ends
+			l = was
+		}
+		d.leases[k] = l
 	}
 	for _, l := range c.Lasts {
 		d.locks[l.Name].last = l.Last
@@ -358,57 +357,9 @@ func (d *tables) renew(ctx context.Context, r *sqllease.Renewals) error {
 		} else {
 			d.leases[k] = l
 		}
-		r.Renewed[i] = sqllease.Renewed{Token: l.Token, Left: l.TTL}
+		r.Renewed[k] = sqllease.Renewed{Token: l.Token, Left: l.TTL}
 	}
 	return nil
-}
-
-// look reads what became of waiters and sessions.
-func (d *tables) look(g *sqllease.Glance) {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	g.Now, g.Early = time.Now(), d.early
-	for i, w := range g.Waiters {
-		s, known := d.sessions[w.Session]
-		row, there := d.leases[w.Key]
-		g.Seen = append(g.Seen, sqllease.Seen{
-			N: i, There: there, Row: row, Lives: w.Session == "" || d.lives(w.Session), Ended: w.Session != "" && (!known || s.Cause != ""),
-		})
-		if !g.Ends {
-			continue
-		}
-		for k, l := range d.leases {
-			if k.Name != w.Key.Name {
-				continue
-			}
-			left := time.Until(d.sessions[l.Session].Ends)
-			switch {
-			case l.Held && l.Timed:
-				left = time.Until(l.Ends)
-			case l.Timed:
-				left = min(left, l.TTL)
-			}
-			if least, ok := g.Rest[k.Name]; !ok || left < least {
-				g.Rest[k.Name] = left
-			}
-		}
-	}
-	for _, id := range g.Sessions {
-		s, known := d.sessions[id]
-		switch {
-		case !known:
-			g.Losses = append(g.Losses, backend.Loss{Session: id, Cause: "gone"})
-		case s.Cause != "":
-			g.Losses = append(g.Losses, backend.Loss{Session: id, Cause: backend.Cause(s.Cause)})
-		case !d.lives(id):
-			g.Overdue = append(g.Overdue, id)
-		}
-		for _, x := range d.losses {
-			if x.Session == id {
-				g.Losses = append(g.Losses, x.Loss)
-			}
-		}
-	}
 }
 
 // dead lists the locks with something that has been over for at least age.
@@ -497,7 +448,7 @@ func (d *tables) locksOf(id backend.SessionID) []string {
 	defer d.mu.Unlock()
 	some := make(map[string]bool)
 	for _, l := range d.leases {
-		if l.Session == id && !(l.Held && l.Timed) {
+		if l.Session == id && (!l.Held || !l.Timed) {
 			some[l.Name] = true
 		}
 	}

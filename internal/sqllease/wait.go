@@ -253,9 +253,17 @@ func (b *Leases) lookOnce(ctx context.Context) error {
 	if len(g.waiters)+len(g.sessions) == 0 {
 		return nil
 	}
-	t, losses, err := b.readAsIs(ctx, opLook, g.scope())
+	s := g.scope()
+	polls := g.all && b.addr == ""
+	if polls { // often, so of long queues only the front
+		s.Front = b.front(s.Names)
+	}
+	t, losses, err := b.readAsIs(ctx, opLook, s)
 	if err != nil {
 		return err
+	}
+	if polls {
+		b.stood(t)
 	}
 	verdicts := make(map[*waiter]waiters.Verdict)
 	var overdue []backend.SessionID

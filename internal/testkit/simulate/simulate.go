@@ -95,7 +95,8 @@ func Run(t *testing.T, seed uint64, length time.Duration, pace int, open func() 
 	}
 	quiet := opened()
 	var err error
-	if r.operator, err = holdfast.New(quiet, holdfast.Config{}); err != nil {
+	// Time enough for a row that is locked by a late commit.
+	if r.operator, err = holdfast.New(quiet, holdfast.Config{Timeout: time.Minute}); err != nil {
 		t.Fatal(err)
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), length)
@@ -125,7 +126,7 @@ func Run(t *testing.T, seed uint64, length time.Duration, pace int, open func() 
 		w.late.Wait()
 	}
 	// C13: when all clients are gone and all leases have expired, nothing is left.
-	time.Sleep(time.Duration(pace) * time.Minute)
+	sleep(t.Context(), time.Duration(pace)*time.Minute)
 	page, err := quiet.List(t.Context(), backend.ListRequest{})
 	if err != nil || len(page.Locks) != 0 {
 		t.Errorf("left behind: %+v, %v", page.Locks, err)
