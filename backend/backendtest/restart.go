@@ -253,7 +253,7 @@ func waitersOverRestart(e *env) {
 				e.Fatalf("waiter %d was not granted the lock within %s of the restart", i, e.afterRestart())
 			}
 			tokens.next("the grant", x.Token)
-			err := a.releaseHeld(x.AcquireRequest)
+			err := e.other(x.to, a).releaseHeld(x.AcquireRequest)
 			switch {
 			case err == nil:
 				i++

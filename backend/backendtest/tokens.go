@@ -62,7 +62,7 @@ func tokensAlongQueue(e *env) {
 	const n = 6
 	a, b := e.client(), e.client()
 	name := e.name()
-	l := a.take(a.ask(name))
+	l, holder := a.take(a.ask(name)), a
 	tokens := rising{e: e}
 	tokens.next("the first", l.Token)
 	var queue []*waiter
@@ -71,9 +71,9 @@ func tokensAlongQueue(e *env) {
 		queue = append(queue, c.join(c.ask(name)))
 	}
 	for len(queue) > 0 {
-		a.give(l)
+		e.other(holder, a).give(l)
 		i := firstDone(e, queue)
-		l = queue[i].granted()
+		l, holder = queue[i].granted(), queue[i].c
 		tokens.next("the next", l.Token)
 		queue = slices.Delete(queue, i, i+1)
 	}

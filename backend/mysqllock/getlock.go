@@ -7,9 +7,7 @@ import (
 	"database/sql"
 	"encoding/hex"
 	"log/slog"
-	"math/rand/v2"
 	"strings"
-	"sync"
 	"time"
 
 	"github.com/go-sql-driver/mysql"
@@ -72,8 +70,7 @@ type UserLocks struct {
 	prefix string
 	names  *strings.Replacer
 
-	leases  *connlease.Leases
-	closing sync.Once
+	leases *connlease.Leases
 }
 
 var _ backend.Backend = (*UserLocks)(nil)
@@ -105,7 +102,7 @@ func NewUserLocks(cfg UserLocksConfig) (*UserLocks, error) {
 		return nil, err
 	}
 	b := &UserLocks{conf: same.Conn, log: same.Logger, prefix: same.Prefix, names: words(same.Prefix)}
-	b.leases = connlease.New(connlease.Config{Store: getlockStore{b}, Caps: b.Capabilities(), Pause: getlockPause, LookEvery: lookEvery})
+	b.leases = connlease.New(connlease.Config{Store: getlockStore{b}, Caps: b.Capabilities(), Poll: connlease.Poll{Least: leastRest, Most: mostRest}, LookEvery: lookEvery})
 	b.verbs = b.leases
 	c, err := configure(cfg.Conn, b.leases.Life(), &b.open)
 	if err != nil {
@@ -119,15 +116,12 @@ func NewUserLocks(cfg UserLocksConfig) (*UserLocks, error) {
 	return b, nil
 }
 
-// lookEvery is how often a session that has locks reads whether one was broken.
-const lookEvery = 400 * time.Millisecond
-
-// getlockPause returns how long a session with waiters rests: nothing can wake it.
-func getlockPause(still time.Duration) time.Duration {
-	const least, most, part = 2 * time.Millisecond, 250 * time.Millisecond, 8
-	d := min(max(still/part, least), most)
-	return d - d/part + rand.N(d/part*2) //nolint:mnd // on both sides
-}
+const (
+	// lookEvery is how often a session that has locks reads whether one was broken.
+	lookEvery = 400 * time.Millisecond
+	// A session with waiters rests for that long: nothing can wake it.
+	leastRest, mostRest = 2 * time.Millisecond, 250 * time.Millisecond
+)
 
 // lockName returns the server's name of a lock: in 64 characters, which it does not fold.
 func (b *UserLocks) lockName(name string) string {
@@ -150,10 +144,8 @@ func (b *UserLocks) Capabilities() backend.Capabilities {
 // Close ends the sessions that were opened here, with their locks, the connections and the
 // goroutines, and the calls in progress with ErrClosed. A second Close does nothing.
 func (b *UserLocks) Close() error {
-	b.closing.Do(func() {
-		b.leases.Close()
-		b.open.HangUp(hangUpTime)
-		_ = b.db.Close()
-	})
+	b.leases.Close()
+	b.open.HangUp(hangUpTime)
+	_ = b.db.Close()
 	return nil
 }

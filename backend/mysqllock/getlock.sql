@@ -26,8 +26,7 @@ CREATE TABLE IF NOT EXISTS @leases (
 	owner    VARBINARY(512)  NOT NULL,
 	note     VARBINARY(4096) NOT NULL,
 	since    BIGINT          NOT NULL,
-	marked   BOOLEAN         NOT NULL DEFAULT FALSE, -- its connection has to release it
-	released BOOLEAN         NOT NULL DEFAULT FALSE, -- and that is no loss
+	marked   BOOLEAN         NOT NULL DEFAULT FALSE, -- it was broken: its connection has to release it
 	reason   VARBINARY(4096) NOT NULL DEFAULT '',
 	UNIQUE KEY (name, lease),
 	KEY (conn)

@@ -22,6 +22,7 @@ const (
 	// Only a client that marks a row keeps it locked, and not for long.
 	lockSettings   = `SET SESSION innodb_lock_wait_timeout = 10`
 	getLock        = `GET_LOCK('%s', 0)`
+	isThere        = `, EXISTS (SELECT 1 FROM @leases WHERE name = ? AND lease = ?)`
 	releaseLock    = `RELEASE_LOCK('%s')`
 	releaseAll     = `DO RELEASE_ALL_LOCKS()`
 	addSession     = `INSERT INTO @sessions (conn, id, session, expires, made) VALUES (?, CONNECTION_ID(), ?, $NOW + ?, $NOW)`
@@ -29,10 +30,9 @@ const (
 	dropSession    = `DELETE FROM @sessions WHERE conn = ?`
 	dropLease      = `DELETE FROM @leases WHERE name = ? AND lease = ? AND conn = ?`
 	dropLeases     = `DELETE FROM @leases WHERE conn = ?`
-	readMarked     = `SELECT name, lease, reason, released FROM @leases WHERE conn = ? AND marked`
+	readMarked     = `SELECT name, lease, reason FROM @leases WHERE conn = ? AND marked`
 	addLease       = `INSERT INTO @leases (name, lease, lockname, conn, owner, note, since) VALUES (?, ?, ?, ?, ?, ?, $NOW) ON DUPLICATE KEY UPDATE name = name`
 	addedLease     = `SELECT ROW_COUNT(), LAST_INSERT_ID(), $NOW`
-	isThere        = `SELECT 1 FROM @leases WHERE name = ? AND lease = ?`
 	deadSessions   = `SELECT conn FROM @sessions WHERE made < $NOW - 60000000 AND COALESCE(IS_USED_LOCK(conn) <> id, TRUE) LIMIT 1000`
 	mostTries      = 20
 	secondsToSpare = 1
@@ -42,7 +42,6 @@ var (
 	errNoLock = errors.New("the server did not answer GET_LOCK, and was asked to end the connection")
 	errNotHad = errors.New("the connection no longer holds a lock that it had acquired")
 	errTaken  = errors.New("another connection holds the lock with this connection's name")
-	errHungUp = errors.New("the server ended the connection")
 )
 
 // getlockConn is a connection with the locks of a session.
@@ -52,7 +51,7 @@ type getlockConn struct {
 	ttl  time.Duration
 	db   *sql.DB // with one connection
 	conn *sql.Conn
-	wire net.Conn
+	wire *wire
 }
 
 // Connect establishes the connection of a session. The server sends nothing by itself.
@@ -64,9 +63,12 @@ func (s getlockStore) Connect(ctx context.Context, id backend.SessionID, ttl tim
 		dial = new(net.Dialer).DialContext
 	}
 	conf.DialFunc = func(ctx context.Context, network, addr string) (net.Conn, error) {
-		var err error
-		c.wire, err = dial(ctx, network, addr)
-		return c.wire, err
+		made, err := dial(ctx, network, addr)
+		if err != nil {
+			return nil, err
+		}
+		c.wire = newWire(made)
+		return c.wire, nil
 	}
 	made, err := configure(conf, s.b.leases.Life(), &s.b.open)
 	if err != nil {
@@ -152,11 +154,7 @@ func (c *getlockConn) write(ctx context.Context, fill func(*batch)) error {
 // refuses the rows, locks that are new are released. When anything else fails the connection has
 // to be closed, because what it holds is then unknown.
 func (c *getlockConn) Do(ctx context.Context, w *connlease.Work) error {
-	refused, err := c.lock(ctx, w)
-	if err != nil {
-		return err
-	}
-	if err := c.find(ctx, refused); err != nil {
+	if err := c.lock(ctx, w); err != nil {
 		return err
 	}
 	granted := 0
@@ -165,20 +163,15 @@ func (c *getlockConn) Do(ctx context.Context, w *connlease.Work) error {
 			granted++
 		}
 	}
-	if len(w.Free)+granted == 0 && !w.End && !w.Renew {
-		if w.Look {
-			q := new(batch)
-			c.look(q, w)
-			return q.run(ctx, c.conn)
-		}
+	if len(w.Free)+granted == 0 && !w.End && !w.Renew && !w.Look {
 		return nil
 	}
-	err = c.note(ctx, w)
+	err := c.note(ctx, w)
 	if granted > 0 && answered(err) {
 		if failed := c.takeBack(ctx, w); failed != nil {
 			return errors.Join(err, failed)
 		}
-		w.WithoutNew(err)
+		w.WithoutTry(err)
 		err = c.note(ctx, w)
 	}
 	if err != nil {
@@ -201,6 +194,8 @@ func (c *getlockConn) note(ctx context.Context, w *connlease.Work) error {
 		}
 		if w.Renew {
 			q.exec(c.b.sql(extendSession), c.ttl.Microseconds(), c.name)
+		}
+		if w.Renew || w.Look {
 			c.look(q, w)
 		}
 		for _, t := range w.Try {
@@ -223,9 +218,8 @@ func (c *getlockConn) takeBack(ctx context.Context, w *connlease.Work) error {
 	return q.run(ctx, c.conn)
 }
 
-// lock releases and tries locks, in that order, and returns the tries that were refused for the
-// first time.
-func (c *getlockConn) lock(ctx context.Context, w *connlease.Work) ([]*connlease.Try, error) {
+// lock releases and tries locks, in that order.
+func (c *getlockConn) lock(ctx context.Context, w *connlease.Work) error {
 	q := new(batch)
 	c.rest(q, w.Left)
 	for _, l := range w.Free {
@@ -243,34 +237,19 @@ func (c *getlockConn) lock(ctx context.Context, w *connlease.Work) ([]*connlease
 	if w.End {
 		q.exec(releaseAll)
 	}
-	var refused []*connlease.Try
 	for _, t := range w.Try {
 		q.query(func(r *sql.Rows) error {
 			var got sql.NullBool
-			if err := r.Scan(&got); err != nil {
+			var there bool
+			if err := r.Scan(&got, &there); err != nil {
 				return err //nolint:wrapcheck // the session has ended
 			}
 			if !got.Valid {
 				return errNoLock
 			}
-			t.Granted = got.Bool
-			if !got.Bool && t.First {
-				refused = append(refused, t)
-			}
+			t.Granted, t.Foreign = got.Bool, there && !got.Bool
 			return nil
-		}, "SELECT "+fmt.Sprintf(getLock, c.b.lockName(t.Req.Name)))
-	}
-	return refused, q.run(ctx, c.conn)
-}
-
-// find checks whether another connection has the very leases that were refused.
-func (c *getlockConn) find(ctx context.Context, refused []*connlease.Try) error {
-	if len(refused) == 0 {
-		return nil
-	}
-	q := new(batch)
-	for _, t := range refused {
-		q.query(func(*sql.Rows) error { t.Foreign = true; return nil }, c.b.sql(isThere), t.Req.Name, string(t.Req.Lease))
+		}, "SELECT "+fmt.Sprintf(getLock, c.b.lockName(t.Req.Name))+c.b.sql(isThere), t.Req.Name, string(t.Req.Lease))
 	}
 	return q.run(ctx, c.conn)
 }
@@ -278,7 +257,7 @@ func (c *getlockConn) find(ctx context.Context, refused []*connlease.Try) error 
 func (c *getlockConn) look(q *batch, w *connlease.Work) {
 	q.query(func(r *sql.Rows) error {
 		var m connlease.Told
-		err := r.Scan(&m.Name, &m.ID, &m.Reason, &m.Released)
+		err := r.Scan(&m.Name, &m.ID, &m.Reason)
 		w.Marked = append(w.Marked, m)
 		return err //nolint:wrapcheck // the session has ended
 	}, c.b.sql(readMarked), c.name)
@@ -311,7 +290,7 @@ func (c *getlockConn) giveBack(ctx context.Context, l *backend.AcquireRequest) e
 // Wait waits until the server closes the connection or ctx ends: it sends nothing else
 // unrequested.
 func (c *getlockConn) Wait(ctx context.Context) error {
-	return hungUp(ctx, c.wire)
+	return c.wire.hungUp(ctx)
 }
 
 // Close closes the connection, and waits for nothing.

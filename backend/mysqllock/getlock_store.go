@@ -6,12 +6,10 @@ import (
 	"database/sql"
 	_ "embed"
 	"errors"
-	"fmt"
 	"time"
 
 	"github.com/holdfast-io/holdfast/backend"
 	"github.com/holdfast-io/holdfast/fence"
-	"github.com/holdfast-io/holdfast/internal/connect"
 	"github.com/holdfast-io/holdfast/internal/connlease"
 )
 
@@ -31,15 +29,15 @@ const (
 		ON DUPLICATE KEY UPDATE name = name`
 	bumped    = `SELECT LAST_INSERT_ID()`
 	unbump    = `DELETE FROM @leases WHERE name = '' AND lease = ?`
-	markLease = `UPDATE @leases SET marked = TRUE, reason = ?, released = ? WHERE name = ? AND lease = ? AND conn = ? AND NOT marked`
+	markLease = `UPDATE @leases SET marked = TRUE, reason = ? WHERE name = ? AND lease = ? AND conn = ? AND NOT marked`
 	// marks is 0 where the lease was marked already: the reason of that one stays.
 	marks = `SELECT ROW_COUNT()`
 	// Who has a user lock, and whether that connection has a row for it.
 	holderOf = `SELECT IS_USED_LOCK(?), EXISTS (SELECT 1 FROM @leases e JOIN @sessions s ON s.conn = e.conn
 		WHERE e.lockname = ? AND s.id = IS_USED_LOCK(e.lockname) AND IS_USED_LOCK(s.conn) = s.id)`
-	victims = `SELECT id FROM @sessions WHERE IS_USED_LOCK(conn) = id AND conn IN (?)`
-	getMeta = `SELECT version, $READONLY, @@global.innodb_flush_log_at_trx_commit FROM @meta WHERE id = 1`
-	putMeta = `INSERT INTO @meta (id, version) VALUES (1, ?) ON DUPLICATE KEY UPDATE id = id`
+	killHolder = `KILL IS_USED_LOCK(?)`
+	getMeta    = `SELECT version, $READONLY, @@global.innodb_flush_log_at_trx_commit FROM @meta WHERE id = 1`
+	putMeta    = `INSERT INTO @meta (id, version) VALUES (1, ?) ON DUPLICATE KEY UPDATE id = id`
 )
 
 // getlockStore implements connlease.Store.
@@ -53,10 +51,7 @@ func (s getlockStore) Setup(ctx context.Context) error {
 		db: s.b.db, backend: getlockName, version: getlockVersion, read: getMeta, meta: putMeta,
 		sql: s.b.sql, create: getlockTables,
 	}
-	if err := t.ensure(ctx); err != nil {
-		return s.Unavailable("setup", false, connect.Cause(ctx, err))
-	}
-	return nil
+	return t.ensure(ctx)
 }
 
 // Unavailable returns the error for the caller.
@@ -154,7 +149,7 @@ func (s getlockStore) raise(ctx context.Context) (fence.Token, error) {
 // connection.
 func (s getlockStore) landed(ctx context.Context, lockName string) error {
 	var whose int64
-	return connlease.Poll(ctx, func(late bool) (bool, error) {
+	return connlease.Await(ctx, func(late bool) (bool, error) {
 		var id sql.NullInt64
 		var has bool
 		q := new(batch)
@@ -174,7 +169,7 @@ func (s getlockStore) landed(ctx context.Context, lockName string) error {
 func (s getlockStore) mark(ctx context.Context, m connlease.Mark, x *connlease.Marked) error {
 	for n := 1; ; n++ {
 		q := new(batch)
-		q.exec(s.b.sql(markLease), m.Reason, m.Released, m.Name, string(x.Lease), x.Conn)
+		q.exec(s.b.sql(markLease), m.Reason, m.Name, string(x.Lease), x.Conn)
 		q.query(func(r *sql.Rows) error {
 			var marked int
 			err := r.Scan(&marked)
@@ -190,20 +185,9 @@ func (s getlockStore) mark(ctx context.Context, m connlease.Mark, x *connlease.M
 
 // Terminate ends those of the connections that have locks.
 func (s getlockStore) Terminate(ctx context.Context, conns []string) error {
-	var ids []int64
-	q := new(batch)
-	q.query(func(r *sql.Rows) error {
-		var id int64
-		err := r.Scan(&id)
-		ids = append(ids, id)
-		return err //nolint:wrapcheck // see unavailable
-	}, s.b.sql(victims), in(conns))
-	if err := q.run(ctx, s.b.db); err != nil {
-		return err
-	}
 	const noSuchThread = 1094 // it is gone
-	for _, id := range ids {
-		if _, err := s.b.db.ExecContext(ctx, fmt.Sprintf("KILL %d", id)); err != nil && code(err) != noSuchThread {
+	for _, conn := range conns {
+		if _, err := s.b.db.ExecContext(ctx, killHolder, conn); err != nil && code(err) != noSuchThread {
 			return err //nolint:wrapcheck // see unavailable
 		}
 	}

@@ -6,9 +6,7 @@ import (
 	"crypto/sha256"
 	"encoding/binary"
 	"log/slog"
-	"math/rand/v2"
 	"strings"
-	"sync"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -83,7 +81,6 @@ type Advisory struct {
 
 	leases   *connlease.Leases
 	notifier notifier
-	closing  sync.Once
 }
 
 var _ backend.Backend = (*Advisory)(nil)
@@ -120,7 +117,7 @@ func NewAdvisory(cfg AdvisoryConfig) (*Advisory, error) {
 		words: strings.NewReplacer("@", quoted+".", "$HELD", heldLocks), notifier: notifier{log: same.Logger, name: advisoryName},
 	}
 	b.key = b.hashed
-	b.leases = connlease.New(connlease.Config{Store: advisoryStore{b}, Caps: b.Capabilities(), Wakes: true, Pause: advisoryPause})
+	b.leases = connlease.New(connlease.Config{Store: advisoryStore{b}, Caps: b.Capabilities(), Poll: connlease.Poll{Least: time.Second, Most: time.Second}})
 	b.verbs = b.leases
 	b.conf = b.configure(cfg.Conn)
 	pc, err := pgxpool.ParseConfig("")
@@ -135,13 +132,6 @@ func NewAdvisory(cfg AdvisoryConfig) (*Advisory, error) {
 		return nil, unavailableAt(advisoryName, "open", false, err)
 	}
 	return b, nil
-}
-
-// advisoryPause is how long a session with waiters rests without a wake-up: there is none for a
-// holder that died.
-func advisoryPause(time.Duration) time.Duration {
-	const least, jitter = 750 * time.Millisecond, 500 * time.Millisecond
-	return least + rand.N(jitter)
 }
 
 // hashed returns the key of a lock.
@@ -164,10 +154,8 @@ func (b *Advisory) Capabilities() backend.Capabilities {
 // Close ends the sessions that were opened here, with their locks, the connections and the
 // goroutines, and the calls in progress with ErrClosed. A second Close does nothing.
 func (b *Advisory) Close() error {
-	b.closing.Do(func() {
-		b.leases.Close()
-		b.conns.HangUp(hangUpTime)
-		b.pool.Close()
-	})
+	b.leases.Close()
+	b.conns.HangUp(hangUpTime)
+	b.pool.Close()
 	return nil
 }

@@ -42,8 +42,7 @@ CREATE UNLOGGED TABLE @leases (
 	note     text        NOT NULL,
 	token    bigint      NOT NULL,
 	since    timestamptz NOT NULL,
-	marked   boolean     NOT NULL DEFAULT false, -- its connection has to release it
-	released boolean     NOT NULL DEFAULT false, -- and that is no loss
+	marked   boolean     NOT NULL DEFAULT false, -- it was broken: its connection has to release it
 	reason   text        NOT NULL DEFAULT '',
 	PRIMARY KEY (name, lease)
 );

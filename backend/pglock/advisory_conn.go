@@ -51,7 +51,7 @@ const (
 	unlockAll     = `SELECT pg_advisory_unlock_all()`
 	deleteLease   = `DELETE FROM @leases WHERE name = $1 AND lease = $2 AND conn = $3`
 	deleteWaiter  = `DELETE FROM @waiters WHERE name = $1 AND lease = $2 AND conn = $3`
-	readMarked    = `SELECT name, lease, reason, released FROM @leases WHERE conn = $1 AND marked`
+	readMarked    = `SELECT name, lease, reason FROM @leases WHERE conn = $1 AND marked`
 	// The lock first, and then the token: tokens rise in the order of the grants. A row of this
 	// name and lease ID means that the lease was granted before.
 	try = `WITH old AS MATERIALIZED (SELECT FROM @leases WHERE name = $1 AND lease = $2),
@@ -198,8 +198,8 @@ func (c *advisoryConn) Do(ctx context.Context, w *connlease.Work) error {
 		}
 		switch {
 		case transient(err):
-		case len(w.Try)+len(w.Join) > 0:
-			w.WithoutNew(err)
+		case len(w.Try) > 0:
+			w.WithoutTry(err)
 		default:
 			return err
 		}
@@ -245,11 +245,12 @@ func (c *advisoryConn) send(ctx context.Context, w *connlease.Work, done *progre
 	}
 	rest := millis(max(w.Left, time.Millisecond) + idleMargin)
 	if w.End {
+		q.Queue(unlockAll) // before the commit wakes waiters, which can then acquire the locks
 		q.Queue(setIdle, rest)
 		q.Queue(c.b.sql(leaveTable), c.id) // in the order of sweepDead: no circle of waiting
 		q.Queue(c.b.sql(leaveLeases), c.id, notifies)
 		q.Queue(c.b.sql(leaveQueue), c.id)
-		return c.end(ctx, q)
+		return c.conn.SendBatch(ctx, q).Close() //nolint:wrapcheck // the session has ended
 	}
 	if w.Renew {
 		q.Queue(c.b.sql(extendSession), c.id, c.ttl.Microseconds())
@@ -259,10 +260,11 @@ func (c *advisoryConn) send(ctx context.Context, w *connlease.Work, done *progre
 	}
 	q.Queue(setIdle, rest).Exec(func(pgconn.CommandTag) error { done.trying = true; return nil })
 	for _, t := range w.Try {
-		c.try(q, t, &done.answered)
-	}
-	for _, r := range w.Join {
-		q.Queue(c.b.sql(join), r.Name, string(r.Lease), c.id, r.Mode == backend.Shared, r.Owner, r.Note)
+		if t.Behind {
+			c.join(q, t.Req, &done.answered)
+		} else {
+			c.try(q, t, &done.answered)
+		}
 	}
 	return c.conn.SendBatch(ctx, q).Close() //nolint:wrapcheck // see Do
 }
@@ -306,11 +308,11 @@ func unlockOf(m backend.Mode) string {
 func (c *advisoryConn) takeBack(ctx context.Context, all []*connlease.Try, answered int) error {
 	took := make(map[int64]int)
 	for i, t := range all[:min(answered+1, len(all))] {
-		key := c.b.key(t.Req.Name)
+		key, failed := c.b.key(t.Req.Name), i == answered
 		switch {
-		case i < answered && !t.Granted:
+		case t.Behind, !failed && !t.Granted:
 			continue
-		case i == answered && c.has[key]+took[key] > 0:
+		case failed && c.has[key]+took[key] > 0:
 			return errInDoubt
 		}
 		if err := c.giveBack(ctx, t.Req); err != nil {
@@ -336,21 +338,19 @@ func (c *advisoryConn) count(w *connlease.Work) {
 	}
 }
 
-// end releases everything. The locks go first, so that the waiters it wakes can acquire them.
-func (c *advisoryConn) end(ctx context.Context, rest *pgx.Batch) error {
-	if _, err := c.conn.Exec(ctx, unlockAll); err != nil {
-		return err //nolint:wrapcheck // the session has ended
-	}
-	return c.conn.SendBatch(ctx, rest).Close() //nolint:wrapcheck // the session has ended
-}
-
 func (c *advisoryConn) look(q *pgx.Batch, w *connlease.Work) {
 	query(q, func(rows pgx.Rows) error {
 		var m connlease.Told
-		err := rows.Scan(&m.Name, &m.ID, &m.Reason, &m.Released)
+		err := rows.Scan(&m.Name, &m.ID, &m.Reason)
 		w.Marked = append(w.Marked, m)
 		return err //nolint:wrapcheck // the session has ended
 	}, c.b.sql(readMarked), c.id)
+}
+
+// join queues a request.
+func (c *advisoryConn) join(q *pgx.Batch, r *backend.AcquireRequest, answered *int) {
+	q.Queue(c.b.sql(join), r.Name, string(r.Lease), c.id, r.Mode == backend.Shared, r.Owner, r.Note).
+		Exec(func(pgconn.CommandTag) error { *answered++; return nil })
 }
 
 func (c *advisoryConn) try(q *pgx.Batch, t *connlease.Try, answered *int) {

@@ -29,26 +29,26 @@ const (
 		alive AS MATERIALIZED (SELECT s.* FROM @sessions s JOIN held h ON h.key = s.conn AND h.pid = s.pid),
 		out AS (SELECT e.*, s.session, s.expires, s.pid FROM @leases e JOIN alive s USING (conn)
 			WHERE EXISTS (SELECT FROM held h WHERE h.key = e.key AND h.pid = s.pid)) `
-	lookLeases = outLeases + `SELECT name, lease, session, owner, note, shared, token, since,
-		(extract(epoch FROM expires - clock_timestamp()) * 1000000)::bigint FROM out WHERE name = ANY($1) ORDER BY name, token`
-	lookWaiters = outLeases + `SELECT w.name, w.lease, s.session, w.owner, w.note, w.shared, w.asked
-		FROM @waiters w JOIN alive s USING (conn) WHERE w.name = ANY($1) ORDER BY w.name, w.n`
+	look = outLeases + `SELECT name, lease, session, owner, note, shared, since, token AS n,
+		(extract(epoch FROM expires - clock_timestamp()) * 1000000)::bigint, true AS held FROM out WHERE name = ANY($1) UNION ALL
+		SELECT w.name, w.lease, s.session, w.owner, w.note, w.shared, w.asked, w.n, 0, false
+		FROM @waiters w JOIN alive s USING (conn) WHERE w.name = ANY($1) ORDER BY name, held DESC, n`
 	listHeld = outLeases + `SELECT DISTINCT name FROM out WHERE name > $1 AND starts_with(name, $2) ORDER BY name LIMIT $3`
 	// The commit notifies a connection that something was marked. The rows are locked in the same
 	// order by all that lock several. So of two breaks of a lock one waits for the other, and
-	// sees what that has marked. $6 is the token of a break that reads again: it draws no other
+	// sees what that has marked. $5 is the token of a break that reads again: it draws no other
 	// token, and later grants do not concern it.
-	mark = outLeases + `, t AS MATERIALIZED (SELECT CASE WHEN $6::bigint > 0 THEN $6 ELSE
-			nextval($5::text::regclass) + coalesce((SELECT above FROM @epoch), 0) END AS token),
-		todo AS MATERIALIZED (SELECT lease, marked FROM @leases WHERE name = $1 AND ($2 = '' OR lease = $2) AND ($6 = 0 OR token < $6)
+	mark = outLeases + `, t AS MATERIALIZED (SELECT CASE WHEN $5::bigint > 0 THEN $5 ELSE
+			nextval($4::text::regclass) + coalesce((SELECT above FROM @epoch), 0) END AS token),
+		todo AS MATERIALIZED (SELECT lease, marked FROM @leases WHERE name = $1 AND ($2 = '' OR lease = $2) AND ($5 = 0 OR token < $5)
 			ORDER BY lease FOR UPDATE),
-		hit AS (UPDATE @leases e SET marked = true, reason = CASE WHEN d.marked THEN e.reason ELSE $3 END,
-				released = CASE WHEN d.marked THEN e.released ELSE $4 END FROM out o, todo d
+		hit AS (UPDATE @leases e SET marked = true, reason = CASE WHEN d.marked THEN e.reason ELSE $3 END FROM out o, todo d
 			WHERE e.name = o.name AND e.lease = o.lease AND e.lease = d.lease AND e.name = $1
 			RETURNING e.lease, o.session, e.owner, e.note, e.shared, e.token, e.since, e.conn, o.expires, d.marked AS before)
-		SELECT t.token, h.lease, h.session, h.owner, h.note, h.shared, h.token, h.since, h.conn::text,
-		(extract(epoch FROM h.expires - clock_timestamp()) * 1000000)::bigint,
-		CASE WHEN h.conn IS NOT NULL AND $7::boolean THEN pg_notify('` + advisoryChannel + `' || h.conn, '` + markNote + `') END::text, coalesce(h.before, false)
+		SELECT t.token, coalesce(h.lease, ''), coalesce(h.session, ''), coalesce(h.owner, ''), coalesce(h.note, ''), coalesce(h.shared, false),
+		coalesce(h.token, 0), coalesce(h.since, clock_timestamp()), coalesce(h.conn::text, ''),
+		coalesce((extract(epoch FROM h.expires - clock_timestamp()) * 1000000)::bigint, 0), coalesce(h.before, false),
+		CASE WHEN h.conn IS NOT NULL AND $6::boolean THEN pg_notify('` + advisoryChannel + `' || h.conn, '` + markNote + `') END::text
 		FROM t LEFT JOIN hit h ON true ORDER BY h.token`
 	// The transactions of those that have the lock. Neither the locks nor this are part of a
 	// snapshot: the next statement sees the result of what has ended when this is read.
@@ -70,10 +70,7 @@ func (s advisoryStore) Setup(ctx context.Context) error {
 	t := tables{
 		pool: b.pool, backend: advisoryName, version: advisoryVersion, schema: b.schema, create: advisoryTables, sql: b.sql,
 	}
-	if err := t.ensure(ctx); err != nil {
-		return s.Unavailable("setup", false, tooOld(err))
-	}
-	return nil
+	return tooOld(t.ensure(ctx))
 }
 
 // Unavailable returns the error for the caller.
@@ -103,44 +100,51 @@ func modeOf(shared bool) backend.Mode {
 
 // Look returns what is known of the locks.
 func (s advisoryStore) Look(ctx context.Context, names []string) (map[string]backend.LockInfo, error) {
+	rows, err := s.b.pool.Query(ctx, s.b.sql(look), names)
+	if err != nil {
+		return nil, err //nolint:wrapcheck // see unavailable
+	}
+	defer rows.Close()
 	all := make(map[string]backend.LockInfo)
-	q := new(pgx.Batch)
-	query(q, func(rows pgx.Rows) error {
+	for rows.Next() {
 		var name string
-		var shared bool
-		var micros int64
+		var shared, held bool
+		var n, micros int64
 		h := backend.Holder{Permits: 1}
-		err := rows.Scan(&name, &h.Lease, &h.Session, &h.Owner, &h.Note, &shared, &h.Token, &h.Since, &micros)
+		if err := rows.Scan(&name, &h.Lease, &h.Session, &h.Owner, &h.Note, &shared, &h.Since, &n, &micros, &held); err != nil {
+			return nil, err //nolint:wrapcheck // see unavailable
+		}
 		h.Mode, h.Left = modeOf(shared), left(micros)
 		info := all[name]
-		info.Name, info.Token, info.Holders = name, max(info.Token, h.Token), append(info.Holders, h)
-		if !shared {
-			info.Limit = 1
+		info.Name = name
+		if held {
+			h.Token = fence.Token(n) //nolint:gosec // a sequence counts up from above 0
+			info.Token, info.Holders = max(info.Token, h.Token), append(info.Holders, h)
+			if !shared {
+				info.Limit = 1
+			}
+		} else {
+			info.Waiters = append(info.Waiters, backend.Waiter{
+				Lease: h.Lease, Session: h.Session, Owner: h.Owner, Note: h.Note, Mode: h.Mode, Permits: 1, Since: h.Since,
+			})
 		}
 		all[name] = info
-		return err //nolint:wrapcheck // see unavailable
-	}, s.b.sql(lookLeases), names)
-	query(q, func(rows pgx.Rows) error {
-		var name string
-		var shared bool
-		w := backend.Waiter{Permits: 1}
-		err := rows.Scan(&name, &w.Lease, &w.Session, &w.Owner, &w.Note, &shared, &w.Since)
-		w.Mode = modeOf(shared)
-		info := all[name]
-		info.Name, info.Waiters = name, append(info.Waiters, w)
-		all[name] = info
-		return err //nolint:wrapcheck // see unavailable
-	}, s.b.sql(lookWaiters), names)
-	return all, s.b.pool.SendBatch(ctx, q).Close() //nolint:wrapcheck // see unavailable
+	}
+	return all, rows.Err() //nolint:wrapcheck // see unavailable
 }
 
-// Names lists locks that are held.
-func (s advisoryStore) Names(ctx context.Context, req backend.ListRequest, limit int) ([]string, error) {
-	rows, err := s.b.pool.Query(ctx, s.b.sql(listHeld), req.After, req.Prefix, limit)
+// texts returns the rows of a query with one column.
+func (s advisoryStore) texts(ctx context.Context, query string, args ...any) ([]string, error) {
+	rows, err := s.b.pool.Query(ctx, s.b.sql(query), args...)
 	if err != nil {
 		return nil, err //nolint:wrapcheck // see unavailable
 	}
 	return pgx.CollectRows(rows, pgx.RowTo[string]) //nolint:wrapcheck // see unavailable
+}
+
+// Names lists locks that are held.
+func (s advisoryStore) Names(ctx context.Context, req backend.ListRequest, limit int) ([]string, error) {
+	return s.texts(ctx, listHeld, req.After, req.Prefix, limit)
 }
 
 // Mark asks for the release of leases, and raises the token. A lease that had the lock at that
@@ -165,12 +169,12 @@ func (s advisoryStore) Mark(ctx context.Context, m connlease.Mark) (fence.Token,
 // one takes long, its client was cut off in the middle of it, or the commit waits for something.
 // Its connection stays, because it may have acquired the lock after the token was drawn.
 func (s advisoryStore) landed(ctx context.Context, key int64) error {
-	all, err := s.flying(ctx, key)
+	all, err := s.texts(ctx, inFlight, key)
 	if err != nil || len(all) == 0 {
 		return err
 	}
-	return connlease.Poll(ctx, func(late bool) (bool, error) {
-		now, err := s.flying(ctx, key)
+	return connlease.Await(ctx, func(late bool) (bool, error) {
+		now, err := s.texts(ctx, inFlight, key)
 		all = slices.DeleteFunc(all, func(number string) bool { return !slices.Contains(now, number) })
 		if err == nil && len(all) > 0 && late {
 			err = errInFlight
@@ -181,40 +185,27 @@ func (s advisoryStore) landed(ctx context.Context, key int64) error {
 
 var errInFlight = errors.New("the transaction of a holder of the lock does not end: retry the break")
 
-// flying returns the transactions of those that have the lock.
-func (s advisoryStore) flying(ctx context.Context, key int64) ([]string, error) {
-	rows, err := s.b.pool.Query(ctx, s.b.sql(inFlight), key)
-	if err != nil {
-		return nil, err //nolint:wrapcheck // see unavailable
-	}
-	return pgx.CollectRows(rows, pgx.RowTo[string]) //nolint:wrapcheck // see unavailable
-}
-
 func (s advisoryStore) mark(ctx context.Context, m connlease.Mark) (fence.Token, []connlease.Marked, error) {
 	var token fence.Token
 	var hit []connlease.Marked
-	rows, err := s.b.pool.Query(ctx, s.b.sql(mark), m.Name, string(m.Lease), m.Reason, m.Released, s.b.sql("@tokens"), int64(m.Below), s.b.notifier.sends()) //nolint:gosec // it came from there
+	rows, err := s.b.pool.Query(ctx, s.b.sql(mark), m.Name, string(m.Lease), m.Reason, s.b.sql("@tokens"), int64(m.Below), s.b.notifier.sends()) //nolint:gosec // it came from there
 	if err != nil {
 		return 0, nil, err //nolint:wrapcheck // see unavailable
 	}
 	defer rows.Close()
 	for rows.Next() {
-		var lease, session, owner, note, conn, told *string
-		var shared *bool
-		var victim, micros *int64
-		var since *time.Time
-		var before bool
-		if err := rows.Scan(&token, &lease, &session, &owner, &note, &shared, &victim, &since, &conn, &micros, &told, &before); err != nil {
+		x := connlease.Marked{Holder: backend.Holder{Permits: 1}}
+		var shared bool
+		var micros int64
+		var told *string
+		err := rows.Scan(&token, &x.Lease, &x.Session, &x.Owner, &x.Note, &shared, &x.Token, &x.Since, &x.Conn, &micros, &x.Before, &told)
+		if err != nil {
 			return 0, nil, err //nolint:wrapcheck // see unavailable
 		}
-		if lease == nil {
-			continue
+		if x.Lease != "" { // otherwise there is none, and this is the token
+			x.Mode, x.Left = modeOf(shared), left(micros)
+			hit = append(hit, x)
 		}
-		h := backend.Holder{
-			Lease: backend.LeaseID(*lease), Session: backend.SessionID(*session), Owner: *owner, Note: *note, Mode: modeOf(*shared), Permits: 1,
-			Token: fence.Token(*victim), Since: *since, Left: left(*micros), //nolint:gosec // a sequence counts up from above 0
-		}
-		hit = append(hit, connlease.Marked{Holder: h, Conn: *conn, Before: before})
 	}
 	return token, hit, rows.Err()
 }

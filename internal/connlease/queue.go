@@ -3,121 +3,98 @@ package connlease
 import (
 	"errors"
 	"slices"
+	"sync/atomic"
 	"time"
 
 	"github.com/holdfast-io/holdfast/backend"
 )
 
+// lease is an acquisition. Its states, and what ends each of them:
+//
+//	             the lock is tried:                 released, or   marked     the database
+//	             granted    refused                 abandoned                 refuses the try
+//	asked for    held       waits, if a caller      gone           -          gone
+//	                        does; otherwise gone
+//	waits        held       waits                   gone           -          gone
+//	held         -          -                       gone           gone       -
+//
+// A lease that waits and is queued in the store is also removed there (Work.Leave) when it is gone. One
+// that is held is released there (Work.Free). A lease that is given up while it is tried is not a state:
+// what callers want is done when the answer is known.
+type lease struct {
+	req     backend.AcquireRequest
+	callers []*caller      // that wait for its answer
+	wait    bool           // one of its callers waits, so it stays in the queue when it is refused
+	waits   bool           // it was refused, and stays
+	queued  bool           // it may be in the store's queue
+	grant   *backend.Grant // it is held; otherwise nil
+}
+
+func (l *lease) key() Key { return Key{Name: l.req.Name, ID: l.req.Lease} }
+
+// caller is a call of Acquire.
+type caller struct {
+	wait   bool
+	answer chan answer // capacity 1
+	waits  atomic.Bool // the lease is known to wait
+}
+
+// answer is what a caller gets.
+type answer struct {
+	grant backend.Grant
+	err   error
+	stays bool // the lease waits for another caller, and may be granted
+}
+
 // errRefused: the request does not wait, and the lock is not free.
 var errRefused = errors.New("refused")
+
+// turn is what the requests of a lock are due for. A later one includes those before.
+type turn uint8
+
+const (
+	toQueue turn = iota + 1 // those that wait are queued in the store
+	toPoll                  // the front is tried, because of the timer
+	toTry                   // the front is tried, because the lock may be free
+)
 
 // maxTries is how many locks are tried together.
 const maxTries = 256
 
-// gather returns the work to be sent now, or nil.
-func (s *session) gather() *Work {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	now := time.Now()
-	if s.ending || s.b.life.Err() != nil || !now.Before(s.deadline) {
-		s.ended = true
-		return &Work{End: true, Left: endTime}
-	}
-	w := &Work{Left: s.deadline.Sub(now), Renew: len(s.renews) > 0, Look: s.look || !now.Before(s.nextLook()), renews: s.renews}
-	s.look, s.renews = false, nil
-	if w.Renew {
-		w.Left = s.ttl // its holders count on the whole TTL from now on
-	}
-	if w.Look || w.Renew {
-		s.looked = now
-	}
-	for _, l := range s.freed {
-		w.Free = append(w.Free, &l.req)
-	}
-	for _, l := range s.left {
-		w.Leave = append(w.Leave, Key{Name: l.req.Name, ID: l.req.Lease})
-	}
-	if !s.again.IsZero() && !now.Before(s.again) {
-		s.again = time.Time{}
-		for name, p := range s.spots {
-			if len(p.queue) > 0 {
-				s.due[name] = max(s.due[name], toPoll)
-			}
-		}
-	}
-	for name, due := range s.due {
-		if len(w.trying) >= maxTries {
-			break
-		}
-		delete(s.due, name)
-		s.collect(w, name, due)
-	}
-	for _, l := range w.trying {
-		w.Try = append(w.Try, &Try{Req: &l.req, First: !isClosed(l.tried), Queue: l.wait})
-	}
-	for _, l := range w.joining {
-		w.Join = append(w.Join, &l.req)
-	}
-	s.schedule(now)
-	if len(w.Free)+len(w.Leave)+len(w.Try)+len(w.Join) == 0 && !w.Renew && !w.Look {
-		return nil
-	}
-	return w
-}
-
-// nextLook returns when to read the marks: not before the session's end where there are
-// notifications of them. The caller holds mu.
-func (s *session) nextLook() time.Time {
-	if s.b.cfg.LookEvery == 0 || len(s.leases) == 0 {
-		return s.deadline
-	}
-	return s.looked.Add(s.b.cfg.LookEvery)
-}
-
-// schedule sets when waiters try again in any case. The caller holds mu.
-func (s *session) schedule(now time.Time) {
-	if !s.again.IsZero() {
+// ask finds the lease of a request, or appends it to the queue, for a caller.
+func (s *session) ask(req backend.AcquireRequest, c *caller) {
+	k := Key{Name: req.Name, ID: req.Lease}
+	if s.abandoned.Has(k) {
+		c.answer <- answer{err: backend.ErrLost}
 		return
 	}
-	for _, p := range s.spots {
-		if len(p.queue) > 0 {
-			s.again = now.Add(s.b.cfg.Pause(now.Sub(s.moved)))
-			return
-		}
+	l, known := s.leases[k]
+	switch {
+	case !known:
+		l = &lease{req: req}
+		s.leases[k] = l
+		s.queues[req.Name] = append(s.queues[req.Name], l)
+		s.moved = time.Now()
+	case l.grant != nil:
+		c.answer <- answer{grant: *l.grant}
+		return
+	}
+	l.callers = append(l.callers, c)
+	l.wait = l.wait || req.Wait
+	switch queue := s.queues[req.Name]; {
+	case l.waits, !known && !l.wait && len(s.held[req.Name]) > 0 && s.front(req.Name) < len(queue):
+		s.refuse(l)
+	case l.wait && len(queue) > 1 && queue[0].queued && queue[0].req.Mode == backend.Exclusive: // a try is of no use
+		s.isDue(req.Name, toQueue)
+	default:
+		s.isDue(req.Name, toTry)
 	}
 }
 
-// collect adds the requests of a lock to the work. Those at the head of the local queue that the
-// leases of this session admit are tried: the database would grant any of them the lock, because it
-// is the same connection. Those behind them that wait are queued in the store without being tried,
-// and woken like any other. Those that do not wait are refused: immediately where this session has
-// the lock, and otherwise when it is known that those before them, or another client, have it. The
-// caller holds mu.
-func (s *session) collect(w *Work, name string, due turn) {
-	p := s.spots[name]
-	if p == nil {
-		return
-	}
-	front, queue := 0, p.queue
-	if due > toQueue { // otherwise none is tried or refused: a long queue must not cost that with each that joins it
-		front, queue = backend.Admit(claims(p.out), claims(p.queue)), slices.Clone(p.queue)
-	}
-	for i, l := range queue {
-		switch {
-		case i < front:
-			l.trying, l.timer = true, due == toPoll
-			w.trying = append(w.trying, l)
-		case l.wait && s.b.cfg.Wakes && !l.queued && !l.trying: // a refusal below makes the lock due again, perhaps in this very gather
-			l.trying = true
-			w.joining = append(w.joining, l)
-		case l.wait || due == toQueue:
-		case front == 0:
-			s.drop(l, errRefused)
-		default:
-			l.trying = true
-			w.behind = append(w.behind, l)
-		}
-	}
+// front returns how many requests of the queue of a lock the leases of this session admit. The
+// database would grant any of them the lock, because it is the same connection.
+func (s *session) front(name string) int {
+	return backend.Admit(claims(s.held[name]), claims(s.queues[name]))
 }
 
 func claims(all []*lease) []backend.Claim {
@@ -128,182 +105,220 @@ func claims(all []*lease) []backend.Claim {
 	return cs
 }
 
-// spot returns the session's state of a lock, and creates it if necessary. The caller holds mu.
-func (s *session) spot(name string) *spot {
-	p := s.spots[name]
-	if p == nil {
-		p = new(spot)
-		s.spots[name] = p
-	}
-	return p
-}
+// isDue has the requests of a lock sent with the next work.
+func (s *session) isDue(name string, t turn) { s.due[name] = max(s.due[name], t) }
 
-// remove takes a lease out of its spot, and has the new head of the queue tried: a request that
-// was never tried here is not woken. The caller holds mu.
-func (s *session) remove(l *lease) {
-	name := l.req.Name
-	p := s.spots[name]
-	is := func(x *lease) bool { return x == l }
-	p.out, p.queue = slices.DeleteFunc(p.out, is), slices.DeleteFunc(p.queue, is)
-	if len(p.out)+len(p.queue) == 0 {
-		delete(s.spots, name)
-		return
+// giveUp releases a lease, or its place in the queue. An abandoned one is never granted afterwards. The caller
+// gets its answer, with room in the channel, when the store has nothing of it any more.
+func (s *session) giveUp(k Key, abandon bool, answer chan<- error) {
+	if abandon {
+		s.abandoned.Add(k)
 	}
-	if len(p.queue) > 0 && (!p.queue[0].queued || !s.b.cfg.Wakes) {
-		s.due[name] = toTry
-	}
-}
-
-// drop takes a lease out of the queue, for good. err is why, unless it is no longer wanted. The
-// caller holds mu.
-func (s *session) drop(l *lease, err error) {
-	if l.gone {
+	var err error
+	switch l, ok := s.leases[k]; {
+	case !ok && !abandon:
 		err = backend.ErrLost
+	case !ok: // gone, or it never was
+	case l.grant != nil:
+		s.free(l)
+	default:
+		s.drop(l, backend.ErrLost)
 	}
-	s.remove(l)
-	s.overWith(Key{Name: l.req.Name, ID: l.req.Lease}, l, err)
-	if !l.queued {
-		signal(l.freed)
-		return
-	}
-	s.left = append(s.left, l)
-	s.wake()
+	s.next.done = append(s.next.done, func() { answer <- err })
 }
 
-// free releases a lease that is held. The caller holds mu.
-func (s *session) free(l *lease) {
-	s.remove(l)
-	delete(s.leases, Key{Name: l.req.Name, ID: l.req.Lease})
-	l.state = over
-	s.freed = append(s.freed, l)
-	s.wake()
-}
-
-// settle processes the answers.
-func (s *session) settle(w *Work) {
+// gather does what callers want, and returns the work to be sent now, or nil.
+func (s *session) gather() *Work {
 	s.mu.Lock()
-	now := time.Now()
-	if w.Renew {
-		s.deadline = now.Add(s.ttl)
-	}
-	for _, l := range s.freed[:len(w.Free)] {
-		signal(l.freed)
-	}
-	s.freed = slices.Delete(s.freed, 0, len(w.Free))
-	for _, l := range s.left[:len(w.Leave)] {
-		signal(l.freed)
-	}
-	s.left = slices.Delete(s.left, 0, len(w.Leave))
-	if w.Refused != nil {
-		s.refuse(slices.Concat(w.trying, w.joining), s.b.store.Unavailable(opAcquire, false, w.Refused))
-		w.trying, w.joining = nil, nil
-	}
-	for i, l := range w.trying {
-		s.answer(l, w.Try[i], now)
-	}
-	for _, l := range w.joining {
-		l.trying, l.queued, l.waited = false, true, true
-		signal(l.tried)
-		if l.gone {
-			s.drop(l, backend.ErrLost)
-		}
-	}
-	s.refuseBehind(w.behind)
-	losses := s.markedAre(w.Marked, now)
-	for _, done := range w.renews {
-		close(done)
-	}
+	posted := s.posted
+	s.posted = nil
 	s.mu.Unlock()
-	if s.lost != nil && s.b.cfg.Caps.LossPush {
-		for _, x := range losses {
-			s.lost(x)
+	for _, f := range posted {
+		f()
+	}
+	now := time.Now()
+	if s.ending || !now.Before(s.deadline) {
+		return &Work{End: true, Left: endTime}
+	}
+	if look := s.nextLook(); !look.IsZero() && !now.Before(look) {
+		s.next.Look = true
+	}
+	if !s.again.IsZero() && !now.Before(s.again) {
+		s.again = time.Time{}
+		for name := range s.queues {
+			s.isDue(name, toPoll)
 		}
 	}
+	for name, t := range s.due {
+		if len(s.next.Try) >= maxTries {
+			break
+		}
+		delete(s.due, name)
+		s.collect(name, t)
+	}
+	if s.again.IsZero() && len(s.queues) > 0 {
+		s.again = now.Add(s.b.cfg.Poll.pause(now.Sub(s.moved)))
+	}
+	w := s.next
+	s.next = new(Work)
+	return s.complete(w, now)
 }
 
-// refuse ends the requests that the database refused. The caller holds mu.
-func (s *session) refuse(all []*lease, err error) {
-	for _, l := range all {
-		l.trying = false
-		s.drop(l, err)
+// complete sets what follows from the rest of the work. It is nil if there is nothing to send.
+func (s *session) complete(w *Work, now time.Time) *Work {
+	w.Left = s.deadline.Sub(now)
+	if w.Renew {
+		w.Left = s.ttl // its holders count on the whole TTL from now on
+	}
+	if w.Renew || w.Look {
+		s.looked = now
+	}
+	if w.isEmpty() {
+		s.settle(w)
+		return nil
+	}
+	return w
+}
+
+func (w *Work) isEmpty() bool {
+	return len(w.Free)+len(w.Leave)+len(w.Try) == 0 && !w.Renew && !w.Look
+}
+
+// collect adds the requests of a lock to the work. Those at the front of the queue are tried. Those
+// behind them that wait are queued in the store without being tried, and woken like any other.
+func (s *session) collect(name string, t turn) {
+	front := 0
+	if t > toQueue { // otherwise none is tried: a long queue must not cost that with each that joins it
+		front = s.front(name)
+	}
+	for i, l := range s.queues[name] {
+		if i < front {
+			s.next.Try = append(s.next.Try, &Try{Req: &l.req, Queue: l.wait, of: l, byTimer: t == toPoll})
+		} else if l.wait && !l.queued && s.b.cfg.Caps.Push {
+			s.next.Try = append(s.next.Try, &Try{Req: &l.req, Queue: true, Behind: true, of: l})
+		}
+	}
+	s.next.locks = append(s.next.locks, name)
+}
+
+// settle processes the answers to the work.
+func (s *session) settle(w *Work) {
+	if w.Renew {
+		s.deadline = time.Now().Add(s.ttl)
+	}
+	for _, t := range w.refused {
+		s.drop(t.of, s.b.store.Unavailable(opAcquire, false, w.reason))
+	}
+	for _, t := range w.Try {
+		s.settleTry(t)
+	}
+	for _, name := range w.locks { // this session, or another client, has those, or there are others before them
+		for _, l := range slices.Clone(s.queues[name]) {
+			if !l.waits {
+				s.refuse(l)
+			}
+		}
+	}
+	s.settleMarked(w.Marked)
+	for _, f := range w.done {
+		f()
+	}
+	if w.Renew {
+		s.told, s.newLosses = s.newLosses, nil
 	}
 }
 
-// answer processes the answer to one try. The caller holds mu.
-func (s *session) answer(l *lease, t *Try, now time.Time) {
-	l.trying = false
+// settleTry processes the answer to one try, unless that is a refusal.
+func (s *session) settleTry(t *Try) {
+	l := t.of
 	switch {
 	case t.Granted:
-		p := s.spot(l.req.Name)
-		p.queue = slices.DeleteFunc(p.queue, func(x *lease) bool { return x == l })
-		p.out = append(p.out, l)
-		l.state, l.token, l.since, l.queued = out, t.Token, t.Since, false
-		s.moved = now
-		if l.gone {
-			l.err = backend.ErrLost
-		}
-		close(l.done)
-		signal(l.tried)
-		if l.gone {
-			s.free(l)
-		}
-		if p := s.spots[l.req.Name]; p != nil && len(p.queue) > 0 && !p.queue[0].queued {
-			s.due[l.req.Name] = toTry // readers behind a reader
-		}
+		s.hold(l, t)
 	case t.Foreign:
 		s.drop(l, backend.ErrLost)
-	default:
-		fresh := !l.queued && s.b.cfg.Wakes
-		l.queued = l.queued || fresh && t.Queue
-		if l.gone || !l.wait {
-			s.drop(l, errRefused)
-			return
-		}
-		l.waited = true
-		signal(l.tried)
-		if fresh { // the lock may have been freed in between, or a caller waits that came after the try
-			s.due[l.req.Name] = toTry
+	case t.Queue && !l.queued && s.b.cfg.Caps.Push:
+		l.queued = true
+		if !t.Behind { // the lock may have been freed before it was queued
+			s.isDue(l.req.Name, toTry)
 		}
 	}
 }
 
-// refuseBehind refuses the requests that do not wait and had others before them: the lock was
-// tried after they arrived, for those others. A request whose turn it is now is due instead. The
-// caller holds mu.
-func (s *session) refuseBehind(behind []*lease) {
-	for _, l := range behind {
-		l.trying = false
-		p := s.spots[l.req.Name]
-		switch {
-		case l.state == over:
-		case l.gone:
-			s.drop(l, backend.ErrLost)
-		case len(p.out) == 0 && p.queue[0] == l:
-		case l.wait:
-			l.waited = true
-			signal(l.tried)
-			s.due[l.req.Name] = max(s.due[l.req.Name], toQueue)
-		default:
-			s.drop(l, errRefused)
+// hold makes a lease held.
+func (s *session) hold(l *lease, t *Try) {
+	without(s.queues, l)
+	s.held[l.req.Name] = append(s.held[l.req.Name], l)
+	l.queued, s.moved = false, time.Now()
+	l.grant = &backend.Grant{Token: t.Token, Since: t.Since, Waited: l.waits, ByTimer: l.waits && t.byTimer && s.b.cfg.Caps.Push}
+	for _, c := range l.callers {
+		c.answer <- answer{grant: *l.grant}
+	}
+	l.callers = nil
+}
+
+// refuse answers the callers that do not wait. The lease is gone if there are no others.
+func (s *session) refuse(l *lease) {
+	l.waits = l.wait
+	l.callers = slices.DeleteFunc(l.callers, func(c *caller) bool {
+		c.waits.Store(c.wait)
+		if !c.wait {
+			c.answer <- answer{err: errRefused, stays: l.wait}
 		}
+		return !c.wait
+	})
+	if !l.wait {
+		s.drop(l, errRefused)
 	}
 }
 
-// markedAre releases the leases that were marked. The caller holds mu.
-func (s *session) markedAre(all []Told, now time.Time) []backend.Loss {
-	var losses []backend.Loss
+// drop takes a lease out of the queue, for good. err is why.
+func (s *session) drop(l *lease, err error) {
+	for _, c := range l.callers {
+		c.answer <- answer{err: err}
+	}
+	name := l.req.Name
+	first := s.queues[name][0] == l
+	delete(s.leases, l.key())
+	without(s.queues, l)
+	switch {
+	case l.queued: // the store wakes the next
+		s.next.Leave = append(s.next.Leave, l.key())
+	case first && len(s.queues[name]) > 0:
+		s.isDue(name, toTry)
+	}
+}
+
+// free releases a lease that is held.
+func (s *session) free(l *lease) {
+	delete(s.leases, l.key())
+	without(s.held, l)
+	s.next.Free = append(s.next.Free, &l.req)
+	if queue := s.queues[l.req.Name]; len(queue) > 0 && !queue[0].queued { // the store does not wake it
+		s.isDue(l.req.Name, toTry)
+	}
+}
+
+// without removes a lease from the list of its lock.
+func without(lists map[string][]*lease, l *lease) {
+	name := l.req.Name
+	lists[name] = slices.DeleteFunc(lists[name], func(x *lease) bool { return x == l })
+	if len(lists[name]) == 0 {
+		delete(lists, name)
+	}
+}
+
+// settleMarked releases the leases that were marked.
+func (s *session) settleMarked(all []Told) {
 	for _, m := range all {
 		l, ok := s.leases[m.Key]
-		if !ok || l.state != out {
+		if !ok || l.grant == nil {
 			continue
 		}
 		s.free(l)
-		if m.Released {
-			continue
-		}
 		x := backend.Loss{Session: s.id, Lease: m.ID, Cause: backend.CauseBroken, Reason: m.Reason}
-		losses = append(losses, x)
-		s.told = append(s.told, toldLoss{x, now.Add(s.ttl)})
+		s.newLosses = append(s.newLosses, x)
+		if s.lost != nil {
+			s.lost(x)
+		}
 	}
-	return losses
 }

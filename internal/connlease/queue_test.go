@@ -5,6 +5,7 @@ import (
 	"errors"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/holdfast-io/holdfast/backend"
@@ -73,6 +74,13 @@ func (d *database) gate() <-chan chan struct{} {
 	return d.work
 }
 
+// open lets all work continue that has not announced itself.
+func (d *database) open() {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.work = nil
+}
+
 type connection struct{ d *database }
 
 func (c connection) Do(ctx context.Context, w *connlease.Work) error {
@@ -111,7 +119,7 @@ func (connection) Close() {}
 func open(t *testing.T, d connlease.Store) (*connlease.Leases, backend.SessionID) {
 	t.Helper()
 	b := connlease.New(connlease.Config{
-		Store: d, Pause: func(time.Duration) time.Duration { return time.Hour },
+		Store: d, Poll: connlease.Poll{Least: time.Hour, Most: time.Hour},
 		Caps: backend.Capabilities{Name: "database", Sessions: true, MinTTL: time.Second, MaxTTL: 24 * time.Hour},
 	})
 	t.Cleanup(b.Close)
@@ -138,103 +146,97 @@ func start(t *testing.T, b *connlease.Leases, req backend.AcquireRequest) <-chan
 // because a request of the same session waits that does not know yet that the lock is free.
 func TestRefusalIsTrue(t *testing.T) {
 	t.Parallel()
-	d := &database{taken: true}
-	b, id := open(t, d)
-	waiter := start(t, b, leasetest.Ask("n", id))
-	leasetest.Eventually(t, "it waits", func() bool { return d.questions() == 1 })
-	d.set(false)
-	req := leasetest.Ask("n", id)
-	req.Wait = false
-	if err := <-start(t, b, req); !errors.Is(err, backend.ErrHeld) {
-		t.Errorf("behind a waiter: %v", err)
-	}
-	if d.questions() != 2 {
-		t.Error("the acquire was refused while the lock was free")
-	}
-	if err := <-waiter; err != nil {
-		t.Errorf("the waiter: %v", err)
-	}
-	if err := <-start(t, b, req); !errors.Is(err, backend.ErrHeld) || d.questions() != 2 {
-		t.Errorf("what the session has itself: %v, after %d questions", err, d.questions())
-	}
+	synctest.Test(t, func(t *testing.T) {
+		d := &database{taken: true}
+		b, id := open(t, d)
+		waiter := start(t, b, leasetest.Ask("n", id))
+		synctest.Wait()
+		d.set(false)
+		req := leasetest.Ask("n", id)
+		req.Wait = false
+		if err := <-start(t, b, req); !errors.Is(err, backend.ErrHeld) {
+			t.Errorf("behind a waiter: %v", err)
+		}
+		if d.questions() != 2 {
+			t.Error("the acquire was refused while the lock was free")
+		}
+		if err := <-waiter; err != nil {
+			t.Errorf("the waiter: %v", err)
+		}
+		if err := <-start(t, b, req); !errors.Is(err, backend.ErrHeld) || d.questions() != 2 {
+			t.Errorf("what the session has itself: %v, after %d questions", err, d.questions())
+		}
+	})
 }
 
 // A request that does not wait gets its own answer when those before it in the queue have gone.
 func TestThoseBeforeAreGone(t *testing.T) {
 	t.Parallel()
-	d := &database{taken: true}
-	b, id := open(t, d)
-	before := leasetest.Ask("n", id)
-	waiter := start(t, b, before)
-	leasetest.Eventually(t, "it waits", func() bool { return d.questions() == 1 })
-	work := d.gate()
-	req := leasetest.Ask("n", id)
-	req.Wait = false
-	got := start(t, b, req)
-	forTheOther := <-work
-	gone := make(chan error, 1)
-	go func() {
-		gone <- b.Release(leasetest.Within(t), backend.ReleaseRequest{Name: "n", Lease: before.Lease, Session: id, Abandon: true})
-	}()
-	again := before
-	again.Wait = false
-	leasetest.Eventually(t, "it is known that the waiter is gone", func() bool {
-		ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
-		defer cancel()
-		_, err := b.Acquire(ctx, again)
-		return errors.Is(err, backend.ErrLost)
+	synctest.Test(t, func(t *testing.T) {
+		d := &database{taken: true}
+		b, id := open(t, d)
+		before := leasetest.Ask("n", id)
+		waiter := start(t, b, before)
+		synctest.Wait()
+		work := d.gate()
+		renewed := make(chan error, 1)
+		go func() {
+			_, err := b.Renew(leasetest.Within(t), backend.RenewRequest{Session: id})
+			renewed <- err
+		}()
+		forTheRenewal := <-work
+		req := leasetest.Ask("n", id)
+		req.Wait = false
+		got, gone := start(t, b, req), giveUp(t, b, before)
+		synctest.Wait()
+		close(forTheRenewal)
+		forItself := <-work
+		d.set(false)
+		close(forItself)
+		d.open()
+		if err := errors.Join(<-gone, <-got, <-renewed); err != nil {
+			t.Errorf("alone in the queue for what is free: %v", err)
+		}
+		if err := <-waiter; !errors.Is(err, backend.ErrLost) {
+			t.Errorf("the one that went: %v", err)
+		}
 	})
-	close(forTheOther)
-	forItself := <-work
-	d.set(false)
-	close(forItself)
-	if err := errors.Join(<-gone, <-got); err != nil {
-		t.Errorf("alone in the queue for what is free: %v", err)
-	}
-	if err := <-waiter; !errors.Is(err, backend.ErrLost) {
-		t.Errorf("the one that went: %v", err)
-	}
 }
 
 // C7: a request is given up while the database is asked for the lock, and grants it: the lock is released there.
 func TestGivenUpWhileAsked(t *testing.T) {
 	t.Parallel()
-	d := new(database)
-	b, id := open(t, d)
-	work := d.gate()
-	req := leasetest.Ask("n", id)
-	got := start(t, b, req)
-	asked := <-work
+	synctest.Test(t, func(t *testing.T) {
+		d := new(database)
+		b, id := open(t, d)
+		work := d.gate()
+		req := leasetest.Ask("n", id)
+		got := start(t, b, req)
+		asked := <-work
+		gone := giveUp(t, b, req)
+		synctest.Wait()
+		d.open()
+		close(asked)
+		if err := <-gone; err != nil {
+			t.Errorf("the release: %v", err)
+		}
+		if len(d.freed) != 1 || d.freed[0] != req.Lease {
+			t.Errorf("released in the database: %v", d.freed)
+		}
+		<-got
+		if err := <-start(t, b, req); !errors.Is(err, backend.ErrLost) {
+			t.Errorf("the request once more: %v", err)
+		}
+	})
+}
+
+// giveUp starts to abandon a request, and returns a channel with the error.
+func giveUp(t *testing.T, b *connlease.Leases, req backend.AcquireRequest) <-chan error {
+	t.Helper()
+	ctx := leasetest.Within(t)
 	gone := make(chan error, 1)
 	go func() {
-		gone <- b.Release(leasetest.Within(t), backend.ReleaseRequest{Name: "n", Lease: req.Lease, Session: id, Abandon: true})
+		gone <- b.Release(ctx, backend.ReleaseRequest{Name: req.Name, Lease: req.Lease, Session: req.Session, Abandon: true})
 	}()
-	leasetest.Eventually(t, "it is known that the request is given up", func() bool {
-		ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
-		defer cancel()
-		_, err := b.Acquire(ctx, req)
-		return errors.Is(err, backend.ErrLost)
-	})
-	close(asked)
-	go func() {
-		for {
-			select {
-			case open := <-work:
-				close(open)
-			case <-t.Context().Done():
-				return
-			}
-		}
-	}()
-	leasetest.Eventually(t, "the lock is released in the database", func() bool {
-		d.mu.Lock()
-		defer d.mu.Unlock()
-		return len(d.freed) == 1 && d.freed[0] == req.Lease
-	})
-	if err := <-got; !errors.Is(err, backend.ErrLost) {
-		t.Errorf("the request: %v", err)
-	}
-	if err := <-gone; err != nil {
-		t.Errorf("the release: %v", err)
-	}
+	return gone
 }

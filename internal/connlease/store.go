@@ -47,10 +47,10 @@ import (
 // those of the client library, unless stated otherwise. Methods are safe for concurrent use.
 type Store interface {
 	// Setup makes sure that the database can be used. It is called before anything else, until it
-	// has succeeded once. Its error is of a kind of package backend.
+	// has succeeded once.
 	Setup(ctx context.Context) error
-	// Connect makes the connection of a session. hear is called, from any goroutine, with what
-	// the server sends without a request.
+	// Connect makes the connection of a session. The methods of the connection call hear, in the
+	// goroutine of their caller, with what the server sends without a request.
 	Connect(ctx context.Context, id backend.SessionID, ttl time.Duration, hear func(Note)) (Conn, error)
 	// Look returns what is known of those of the locks that are held or waited for. Other locks are
 	// not in the map.
@@ -71,7 +71,7 @@ type Store interface {
 // Conn is a connection that has locks. One goroutine uses it.
 type Conn interface {
 	// Do executes the work. After an error the connection is unusable, and all that it holds is
-	// lost. What the database can refuse without that is reported in Work.Refused.
+	// lost. What the database can refuse without that is reported with Work.WithoutTry.
 	Do(ctx context.Context, w *Work) error
 	// Wait waits until the server sends something or ctx ends, both without an error. An error
 	// means that the connection is gone.
@@ -97,7 +97,7 @@ type Work struct {
 	Left time.Duration
 	// Free are leases to release. Waiters of other connections are woken.
 	Free []*backend.AcquireRequest
-	// Leave are places in the queue to be given up.
+	// Leave are places in the queue to be given up. Waiters of other connections are woken.
 	Leave []Key
 	// End: everything is released, and nothing follows.
 	End bool
@@ -107,26 +107,21 @@ type Work struct {
 	Look bool
 	// Try are locks to be acquired, each for another lease.
 	Try []*Try
-	// Join are leases to be queued without being tried: this connection has what they wait for.
-	// Stores that cannot wake do nothing.
-	Join []*backend.AcquireRequest
 
 	// Marked are the leases that were found to be marked.
 	Marked []Told
-	// Refused is why the database refused Try and Join, none of which is then executed. All else
-	// is, and what the connection has is known.
-	Refused error
 
-	// What the session has to settle: the leases of Try, those of Join, those that are refused when
-	// those before them have their answer, and the callers of Renew.
-	trying, joining, behind []*lease
-	renews                  []chan struct{}
+	// What the session has to settle.
+	locks   []string // those with requests in Try, or behind these
+	done    []func() // answer the callers of Release and Renew
+	refused []*Try   // Try, where the database refused it as a whole
+	reason  error    // why it did
 }
 
-// WithoutNew removes from the work what is new, Try and Join, which the database refused for the
-// reason. It leaves what remains to be done.
-func (w *Work) WithoutNew(reason error) {
-	w.Try, w.Join, w.Refused = nil, nil, reason
+// WithoutTry removes from the work what is new, which the database refused for the reason. It leaves
+// what remains to be done, and what the connection has is known.
+func (w *Work) WithoutTry(reason error) {
+	w.Try, w.refused, w.reason = nil, w.Try, reason
 }
 
 // UndoForeign calls giveBack for what was acquired while another connection, which was faster, wrote the
@@ -147,17 +142,17 @@ func (w *Work) UndoForeign(giveBack func(*backend.AcquireRequest) error) error {
 // Told is the report to the session about a lease that was marked.
 type Told struct {
 	Key
-	Reason   string
-	Released bool // by a client that knows its ID, through another value
+	Reason string
 }
 
 // Try is one attempt to acquire a lock.
 type Try struct {
 	Req *backend.AcquireRequest
-	// First: the first attempt. When it is refused, Foreign is of interest, too.
-	First bool
 	// Queue: queue it when it is refused, to be woken. Stores that cannot wake do nothing.
 	Queue bool
+	// Behind: queue it without a try, because this connection has what it waits for. Only for
+	// stores that wake.
+	Behind bool
 
 	// Granted: the connection has the lock, and Token is its token.
 	Granted bool
@@ -165,15 +160,16 @@ type Try struct {
 	Since   time.Time
 	// Foreign: another connection has, or had, a lease of this name and ID.
 	Foreign bool
+
+	of      *lease
+	byTimer bool // not because of a wake-up
 }
 
-// Mark selects the leases to be released.
+// Mark selects the leases of a lock to be released, because it is broken.
 type Mark struct {
 	Name   string
 	Lease  backend.LeaseID // empty: all of the lock
 	Reason string
-	// Released: it is not a loss.
-	Released bool
 	// Below is the token of an earlier Mark. That token stays, and leases with a lower one are
 	// marked, also those that were not visible then. 0: a new token, and all leases.
 	Below fence.Token

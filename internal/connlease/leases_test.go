@@ -78,15 +78,12 @@ func TestSilentDatabase(t *testing.T) {
 		_, err := b.Break(ctx, backend.BreakRequest{Name: "n"})
 		return err
 	}
-	release := func(ctx context.Context, b *connlease.Leases) error {
-		return b.Release(ctx, backend.ReleaseRequest{Name: "n", Lease: backend.NewLeaseID()})
-	}
 	for question, c := range map[string]struct {
 		do   call
 		most time.Duration
 	}{
 		"setup": {inspect, time.Minute}, "connect": {open, 10 * time.Second}, "look": {inspect, 10 * time.Second},
-		"names": {list, 10 * time.Second}, "mark": {release, 10 * time.Second},
+		"names": {list, 10 * time.Second}, "mark": {breaks, 10 * time.Second},
 		"terminate": {breaks, 16 * time.Second}, // after the five seconds that a holder has
 	} {
 		t.Run(question, func(t *testing.T) {
@@ -94,7 +91,7 @@ func TestSilentDatabase(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				s := &silent{question: question}
 				b := connlease.New(connlease.Config{
-					Store: s, Pause: func(time.Duration) time.Duration { return time.Hour },
+					Store: s, Poll: connlease.Poll{Least: time.Hour, Most: time.Hour},
 					Caps: backend.Capabilities{Name: "database", Sessions: true, MinTTL: time.Second, MaxTTL: 24 * time.Hour},
 				})
 				defer b.Close()
