@@ -223,7 +223,9 @@ func TestGivenUpWhileAsked(t *testing.T) {
 		if len(d.freed) != 1 || d.freed[0] != req.Lease {
 			t.Errorf("released in the database: %v", d.freed)
 		}
-		<-got
+		if err := <-got; err != nil {
+			t.Errorf("the request, which was granted before that: %v", err)
+		}
 		if err := <-start(t, b, req); !errors.Is(err, backend.ErrLost) {
 			t.Errorf("the request once more: %v", err)
 		}
