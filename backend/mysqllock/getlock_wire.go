@@ -22,7 +22,7 @@ func newWire(conn net.Conn) *wire {
 	return &wire{conn, bufio.NewReaderSize(conn, least)}
 }
 
-func (w *wire) Read(p []byte) (int, error) { return w.ahead.Read(p) }
+func (w *wire) Read(p []byte) (int, error) { return w.ahead.Read(p) } //nolint:wrapcheck // an io.Reader
 
 // hungUp waits until there is something to read, which can only be the end, or until ctx ends.
 // Nothing else uses the connection during the wait.

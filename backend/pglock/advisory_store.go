@@ -130,7 +130,7 @@ func (s advisoryStore) Look(ctx context.Context, names []string) (map[string]bac
 		}
 		all[name] = info
 	}
-	return all, rows.Err() //nolint:wrapcheck // see unavailable
+	return all, rows.Err()
 }
 
 // texts returns the rows of a query with one column.
