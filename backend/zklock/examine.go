@@ -20,7 +20,7 @@ import (
 // connection, with the command srvr, which every server accepts unless configured otherwise. It also
 // checks whether the user lacks a right. It implements backend.Examiner.
 func (b *Backend) Examine(ctx context.Context) ([]backend.Finding, error) {
-	ctx, done, err := b.sessions.Begin(ctx)
+	ctx, done, err := b.sessions.Begin(ctx, nil)
 	if err != nil {
 		return nil, err
 	}

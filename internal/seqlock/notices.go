@@ -52,41 +52,30 @@ func AddNotices(old []byte, fresh []Notice, keep int) ([]byte, error) {
 // Inbox is what a session has read of its notices. The zero value is empty. Its methods are safe for
 // concurrent use.
 type Inbox struct {
-	mu sync.Mutex // guards the fields below
-	// read are the leases whose notices were read. Other leases may have been reported as missing
-	// while the break that took them was in progress, so they do not show that the notices before
-	// theirs were read.
-	read   map[backend.LeaseID]bool
-	missed bool
+	mu sync.Mutex
+	// read are the notices that were read last. None from before them was missed. Other leases may have been
+	// reported as missing while the break that took them was in progress, so they do not show that.
+	read []Notice
 }
 
-// Read records notices. If others were dropped before they were read, it calls check, which must find the
-// leases that the session misses. Where check fails, the next Read calls it again.
+// Read records notices. If others may have been dropped before they were read, it calls check, which must
+// find the leases that the session misses. Where check fails, the next Read calls it again.
 func (x *Inbox) Read(notices []Notice, check func() error) error {
-	if !x.misses(notices) {
-		return nil
+	if x.mayMiss(notices) {
+		if err := check(); err != nil {
+			return err
+		}
 	}
-	if err := check(); err != nil {
-		x.mu.Lock()
-		defer x.mu.Unlock()
-		x.missed = true
-		return err
-	}
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	x.read = notices
 	return nil
 }
 
-// misses records notices, and reports whether the session has to check its leases. Notices that are
-// dropped from then on make it check again.
-func (x *Inbox) misses(notices []Notice) bool {
+// mayMiss reports whether there were older notices, the last of which may not have been read.
+func (x *Inbox) mayMiss(notices []Notice) bool {
 	x.mu.Lock()
 	defer x.mu.Unlock()
-	if x.read == nil {
-		x.read = make(map[backend.LeaseID]bool)
-	}
-	missed := x.missed || len(notices) > 0 && notices[0].Cut && !x.read[notices[0].Lease]
-	for _, n := range notices {
-		x.read[n.Lease] = true
-	}
-	x.missed = false
-	return missed
+	return len(notices) > 0 && notices[0].Cut &&
+		!slices.ContainsFunc(x.read, func(n Notice) bool { return n.Lease == notices[0].Lease })
 }

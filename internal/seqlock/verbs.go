@@ -53,10 +53,7 @@ func NewEngine[P Peer[S], E Entry, S any](cfg sessions.Config[P], store Store[P,
 // waits, the place in the queue stays. Errors: *InvalidError, *LimitError, *HeldError, ErrLost,
 // ErrSessionLost, ErrUnsupported, *UnavailableError, ErrClosed, ctx's cause.
 func (b *Engine[P, E, S]) Acquire(ctx context.Context, req backend.AcquireRequest) (backend.Grant, error) {
-	if err := req.Validate(b.cfg.Caps); err != nil {
-		return backend.Grant{}, err
-	}
-	ctx, done, err := b.Begin(ctx)
+	ctx, done, err := b.Begin(ctx, req.Validate(b.cfg.Caps))
 	if err != nil {
 		return backend.Grant{}, err
 	}
@@ -87,10 +84,7 @@ func (b *Engine[P, E, S]) Acquire(ctx context.Context, req backend.AcquireReques
 // afterwards. Errors: ErrLost if there is no such lease, unless req.Abandon is set; *InvalidError;
 // *UnavailableError; ErrClosed; ctx's cause.
 func (b *Engine[P, E, S]) Release(ctx context.Context, req backend.ReleaseRequest) error {
-	if err := req.Validate(); err != nil {
-		return err
-	}
-	ctx, done, err := b.Begin(ctx)
+	ctx, done, err := b.Begin(ctx, req.Validate())
 	if err != nil {
 		return err
 	}
@@ -117,10 +111,7 @@ func (b *Engine[P, E, S]) Release(ctx context.Context, req backend.ReleaseReques
 // Inspect returns the holders of the lock and its waiters. Errors: *InvalidError, *UnavailableError,
 // ErrClosed, ctx's cause.
 func (b *Engine[P, E, S]) Inspect(ctx context.Context, lock string) (backend.LockInfo, error) {
-	if err := backend.ValidateName(lock); err != nil {
-		return backend.LockInfo{}, err
-	}
-	ctx, done, err := b.Begin(ctx)
+	ctx, done, err := b.Begin(ctx, backend.ValidateName(lock))
 	if err != nil {
 		return backend.LockInfo{}, err
 	}
@@ -132,10 +123,7 @@ func (b *Engine[P, E, S]) Inspect(ctx context.Context, lock string) (backend.Loc
 // List returns the locks that are held or waited for, by name. Errors: *InvalidError, *UnavailableError,
 // ErrClosed, ctx's cause.
 func (b *Engine[P, E, S]) List(ctx context.Context, req backend.ListRequest) (backend.ListPage, error) {
-	if err := req.Validate(); err != nil {
-		return backend.ListPage{}, err
-	}
-	ctx, done, err := b.Begin(ctx)
+	ctx, done, err := b.Begin(ctx, req.Validate())
 	if err != nil {
 		return backend.ListPage{}, err
 	}
@@ -155,10 +143,7 @@ func (b *Engine[P, E, S]) Watch(_ context.Context, req backend.WatchRequest, _ f
 // between them, the remaining holders still hold the lock. Errors: *InvalidError, *UnavailableError,
 // ErrClosed, ctx's cause.
 func (b *Engine[P, E, S]) Break(ctx context.Context, req backend.BreakRequest) (backend.BreakResult, error) {
-	if err := req.Validate(); err != nil {
-		return backend.BreakResult{}, err
-	}
-	ctx, done, err := b.Begin(ctx)
+	ctx, done, err := b.Begin(ctx, req.Validate())
 	if err != nil {
 		return backend.BreakResult{}, err
 	}

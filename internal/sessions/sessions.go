@@ -5,6 +5,7 @@
 package sessions
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"maps"
@@ -13,6 +14,7 @@ import (
 	"time"
 
 	"github.com/holdfast-io/holdfast/backend"
+	"github.com/holdfast-io/holdfast/internal/lockstate"
 )
 
 // Peer is what a session is in the store.
@@ -51,7 +53,8 @@ const opOpen, opRenew, opEnd = "open session", "renew", "end session"
 
 // Sessions are the sessions of one backend value. Its methods are safe for concurrent use.
 type Sessions[P Peer] struct {
-	cfg Config[P]
+	cfg  Config[P]
+	dead *lockstate.Ended[backend.SessionID] // their IDs are not opened again
 
 	base context.Context         //nolint:containedctx // it is what Close ends
 	end  context.CancelCauseFunc // ends base
@@ -59,7 +62,7 @@ type Sessions[P Peer] struct {
 	mu      sync.Mutex // guards the fields below
 	closed  bool
 	live    map[backend.SessionID]*member[P]
-	dead    map[backend.SessionID]grave[P]
+	ending  map[backend.SessionID]*member[P] // ended here; in the store they may live on until they expire there
 	work    sync.WaitGroup
 	closing sync.Once
 }
@@ -70,15 +73,12 @@ type member[P Peer] struct {
 	peer P
 }
 
-// grave is a session that has ended here. In the store it may live on until it expires there.
-type grave[P Peer] struct {
-	at     time.Time
-	member *member[P] // nil: there is nothing to end in the store
-}
-
 // New returns the sessions of a backend that has none yet.
 func New[P Peer](cfg Config[P]) *Sessions[P] {
-	r := &Sessions[P]{cfg: cfg, live: make(map[backend.SessionID]*member[P]), dead: make(map[backend.SessionID]grave[P])}
+	r := &Sessions[P]{
+		cfg: cfg, dead: lockstate.NewEnded[backend.SessionID](Remembered),
+		live: make(map[backend.SessionID]*member[P]), ending: make(map[backend.SessionID]*member[P]),
+	}
 	r.base, r.end = context.WithCancelCause(context.Background())
 	return r
 }
@@ -86,9 +86,13 @@ func New[P Peer](cfg Config[P]) *Sessions[P] {
 // Base returns a context that Close ends, with backend.ErrClosed as its cause.
 func (r *Sessions[P]) Base() context.Context { return r.base }
 
-// Begin begins a call. The context that it returns ends with ctx and with Close. The caller must call
-// the function when the call has ended. Errors: ErrClosed; ctx's cause.
-func (r *Sessions[P]) Begin(ctx context.Context) (context.Context, func(), error) {
+// Begin begins a call, unless its input is invalid. The context that it returns ends with ctx and with
+// Close. The caller must call the function when the call has ended. Errors: invalid; ErrClosed; ctx's
+// cause.
+func (r *Sessions[P]) Begin(ctx context.Context, invalid error) (context.Context, func(), error) {
+	if invalid != nil {
+		return nil, nil, invalid
+	}
 	return backend.Begin(ctx, r.base)
 }
 
@@ -106,15 +110,7 @@ func (r *Sessions[P]) Close() {
 	r.closing.Do(func() {
 		r.mu.Lock()
 		r.closed = true
-		var all []*member[P]
-		for _, m := range r.live {
-			all = append(all, m)
-		}
-		for _, g := range r.dead {
-			if g.member != nil {
-				all = append(all, g.member)
-			}
-		}
+		all := slices.AppendSeq(slices.Collect(maps.Values(r.live)), maps.Values(r.ending))
 		r.mu.Unlock()
 		r.end(backend.ErrClosed)
 		var ends sync.WaitGroup
@@ -135,10 +131,7 @@ func (r *Sessions[P]) Close() {
 // OpenSession opens a session, or confirms it. Errors: *InvalidError, also for a TTL that differs from the
 // one it was opened with; ErrSessionLost; *UnavailableError; ErrClosed; ctx's cause.
 func (r *Sessions[P]) OpenSession(ctx context.Context, req backend.SessionRequest) error {
-	if err := req.Validate(r.cfg.Caps); err != nil {
-		return err
-	}
-	ctx, done, err := r.Begin(ctx)
+	ctx, done, err := r.Begin(ctx, req.Validate(r.cfg.Caps))
 	if err != nil {
 		return err
 	}
@@ -172,12 +165,8 @@ func (r *Sessions[P]) admit(req backend.SessionRequest) (*member[P], bool, error
 	if r.closed {
 		return nil, false, backend.ErrClosed
 	}
-	for id, g := range r.dead {
-		if time.Since(g.at) > Remembered && (g.member == nil || g.member.Expired()) {
-			delete(r.dead, id)
-		}
-	}
-	if _, dead := r.dead[req.ID]; dead {
+	maps.DeleteFunc(r.ending, func(_ backend.SessionID, m *member[P]) bool { return m.Expired() })
+	if r.ending[req.ID] != nil || r.dead.Has(req.ID) {
 		return nil, false, backend.ErrSessionLost
 	}
 	if m, ok := r.live[req.ID]; ok {
@@ -256,10 +245,7 @@ func (r *Sessions[P]) Find(id backend.SessionID, knows func(P) bool) (P, bool) {
 // Renew extends a session. The result reports what became of it. Errors: ErrUnsupported for timed
 // leases; *InvalidError; *UnavailableError; ErrClosed; ctx's cause.
 func (r *Sessions[P]) Renew(ctx context.Context, req backend.RenewRequest) (backend.RenewResult, error) {
-	if err := req.Validate(r.cfg.Caps); err != nil {
-		return backend.RenewResult{}, err
-	}
-	ctx, done, err := r.Begin(ctx)
+	ctx, done, err := r.Begin(ctx, req.Validate(r.cfg.Caps))
 	if err != nil {
 		return backend.RenewResult{}, err
 	}
@@ -291,10 +277,7 @@ func (r *Sessions[P]) renew(ctx context.Context, m *member[P]) error {
 // succeeds. Errors: *InvalidError; *UnavailableError if the store has not confirmed the end: another
 // call tries again; ErrClosed; ctx's cause.
 func (r *Sessions[P]) EndSession(ctx context.Context, id backend.SessionID) error {
-	if err := backend.ValidateSessionID(id); err != nil {
-		return err
-	}
-	ctx, done, err := r.Begin(ctx)
+	ctx, done, err := r.Begin(ctx, backend.ValidateSessionID(id))
 	if err != nil {
 		return err
 	}
@@ -328,21 +311,16 @@ func (r *Sessions[P]) refuse(id backend.SessionID) (*member[P], error) {
 	if r.closed {
 		return nil, backend.ErrClosed
 	}
-	g, ok := r.dead[id]
-	if !ok {
-		r.dead[id] = grave[P]{at: time.Now()}
-	}
-	if m, ok := r.live[id]; ok {
-		return m, nil
-	}
-	return g.member, nil
+	r.dead.Add(id)
+	return cmp.Or(r.live[id], r.ending[id]), nil
 }
 
 // moveToDead records that a session has ended here.
 func (r *Sessions[P]) moveToDead(m *member[P]) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.dead[m.ID] = grave[P]{at: time.Now(), member: m}
+	r.dead.Add(m.ID)
+	r.ending[m.ID] = m
 	delete(r.live, m.ID)
 }
 
@@ -357,7 +335,7 @@ func (r *Sessions[P]) buryMember(m *member[P]) {
 func (r *Sessions[P]) forget(m *member[P]) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if g := r.dead[m.ID]; g.member == m {
-		r.dead[m.ID] = grave[P]{at: g.at}
+	if r.ending[m.ID] == m {
+		delete(r.ending, m.ID)
 	}
 }
