@@ -25,9 +25,9 @@ type breaking struct {
 	req *backend.BreakRequest
 }
 
-// maxVictims and maxTxnOps bound a transaction, in which Consul accepts 64 operations: two for each
-// victim, and one for each session that is notified. It accepts half a MiB, in base 64.
-const maxVictims, maxTxnOps = 30, 64
+// maxVictims and maxTxnOps bound a transaction, in which Consul accepts 64 operations, and half a MiB in base 64. A victim
+// takes up to opsOfVictim, of which one notifies its session.
+const maxVictims, maxTxnOps, opsOfVictim = 30, 64, 3
 
 // Stamp returns the index of a write: Consul counts its changes.
 func (br *breaking) Stamp(ctx context.Context) (fence.Token, error) {
@@ -55,50 +55,38 @@ func (br *breaking) Holders(ctx context.Context) ([]victim, error) {
 	return all, nil
 }
 
-// Evict deletes the keys of the first n victims and notifies their sessions, in one transaction.
-func (br *breaking) Evict(ctx context.Context, victims []victim, n int) ([]victim, seqlock.Outcome, error) {
+// Evict deletes the keys of the first victims and notifies their sessions, in one transaction.
+func (br *breaking) Evict(ctx context.Context, victims []victim) (int, seqlock.Outcome, error) {
 	var ops api.KVTxnOps
 	fresh := make(map[string][]seqlock.Notice)
-	for i := range n {
-		e := &victims[i].Entry
+	n := 0
+	for n < min(len(victims), maxVictims) && len(ops)+len(fresh)+opsOfVictim <= maxTxnOps {
+		e := &victims[n].Entry
 		// A delete with an index also succeeds if the key is gone: by a release, which has reported
 		// success to its caller.
 		ops = append(ops, &api.KVTxnOp{Verb: api.KVCheckIndex, Key: e.key, Index: e.modified}, &api.KVTxnOp{Verb: api.KVDelete, Key: e.key})
 		fresh[e.uuid] = append(fresh[e.uuid], seqlock.Notice{Lease: e.lease, Reason: br.req.Reason})
+		n++
 	}
 	for uuid, notices := range fresh {
 		op, err := br.b.notify(ctx, uuid, notices)
 		if err != nil {
-			return victims, seqlock.Nothing, err
+			return n, seqlock.Nothing, err
 		}
 		if op != nil { // otherwise the session is gone, and its leases are about to be
 			ops = append(ops, op)
 		}
 	}
 	_, err := br.b.txn(ctx, ops)
-	if e, ok := errors.AsType[*txnError](err); ok {
-		victims, err = br.refused(ctx, e, victims)
-		return victims, seqlock.Nothing, err
-	}
 	switch {
 	case err == nil:
-		return nil, seqlock.Done, nil
+		return n, seqlock.Done, nil
+	case isRefused(err, becauseAbsent, becauseChanged, becauseStale):
+		return n, seqlock.Moved, nil
 	case refused(err):
-		return victims, seqlock.Nothing, err
+		return n, seqlock.Nothing, err
 	}
-	return victims, seqlock.Unknown, err
-}
-
-// Fits returns how many victims fit into one transaction, with the notices to their sessions.
-func (br *breaking) Fits(victims []victim) int {
-	sessions := make(map[string]bool)
-	for i := range victims {
-		sessions[victims[i].Entry.uuid] = true
-		if i == maxVictims || 2*(i+1)+len(sessions) > maxTxnOps {
-			return i
-		}
-	}
-	return len(victims)
+	return n, seqlock.Unknown, err
 }
 
 // notify returns the operation that adds to the notices of a session, or nil if the session is
@@ -113,30 +101,4 @@ func (b *Backend) notify(ctx context.Context, uuid string, fresh []seqlock.Notic
 		return nil, err
 	}
 	return &api.KVTxnOp{Verb: api.KVCAS, Key: pair.Key, Index: pair.ModifyIndex, Value: value}, nil
-}
-
-// refused drops the victims that have left: one of them made Consul refuse the transaction, of which
-// nothing was done. If nothing has happened to them, it returns Consul's error.
-func (br *breaking) refused(ctx context.Context, err *txnError, victims []victim) ([]victim, error) {
-	q, failed := br.b.look(ctx, br.req.Name)
-	if failed != nil {
-		return victims, failed
-	}
-	places := places(q)
-	moved := isRefused(err, becauseStale) // another break has notified a session
-	var left []victim
-	for _, v := range victims {
-		i, ok := places[v.Entry.lease]
-		if !ok || q.All[i].created != v.Entry.created {
-			moved = true
-			continue
-		}
-		moved = moved || q.All[i].modified != v.Entry.modified
-		v.Entry.modified = q.All[i].modified
-		left = append(left, v)
-	}
-	if !moved {
-		return victims, err
-	}
-	return left, nil
 }

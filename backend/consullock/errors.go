@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"net/http"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -72,6 +73,7 @@ func refused(err error) bool {
 // transaction with none of these has failed, and was not answered.
 const (
 	becauseAbsent  = "doesn't exist"
+	becauseChanged = "failed index check"
 	becauseDenied  = "Permission denied"
 	becauseDelay   = "lock delay"
 	becauseExists  = "\" exists"
@@ -97,30 +99,14 @@ func (e *txnError) Error() string {
 // isRefused reports whether err is a transaction that was refused for one of the reasons.
 func isRefused(err error, reasons ...string) bool {
 	e, ok := errors.AsType[*txnError](err)
-	if !ok {
-		return false
-	}
-	for _, x := range e.errs {
-		for _, r := range reasons {
-			if strings.Contains(x.What, r) {
-				return true
-			}
-		}
-	}
-	return false
+	return ok && slices.ContainsFunc(e.errs, func(x *api.TxnError) bool {
+		return slices.ContainsFunc(reasons, func(r string) bool { return strings.Contains(x.What, r) })
+	})
 }
 
 // refusedOnly reports whether err is a transaction that was refused for that operation, and for no
 // other.
 func refusedOnly(err error, op int) bool {
 	e, ok := errors.AsType[*txnError](err)
-	if !ok {
-		return false
-	}
-	for _, x := range e.errs {
-		if x.OpIndex != op {
-			return false
-		}
-	}
-	return true
+	return ok && !slices.ContainsFunc(e.errs, func(x *api.TxnError) bool { return x.OpIndex != op })
 }

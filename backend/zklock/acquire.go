@@ -2,7 +2,9 @@ package zklock
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
+	"fmt"
 	"time"
 
 	"github.com/go-zookeeper/zk"
@@ -58,15 +60,10 @@ type standing struct {
 
 // enter finds the entry of the lease, or makes it.
 func (a *acquisition) enter(ctx context.Context) (standing, error) {
-	turn := a.s.leases.Turn(a.mine)
-	select {
-	case turn <- struct{}{}:
-	case <-a.s.Life.Done():
-		return standing{}, backend.ErrSessionLost
-	case <-ctx.Done():
-		return standing{}, &unsent{context.Cause(ctx)}
+	done, err := a.s.leases.Turn(ctx, a.mine)
+	if err != nil {
+		return standing{}, err
 	}
-	done := func() { <-turn }
 	path, err := a.find(ctx)
 	if path != "" || err != nil {
 		done()
@@ -114,16 +111,13 @@ func (a *acquisition) settle(path string) {
 // be after the return.
 func (a *acquisition) create(ctx context.Context, done func()) (standing, error) {
 	a.s.leases.Lock()
-	if a.mine.IsGone() || ctx.Err() != nil {
-		defer a.s.leases.Unlock()
-		done()
-		if a.mine.IsGone() {
-			return standing{}, backend.ErrLost
-		}
-		return standing{}, &unsent{context.Cause(ctx)}
-	}
-	a.mine.Unsure = true
+	gone := a.mine.IsGone()
+	a.mine.Unsure = a.mine.Unsure || !gone
 	a.s.leases.Unlock()
+	if gone {
+		done()
+		return standing{}, backend.ErrLost
+	}
 	e, err := call(ctx, a.s.link, func() (standing, error) {
 		defer done()
 		e, err := a.join()
@@ -138,27 +132,33 @@ func (a *acquisition) create(ctx context.Context, done func()) (standing, error)
 		return e, err
 	})
 	if _, never := errors.AsType[*unsent](err); never {
+		a.created("", err)
 		done()
 	}
 	return e, err
 }
 
+// collected is when a lock that was not used here may have been collected: the ensemble does that with those
+// that are empty, once a minute as a rule.
+const collected = 20 * time.Second
+
 // join makes the entry, in one transaction with a write to its lock. The answer reports how many
 // entries there are now, and the ID of the transaction, which is the token: the leader counts them,
 // over all its terms. *fullError: the entry has no place, and must be deleted.
 func (a *acquisition) join() (standing, error) {
-	acl := a.b.cfg.acl()
+	data, err := json.Marshal(content{Owner: a.req.Owner, Note: a.req.Note, TTL: int64(a.s.TTL)})
+	if err != nil {
+		return standing{}, fmt.Errorf("encode the lease: %w", err)
+	}
 	ops := []any{
 		&zk.CreateRequest{
-			Path: a.lock + "/" + prefix(a.req), Acl: acl, Flags: zk.FlagEphemeral | zk.FlagSequence,
-			Data: content{Owner: a.req.Owner, Note: a.req.Note, TTL: int64(a.s.TTL)}.encode(),
+			Path: a.lock + "/" + prefix(a.req), Acl: a.b.cfg.acl(), Flags: zk.FlagEphemeral | zk.FlagSequence, Data: data,
 		},
 		&zk.SetDataRequest{Path: a.lock, Version: -1},
 	}
 	var res []zk.MultiResponse
-	var err error
 	for range 10 { // the container may be collected as soon as it is empty
-		if !a.b.made.known(a.lock) {
+		if !a.b.made.Has(a.lock) {
 			if e, err := a.joinNew(ops); !errors.Is(err, zk.ErrNodeExists) {
 				return e, err
 			}
@@ -166,12 +166,12 @@ func (a *acquisition) join() (standing, error) {
 		if res, err = a.s.batcher.write(&change{ops: ops, lock: a.lock}); !errors.Is(err, zk.ErrNoNode) {
 			break
 		}
-		a.b.made.forget(a.lock)
+		a.b.made.Drop(a.lock)
 	}
 	if err != nil {
 		return standing{}, err
 	}
-	a.b.made.note(a.lock)
+	a.b.made.Add(a.lock)
 	path, stat := res[0].String, res[1].Stat
 	if at, ok := spotOf(path); !ok || !isPlace(at.place) {
 		return standing{}, &fullError{stat.Czxid}
@@ -185,11 +185,11 @@ func (a *acquisition) joinNew(ops []any) (standing, error) {
 	container := &zk.CreateRequest{Path: a.lock, Acl: a.b.cfg.acl(), Flags: zk.FlagContainer}
 	// The library decodes each refusal, but not the answer to the creation of a container: then it
 	// returns ErrAPIError. So the change shares no transaction, and the token is read.
-	_, err := a.s.batcher.write(&change{ops: append([]any{container}, ops...), lock: a.lock, alone: true})
+	_, err := a.s.batcher.multi(append([]any{container}, ops...))
 	if err != nil && !errors.Is(err, zk.ErrAPIError) {
 		return standing{}, err
 	}
-	a.b.made.note(a.lock)
+	a.b.made.Add(a.lock)
 	e := standing{path: a.lock + "/" + prefix(a.req) + firstPlace}
 	there, stat, err := a.s.link.conn.Exists(e.path)
 	if err == nil && there {
@@ -305,7 +305,7 @@ func (a *acquisition) Check(ctx context.Context, q queue, i int) error {
 // vanished returns the error for an entry that no longer exists: it was broken, released or
 // abandoned, or the session is gone.
 func (a *acquisition) vanished(ctx context.Context) error {
-	if a.s.Life.Err() != nil || isClosed(a.s.link.over) {
+	if a.s.Life.Err() != nil || a.s.link.life.Err() != nil {
 		return backend.ErrSessionLost
 	}
 	if ctx.Err() != nil {

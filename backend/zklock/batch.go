@@ -4,7 +4,6 @@ import (
 	"errors"
 	"runtime"
 	"sync"
-	"time"
 
 	"github.com/go-zookeeper/zk"
 )
@@ -24,9 +23,8 @@ type change struct {
 	ops []any // of zk.Conn.Multi
 	// lock is the path of the lock whose queue the change joins; empty: none. Two changes that join
 	// the same queue never share a transaction: its ID is their token.
-	lock  string
-	alone bool // it shares no transaction
-	size  int  // approximate bytes of ops
+	lock string
+	size int // approximate bytes of ops
 
 	done chan struct{} // closed when the fields below are set
 	res  []zk.MultiResponse
@@ -77,46 +75,41 @@ func (b *batcher) write(c *change) ([]zk.MultiResponse, error) {
 // run sends pending changes until there are none. Changes that may not share a transaction go in
 // several concurrent ones.
 func (b *batcher) run() {
-	for {
-		for range gathering { // let changes that are about to be written travel along
-			runtime.Gosched()
-		}
+	for batches := b.takeAll(); len(batches) > 0; batches = b.takeAll() {
 		var sent sync.WaitGroup
-		for range maxTogether {
-			batch := b.take()
-			if batch == nil {
-				break
-			}
+		for _, batch := range batches {
 			sent.Go(func() { b.send(batch) })
 		}
 		sent.Wait()
-		if b.idle() {
-			return
-		}
 	}
 }
 
-// idle ends the run if no change is pending, and reports whether it did.
-func (b *batcher) idle() bool {
+// takeAll takes the pending changes, in up to maxTogether batches. If none are pending, it ends the run.
+func (b *batcher) takeAll() [][]*change {
+	for range gathering { // let changes that are about to be written travel along
+		runtime.Gosched()
+	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	b.running = len(b.waiting) > 0
-	return !b.running
+	var all [][]*change
+	for len(b.waiting) > 0 && len(all) < maxTogether {
+		all = append(all, b.take())
+	}
+	b.running = len(all) > 0
+	return all
 }
 
-// take takes the pending changes that may travel together, or returns nil if none are pending.
+// take takes the pending changes that may travel with the first. mu is held.
 func (b *batcher) take() []*change {
-	b.mu.Lock()
-	defer b.mu.Unlock()
 	var batch, rest []*change
 	var ops, size int
 	joined := make(map[string]bool)
 	for i, c := range b.waiting {
-		if len(batch) > 0 && (batch[0].alone || ops+len(c.ops) > maxOps || size+c.size > maxBatch) {
+		if len(batch) > 0 && (ops+len(c.ops) > maxOps || size+c.size > maxBatch) {
 			rest = append(rest, b.waiting[i:]...)
 			break
 		}
-		if len(batch) > 0 && c.alone || c.lock != "" && joined[c.lock] {
+		if c.lock != "" && joined[c.lock] {
 			rest = append(rest, c)
 			continue
 		}
@@ -167,40 +160,4 @@ func (b *batcher) multi(ops []any) ([]zk.MultiResponse, error) {
 		err = errAnswer
 	}
 	return res, err
-}
-
-// containers are the locks whose nodes are known to exist, and when they were used. The ensemble
-// collects them when they are empty, once a minute as a rule.
-type containers struct {
-	mu   sync.Mutex
-	used map[string]time.Time
-}
-
-const (
-	// collected is when a lock that was not used here may have been collected.
-	collected = 30 * time.Second
-	// maxKnown bounds how many are known.
-	maxKnown = 10_000
-)
-
-func (c *containers) known(lock string) bool {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	at, ok := c.used[lock]
-	return ok && time.Since(at) < collected
-}
-
-func (c *containers) note(lock string) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.used == nil || len(c.used) >= maxKnown {
-		c.used = make(map[string]time.Time)
-	}
-	c.used[lock] = time.Now()
-}
-
-func (c *containers) forget(lock string) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	delete(c.used, lock)
 }

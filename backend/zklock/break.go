@@ -3,7 +3,6 @@ package zklock
 import (
 	"context"
 	"errors"
-	"slices"
 
 	"github.com/go-zookeeper/zk"
 
@@ -12,9 +11,9 @@ import (
 	"github.com/holdfast-io/holdfast/internal/seqlock"
 )
 
-// maxBreak bounds the bytes of a transaction of a break. The ensemble accepts 1 MiB
-// (jute.maxbuffer), and the library as much as sendBuffer.
-const maxBreak = 96 << 10
+// maxBreak bounds the bytes of a transaction of a break, but for the last victim. The ensemble accepts 1 MiB
+// (jute.maxbuffer), and the library as much as sendBuffer. A victim takes up to opsOfVictim operations.
+const maxBreak, opsOfVictim = 96 << 10, 2
 
 // Evictor begins a break.
 func (st store) Evictor(ctx context.Context, req *backend.BreakRequest) (seqlock.Evictor[entry], error) {
@@ -67,21 +66,27 @@ func (br *breaking) Holders(ctx context.Context) ([]victim, error) {
 	}
 }
 
-// Evict deletes the entries of the first n victims and notifies their sessions, in one transaction.
-func (br *breaking) Evict(ctx context.Context, victims []victim, n int) ([]victim, seqlock.Outcome, error) {
+// Evict deletes the entries of the first victims and notifies their sessions, in one transaction.
+func (br *breaking) Evict(ctx context.Context, victims []victim) (int, seqlock.Outcome, error) {
 	var ops []any
 	fresh := make(map[backend.SessionID][]seqlock.Notice)
-	for i := range n {
-		e := &victims[i].Entry
+	n, size := 0, 0
+	for n < len(victims) && size <= maxBreak && n+len(fresh)+opsOfVictim <= maxOps {
+		e := &victims[n].Entry
 		ops = append(ops, &zk.DeleteRequest{Path: br.lock + "/" + e.node, Version: -1})
+		size += opSize + len(br.lock) + len(e.node)
+		if fresh[e.session] == nil {
+			size += opSize + len(br.b.noticePath(e.session)) + seqlock.MaxNoticeBytes
+		}
 		fresh[e.session] = append(fresh[e.session], seqlock.Notice{Lease: e.lease, Reason: br.req.Reason})
+		n++
 	}
 	for id, notices := range fresh {
 		op, err := br.b.notify(ctx, br.l, id, notices)
 		switch {
 		case errors.Is(err, zk.ErrNoNode): // the session is gone, and its entries go by themselves
 		case err != nil:
-			return victims, seqlock.Nothing, err
+			return n, seqlock.Nothing, err
 		default:
 			ops = append(ops, op)
 		}
@@ -89,64 +94,20 @@ func (br *breaking) Evict(ctx context.Context, victims []victim, n int) ([]victi
 	_, err := call(ctx, br.l, func() ([]zk.MultiResponse, error) { return br.l.conn.Multi(ops...) })
 	switch {
 	case err == nil:
-		return nil, seqlock.Done, nil
-	case errors.Is(err, zk.ErrBadVersion): // another break has notified a session
-		return victims, seqlock.Nothing, nil
-	case errors.Is(err, zk.ErrNoNode): // one of them has left, or a session has ended
-		victims, err = br.present(ctx, victims)
-		return victims, seqlock.Nothing, err
+		return n, seqlock.Done, nil
+	case errors.Is(err, zk.ErrBadVersion), errors.Is(err, zk.ErrNoNode): // another break has notified a session; one of them has left
+		return n, seqlock.Moved, nil
 	case refused(err):
-		return victims, seqlock.Nothing, err
+		return n, seqlock.Nothing, err
 	}
-	return victims, seqlock.Unknown, err
-}
-
-// Fits returns how many victims fit into one transaction, with the notices to their sessions.
-func (br *breaking) Fits(victims []victim) int {
-	size := 0
-	sessions := make(map[backend.SessionID]bool)
-	for i := range victims {
-		e := &victims[i].Entry
-		size += opSize + len(br.lock) + len(e.node)
-		if !sessions[e.session] {
-			sessions[e.session] = true
-			size += opSize + len(br.b.noticePath(e.session)) + seqlock.MaxNoticeBytes
-		}
-		if i > 0 && (size > maxBreak || i+len(sessions) > maxOps) {
-			return i
-		}
-	}
-	return len(victims)
-}
-
-// present returns those of the victims that have not left.
-func (br *breaking) present(ctx context.Context, victims []victim) ([]victim, error) {
-	now, err := br.b.look(ctx, br.l, br.lock, true)
-	if err != nil {
-		return victims, err
-	}
-	there := make(map[string]bool, len(now.All))
-	for _, e := range now.All {
-		there[e.node] = true
-	}
-	return slices.DeleteFunc(victims, func(v victim) bool { return !there[v.Entry.node] }), nil
+	return n, seqlock.Unknown, err
 }
 
 // notify returns the operation that adds to the notices of a session. zk.ErrNoNode: the session is
 // gone.
 func (b *Backend) notify(ctx context.Context, l *link, id backend.SessionID, fresh []seqlock.Notice) (*zk.SetDataRequest, error) {
-	type found struct {
-		data    []byte
-		version int32
-	}
 	path := b.noticePath(id)
-	old, err := call(ctx, l, func() (found, error) {
-		data, stat, err := l.conn.Get(path)
-		if err != nil {
-			return found{}, err
-		}
-		return found{data, stat.Version}, nil
-	})
+	old, err := l.get(ctx, path)
 	if err != nil {
 		return nil, err
 	}
@@ -154,5 +115,5 @@ func (b *Backend) notify(ctx context.Context, l *link, id backend.SessionID, fre
 	if err != nil {
 		return nil, err
 	}
-	return &zk.SetDataRequest{Path: path, Data: data, Version: old.version}, nil
+	return &zk.SetDataRequest{Path: path, Data: data, Version: old.stat.Version}, nil
 }

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/holdfast-io/holdfast/backend"
+	"github.com/holdfast-io/holdfast/internal/retry"
 )
 
 // contact tracks how steadily the ensemble has answered a session. The server that a session talks
@@ -51,17 +52,11 @@ func (s *session) settled(ctx context.Context) error {
 	s.mu.Lock()
 	in := s.contact.steadyIn(time.Now(), s.b.cfg.Tick)
 	s.mu.Unlock()
-	if in <= 0 {
+	switch {
+	case in <= 0 || retry.Until(in, s.Life.Done(), ctx.Done()):
 		return nil
-	}
-	timer := time.NewTimer(in)
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-		return nil
-	case <-s.Life.Done():
+	case s.Life.Err() != nil:
 		return backend.ErrSessionLost
-	case <-ctx.Done():
-		return context.Cause(ctx)
 	}
+	return context.Cause(ctx)
 }

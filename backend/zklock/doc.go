@@ -70,9 +70,9 @@
 // token is the one after the greatest of theirs. A lease whose loss was reported is never granted
 // again.
 //
-// Deleted nodes. The requests that a session sends every half tick check its leases in turn: a lease
-// whose node was deleted by hand is reported as gone, among n leases within n half ticks. A renewal
-// checks up to 16 more of many. A session whose notices were deleted ends.
+// Deleted nodes. Every half tick a session checks four of its leases, in turn: a lease whose node was
+// deleted by hand is reported as gone, among 4n leases within n half ticks. A session whose notices were
+// deleted ends.
 //
 // # Requires
 //
@@ -94,7 +94,7 @@
 //
 // When its session is lost: not renewed for its TTL, or ended by the ensemble. When an operator
 // breaks the lock, or deletes its node. The holder is notified of a break immediately, and notices
-// that its node was deleted within half a tick for each lease that it holds.
+// that its node was deleted within half a tick for every four leases that it holds.
 //
 // # Do not use when
 //

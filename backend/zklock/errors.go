@@ -3,6 +3,7 @@ package zklock
 import (
 	"context"
 	"errors"
+	"slices"
 
 	"github.com/go-zookeeper/zk"
 
@@ -58,10 +59,6 @@ func refused(err error) bool {
 // denied reports whether the ensemble has answered that it does not execute the request, and the
 // session lives on.
 func denied(err error) bool {
-	for _, sure := range []error{zk.ErrNoAuth, zk.ErrInvalidACL, zk.ErrNoNode, zk.ErrNodeExists, zk.ErrBadArguments, zk.ErrNoChildrenForEphemerals} {
-		if errors.Is(err, sure) {
-			return true
-		}
-	}
-	return false
+	sure := []error{zk.ErrNoAuth, zk.ErrInvalidACL, zk.ErrNoNode, zk.ErrNodeExists, zk.ErrBadArguments, zk.ErrNoChildrenForEphemerals}
+	return slices.ContainsFunc(sure, func(e error) bool { return errors.Is(err, e) })
 }

@@ -139,19 +139,28 @@ func (a *acquisition) behindOwn(ctx context.Context) (bool, error) {
 	if moved == nil {
 		return false, nil
 	}
-	out, err := a.rest(ctx, waking{moved: moved}, lookout)
-	if out || err != nil || isClosed(moved) || a.mine.IsGone() {
-		return out, err
+	return a.await(ctx, waking{moved: moved}, before)
+}
+
+// await waits for the end of another entry, and watches it; if it follows an entry of its own session, only after
+// a while. It reports whether the lease certainly holds the lock. If not, the queue must be read.
+func (a *acquisition) await(ctx context.Context, w waking, other string) (bool, error) {
+	if w.moved != nil {
+		out, err := a.rest(ctx, w, lookout)
+		if out || err != nil || isClosed(w.moved) || a.mine.IsGone() {
+			return out, err
+		}
 	}
-	w := waking{moved: moved}
-	w.queue, w.mine, err = a.watchBoth(ctx, before)
+	w.connected = a.s.link.connected.Load()
+	var err error
+	w.queue, w.mine, err = a.watchBoth(ctx, other)
 	if errors.Is(err, zk.ErrNoNode) {
 		return false, nil
 	}
 	if err != nil {
 		return false, err
 	}
-	return a.rest(ctx, w, safety)
+	return a.rest(ctx, w, safety) // an occasional read costs little, and finds what no watch reported
 }
 
 // watchBoth watches the node of another entry, and its own. zk.ErrNoNode: one of them does not exist.
@@ -194,7 +203,7 @@ func (a *acquisition) rest(ctx context.Context, w waking, within time.Duration) 
 		return false, nil
 	case <-a.s.Life.Done():
 		return false, backend.ErrSessionLost
-	case <-a.s.link.over:
+	case <-a.s.link.life.Done():
 		return false, backend.ErrSessionLost
 	case <-ctx.Done():
 		return false, context.Cause(ctx)
@@ -206,12 +215,7 @@ func (a *acquisition) rest(ctx context.Context, w waking, within time.Duration) 
 // ensemble sends events in the order in which they happen, but not those that happened while the
 // connection was broken.
 func (a *acquisition) still(w waking) bool {
-	select {
-	case <-w.mine.done():
-		return false
-	default:
-		return w.connected == a.s.link.connected.Load()
-	}
+	return !isClosed(w.mine.done()) && w.connected == a.s.link.connected.Load()
 }
 
 // Wait waits until the queue has moved, and lists it, or reports that the lease is held by now.
@@ -227,19 +231,8 @@ func (a *acquisition) Wait(ctx context.Context, q queue, i int) (queue, bool, er
 		q, err := a.inQueue(ctx)
 		return q, false, err
 	}
-	w.connected = a.s.link.connected.Load()
-	var err error
-	w.queue, w.mine, err = a.watchBoth(ctx, a.lock+"/"+q.All[j].node)
-	if errors.Is(err, zk.ErrNoNode) {
-		q, err = a.Read(ctx)
-		return q, false, err
-	}
-	if err != nil {
-		return queue{}, false, err
-	}
 	w.sole = i == 1 && behind && q.All[0].claim.Mode == backend.Exclusive
-	// An occasional read costs little, and finds what no watch reported.
-	out, err := a.rest(ctx, w, safety)
+	out, err := a.await(ctx, w, a.lock+"/"+q.All[j].node)
 	if err != nil || out {
 		return queue{}, out, err
 	}

@@ -18,7 +18,7 @@ import (
 // the meantime loses that time.
 type hosts struct {
 	lookup func(ctx context.Context, host string) ([]string, error)
-	over   <-chan struct{} // ends a lookup
+	life   context.Context //nolint:containedctx // ends a lookup
 
 	mu      sync.Mutex
 	servers []string
@@ -92,15 +92,8 @@ func (h *hosts) Connected() {
 
 // find resolves the names. A name that does not resolve is left to the dialer.
 func (h *hosts) find() {
-	ctx, cancel := context.WithTimeout(context.Background(), lookupPatience)
+	ctx, cancel := context.WithTimeout(h.life, lookupPatience)
 	defer cancel()
-	go func() {
-		select {
-		case <-h.over:
-			cancel()
-		case <-ctx.Done():
-		}
-	}()
 	var addrs []string
 	h.names = make(map[string]string)
 	for _, server := range h.servers {

@@ -2,6 +2,7 @@ package zklock
 
 import (
 	"context"
+	"encoding/binary"
 	"errors"
 	"io"
 	"net"
@@ -106,7 +107,7 @@ func TestHostsInTurn(t *testing.T) {
 			return []string{"10.0.0.1", "10.0.0.2"}, nil
 		}
 		return nil, errors.New("no such host")
-	}, over: make(chan struct{})}
+	}, life: t.Context()}
 	if err := h.Init([]string{"two:1", "none:2"}); err != nil {
 		t.Fatal(err)
 	}
@@ -141,9 +142,7 @@ func TestHostsInTurn(t *testing.T) {
 func TestHostThatHangs(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		over := make(chan struct{})
-		defer close(over)
-		h := &hosts{lookup: func(_ context.Context, host string) ([]string, error) { return []string{host}, nil }, over: over}
+		h := &hosts{lookup: func(_ context.Context, host string) ([]string, error) { return []string{host}, nil }, life: t.Context()}
 		if err := h.Init([]string{"a:1", "b:2", "c:3"}); err != nil {
 			t.Fatal(err)
 		}
@@ -192,37 +191,41 @@ func (d *deadlines) SetReadDeadline(t time.Time) error {
 
 func (d *deadlines) Read([]byte) (int, error) { return 0, d.err }
 
-// A caller that waits for a server that has sent nothing for ten seconds gets another connection,
-// however long the session may be silent. A server that sends something now and then is waited for.
+// A session gets another connection when its server has sent nothing for ten seconds, however long the session may be silent
+// by the library. A server that sends something now and then is waited for.
 func TestSilentConnection(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		const every, times = 4 * time.Second, 5
 		near, far := net.Pipe()
-		l := &link{over: make(chan struct{})}
+		defer near.Close()
+		l := &link{life: t.Context(), silence: silence}
+		l.given.Store(int64(time.Hour))
 		dial := l.dial(&Config{Dial: func(string, string, time.Duration) (net.Conn, error) { return near, nil }}, time.Hour)
 		conn, err := dial("tcp", "a:1", time.Second)
 		if err != nil {
 			t.Fatal(err)
 		}
-		time.Sleep(time.Hour) // no caller waits
 		began := time.Now()
 		go func() {
+			head := make([]byte, headSize) // of the first answer
+			binary.BigEndian.PutUint32(head[timeoutAt:], uint32(time.Hour/time.Millisecond))
+			_, _ = far.Write(head)
 			for range times {
 				time.Sleep(every)
-				if _, err := far.Write([]byte{0}); err != nil {
-					t.Error(err)
-				}
+				_, _ = far.Write([]byte{0})
 			}
 		}()
-		ctx, cancel := context.WithTimeout(t.Context(), time.Hour)
-		defer cancel()
-		_, err = call(ctx, l, func() (struct{}, error) {
-			_, err := io.ReadFull(conn, make([]byte, times+1))
-			return struct{}{}, err
-		})
-		_ = near.Close()
-		if took := time.Since(began) - times*every; !errors.Is(err, io.ErrClosedPipe) || took < silence || took > 2*silence || l.hosts.hangs != "a:1" {
+		if _, err := io.ReadFull(conn, make([]byte, headSize)); err != nil {
+			t.Fatal(err)
+		}
+		for range times + 1 {
+			if err = conn.SetReadDeadline(time.Now().Add(40 * time.Minute)); err != nil {
+				t.Fatal(err)
+			}
+			_, err = conn.Read(make([]byte, 1))
+		}
+		if took := time.Since(began) - times*every; !errors.Is(err, os.ErrDeadlineExceeded) || took != silence || l.hosts.hangs != "a:1" {
 			t.Errorf("%v, %s after its last word; %q is left out", err, took, l.hosts.hangs)
 		}
 	})
@@ -231,11 +234,11 @@ func TestSilentConnection(t *testing.T) {
 // A connection has a second for its first answer, and the next ones longer, until one is answered.
 func TestPatienceGrows(t *testing.T) {
 	t.Parallel()
-	for timeout, most := range map[time.Duration]time.Duration{16 * time.Second: 4 * time.Second, time.Hour: silence / 2} {
+	for timeout, most := range map[time.Duration]time.Duration{16 * time.Second: 4 * time.Second, time.Hour: mostPatience} {
 		near, far := net.Pipe()
 		defer near.Close()
 		go func() { _, _ = far.Write(make([]byte, headSize)) }()
-		l := &link{over: make(chan struct{})}
+		l := &link{life: t.Context()}
 		dial := l.dial(&Config{Dial: func(string, string, time.Duration) (net.Conn, error) { return near, nil }}, timeout)
 		next := func() *wire {
 			conn, err := dial("tcp", "a:1", time.Second)
@@ -264,7 +267,7 @@ func TestSilentServer(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		const timeout = 12 * time.Second
-		l := new(link)
+		l := &link{silence: timeout}
 		l.given.Store(int64(timeout))
 		conn := &deadlines{err: os.ErrDeadlineExceeded}
 		w := &wire{Conn: conn, link: l, addr: "a:1", asked: timeout, patience: timeout / 4}

@@ -46,7 +46,7 @@ func (b *Backend) leaderNow(ctx context.Context, l *link) (time.Time, error) {
 	b.mu.Lock()
 	clock := b.clock
 	b.mu.Unlock()
-	if clock.at.IsZero() || time.Since(clock.at) > fresh {
+	if time.Since(clock.at) > fresh {
 		stat, err := l.touch(ctx, b.locksPath())
 		if err != nil {
 			return time.Time{}, err
@@ -110,15 +110,12 @@ func (n entryNode) holder(session backend.SessionID) backend.Holder {
 func (b *Backend) readEntries(ctx context.Context, l *link, lock string, all []entry) ([]entryNode, error) {
 	path := b.lockPath(lock)
 	return readAll(all, func(e entry) (entryNode, error) {
-		n, err := call(ctx, l, func() (entryNode, error) {
-			data, stat, err := l.conn.Get(path + "/" + e.node)
-			n := entryNode{stat: stat}
-			_ = json.Unmarshal(data, &n.content) // for people only
-			return n, err
-		})
+		node, err := l.get(ctx, path+"/"+e.node)
 		if errors.Is(err, zk.ErrNoNode) {
 			return entryNode{gone: true}, nil
 		}
+		n := entryNode{stat: node.stat}
+		_ = json.Unmarshal(node.data, &n.content) // for people only
 		return n, err
 	})
 }

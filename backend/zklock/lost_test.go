@@ -4,11 +4,11 @@ import (
 	"errors"
 	"strconv"
 	"testing"
-	"time"
 
 	"github.com/go-zookeeper/zk"
 
 	"github.com/holdfast-io/holdfast/backend"
+	"github.com/holdfast-io/holdfast/backend/zklock"
 	"github.com/holdfast-io/holdfast/internal/chaos"
 	"github.com/holdfast-io/holdfast/internal/testkit/leasetest"
 )
@@ -37,6 +37,16 @@ func TestToldAfterTheNextGrant(t *testing.T) {
 	}
 }
 
+// freeze holds back what a session writes for the lock n, whose container exists.
+func freeze(t *testing.T, b *zklock.Backend, id backend.SessionID) func() {
+	t.Helper()
+	req := leasetest.Ask("n", id)
+	leasetest.Take(t, b, req)
+	leasetest.Give(t, b, req)
+	leasetest.Eventually(t, "nothing is under way", func() bool { return !b.Flying(id) })
+	return b.Freeze(id)
+}
+
 // TestToldDuringTheCreate: the loss of a lease is reported while a create of it is under way. It is
 // not granted, and its entry goes.
 func TestToldDuringTheCreate(t *testing.T) {
@@ -44,7 +54,7 @@ func TestToldDuringTheCreate(t *testing.T) {
 	server := zookeeper()
 	b, other := closing(t, server), closing(t, server)
 	id := leasetest.Session(t, b, leasetest.Long, nil)
-	thaw := b.Freeze(id)
+	thaw := freeze(t, b, id)
 	req := leasetest.Ask("n", id)
 	got := leasetest.Start(t, b, req)
 	leasetest.Eventually(t, "the create waits", func() bool { return b.Waiting(id) == 1 })
@@ -91,32 +101,6 @@ func TestNodeIsDeleted(t *testing.T) {
 	res, err := b.Renew(leasetest.Within(t), backend.RenewRequest{Session: id})
 	if err != nil || len(res.Lost) != 1 || res.Lost[0].Lease != req.Lease {
 		t.Errorf("the renewal: %+v, %v; want one loss", res, err)
-	}
-}
-
-// TestRenewalsCheck: where there are many leases and few beats, renewals check them as well.
-func TestRenewalsCheck(t *testing.T) {
-	t.Parallel()
-	server := zookeeper()
-	cfg := config(t, server.Addr())
-	cfg.Tick = time.Minute
-	b := opened(t, cfg)
-	told, tell := losses()
-	id := leasetest.Session(t, b, leasetest.Long, tell)
-	for i := range 20 {
-		leasetest.Take(t, b, leasetest.Ask(strconv.Itoa(i), id))
-	}
-	req := leasetest.Ask("n", id)
-	leasetest.Take(t, b, req)
-	deleteBelow(t, connect(t, server), pathOf(t)+"/locks/n")
-	leasetest.Eventually(t, "the loss is told", func() bool {
-		if _, err := b.Renew(leasetest.Within(t), backend.RenewRequest{Session: id}); err != nil {
-			t.Fatal(err)
-		}
-		return len(told) > 0
-	})
-	if l := <-told; l.Lease != req.Lease {
-		t.Errorf("told %+v; want %s", l, req.Lease)
 	}
 }
 

@@ -2,7 +2,6 @@ package zklock
 
 import (
 	"cmp"
-	"encoding/json"
 	"fmt"
 	"slices"
 	"strconv"
@@ -107,12 +106,4 @@ type content struct {
 	Owner string `json:"o,omitempty"`
 	Note  string `json:"n,omitempty"`
 	TTL   int64  `json:"t,omitempty"` // of the session, in nanoseconds
-}
-
-func (c content) encode() []byte {
-	b, err := json.Marshal(c)
-	if err != nil {
-		return nil // strings and numbers cannot fail
-	}
-	return b
 }

@@ -16,9 +16,9 @@ func (s *session) hear() {
 	for {
 		data, _, events, err := s.link.conn.GetW(s.b.noticePath(s.ID))
 		if err == nil {
-			err = inbox.Read(s.tellBroken(data), s.tellMissing)
+			err = inbox.Read(s.tellBroken(data), func() error { return s.check(s.leases.Held()) })
 		}
-		if errors.Is(err, zk.ErrNoNode) && s.Life.Err() == nil && !isClosed(s.link.over) {
+		if errors.Is(err, zk.ErrNoNode) && s.Life.Err() == nil && s.link.life.Err() == nil {
 			s.Expire(backend.CauseGone) // it was deleted by hand: the session would hear of no break
 			return
 		}
@@ -45,74 +45,35 @@ func (s *session) tellBroken(data []byte) []seqlock.Notice {
 	return notices
 }
 
-// A renewal is followed by at most someChecks checks of held leases, but not if there are only
-// fewLeases.
-const someChecks, fewLeases = 16, 4
+// checksPerBeat is how many held leases are checked with each sign of life.
+const checksPerBeat = 4
 
-// beat sends a request that shows that the session lives. If leases are held, it checks the next of
-// them.
+// beat sends requests that show that the session lives. It checks the next of the leases that are held.
 func (s *session) beat() error {
-	k, path := s.nextCheck()
-	if path != "" {
-		return s.check(k, path)
-	}
-	_, _, err := s.link.conn.Exists(s.b.sessionPath(s.ID))
-	return err
-}
-
-// checkSome checks some of many held leases. For a few the beats are enough.
-func (s *session) checkSome() {
-	known := s.leases.Count()
-	if known <= fewLeases {
-		return
-	}
-	for range min(known, someChecks) {
-		if k, path := s.nextCheck(); path == "" || s.check(k, path) != nil {
-			return
-		}
-	}
-}
-
-// nextCheck returns the held lease that is to be checked next, with the path of its entry: empty
-// if none is held. All held leases are checked in turn.
-func (s *session) nextCheck() (seqlock.Key, string) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	for range 2 {
-		for len(s.checks) > 0 {
-			k := s.checks[0]
-			s.checks = s.checks[1:]
-			if path := s.leases.EntryOf(k); path != "" {
-				return k, path
-			}
-		}
-		s.checks = s.leases.Held()
-	}
-	return seqlock.Key{}, ""
-}
-
-// check reports a held lease whose entry was deleted by hand. Nothing reports that, and another
-// client may hold the lock by then. If there is a notice of a break, that is the cause.
-func (s *session) check(k seqlock.Key, path string) error {
-	there, _, err := s.link.conn.Exists(path)
-	if err != nil || there {
+	if _, _, err := s.link.conn.Exists(s.b.sessionPath(s.ID)); err != nil {
 		return err
 	}
-	data, _, err := s.link.conn.Get(s.b.noticePath(s.ID))
-	if err != nil {
-		return err // another time; hear handles a node that is gone
-	}
-	s.tellBroken(data)
-	if s.leases.EntryOf(k) == path { // otherwise it was released in the meantime
-		s.tell(backend.Loss{Lease: k.ID, Cause: backend.CauseGone})
-	}
-	return nil
+	return s.check(s.nextChecks())
 }
 
-// tellMissing reports the leases whose entries no longer exist, although they were not released
-// here: their notices made room for newer ones.
-func (s *session) tellMissing() error {
-	for _, k := range s.leases.Held() {
+// nextChecks returns the held leases that are to be checked next. All are checked in turn.
+func (s *session) nextChecks() []seqlock.Key {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if len(s.checks) == 0 {
+		s.checks = s.leases.Held()
+	}
+	n := min(len(s.checks), checksPerBeat)
+	next := s.checks[:n]
+	s.checks = s.checks[n:]
+	return next
+}
+
+// check reports those of the leases whose entries were deleted, although they were not released here: by hand,
+// of which nothing reports, and another client may hold the lock by then; or by a break whose notice made room
+// for newer ones. If there is a notice, that is the cause.
+func (s *session) check(keys []seqlock.Key) error {
+	for _, k := range keys {
 		path := s.leases.EntryOf(k)
 		if path == "" {
 			continue // it was released in the meantime
@@ -121,7 +82,15 @@ func (s *session) tellMissing() error {
 		if err != nil {
 			return err
 		}
-		if !there && s.leases.EntryOf(k) == path {
+		if there {
+			continue
+		}
+		data, _, err := s.link.conn.Get(s.b.noticePath(s.ID))
+		if err != nil {
+			return err // another time; hear handles a node that is gone
+		}
+		s.tellBroken(data)
+		if s.leases.EntryOf(k) == path {
 			s.tell(backend.Loss{Lease: k.ID, Cause: backend.CauseGone})
 		}
 	}

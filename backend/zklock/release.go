@@ -42,18 +42,18 @@ func (s *session) release(ctx context.Context, l *lease, k seqlock.Key, abandon 
 	if path == "" || abandon {
 		return s.b.removeLease(ctx, s.link, k)
 	}
-	s.b.made.note(s.b.lockPath(k.Name))
+	s.b.made.Add(s.b.lockPath(k.Name))
 	_, err := call(ctx, s.link, func() (struct{}, error) {
 		ops := []any{&zk.DeleteRequest{Path: path, Version: -1}}
 		if to != nil {
-			_, err := s.batcher.write(&change{ops: append(ops, &zk.CheckVersionRequest{Path: toPath, Version: -1})})
-			if !errors.Is(err, zk.ErrNoNode) {
-				s.released(l, to, err)
-				return struct{}{}, err
-			}
+			ops = append(ops, &zk.CheckVersionRequest{Path: toPath, Version: -1})
 		}
-		_, err := s.batcher.write(&change{ops: ops}) // the follower has gone, or this one
-		s.released(l, nil, err)
+		_, err := s.batcher.write(&change{ops: ops})
+		if to != nil && errors.Is(err, zk.ErrNoNode) { // the follower has gone, or this one
+			to = nil
+			_, err = s.batcher.write(&change{ops: ops[:1]})
+		}
+		s.released(l, to, err)
 		return struct{}{}, err
 	})
 	if errors.Is(err, zk.ErrNoNode) {

@@ -17,7 +17,7 @@ func TestReleasedDuringTheCreate(t *testing.T) {
 	server := zookeeper()
 	b, other := closing(t, server), closing(t, server)
 	leasetest.ReleasedDuringTheCreate(t, b, other, func(id backend.SessionID) (func() bool, func()) {
-		thaw := b.Freeze(id)
+		thaw := freeze(t, b, id)
 		return func() bool { return b.Waiting(id) == 1 }, thaw
 	})
 }

@@ -61,7 +61,7 @@ func isClosed(c <-chan struct{}) bool {
 // Open makes the ZooKeeper session and its nodes.
 func (s *session) Open(ctx context.Context) error {
 	asked := (s.TTL + s.b.cfg.margin() + time.Millisecond - 1).Truncate(time.Millisecond) // in whole milliseconds, ZooKeeper's unit
-	l, err := newLink(&s.b.cfg, asked, true)
+	l, err := newLink(&s.b.cfg, asked, max(silence, 2*s.b.cfg.Tick))                      // it sends something every half tick
 	if err != nil {
 		return err
 	}
@@ -105,15 +105,10 @@ func (s *session) enroll(ctx context.Context) error {
 	}
 	// In one transaction: if another backend value has the session, it must not miss its nodes.
 	err = create(&zk.DeleteRequest{Path: paths[0], Version: -1}, &zk.DeleteRequest{Path: paths[1], Version: -1})
-	if !errors.Is(err, zk.ErrNoNode) {
-		return err
+	if errors.Is(err, zk.ErrNoNode) { // they went with that session
+		err = create()
 	}
-	for _, p := range paths {
-		if err := s.b.remove(ctx, s.link, p); err != nil {
-			return err
-		}
-	}
-	return create()
+	return err
 }
 
 // Renew is a write, so that the leader has seen it: a server that has lost its leader still answers
@@ -139,11 +134,7 @@ func (s *session) Renew(ctx context.Context) error {
 		s.b.sawClock(stat)
 		steady = s.heard(sent)
 	}
-	err := s.Extend()
-	if err == nil {
-		s.b.sessions.Go(s.checkSome)
-	}
-	return err
+	return s.Extend()
 }
 
 // Run reports losses, and sends the ensemble signs of life, until the session has ended.
@@ -151,16 +142,18 @@ func (s *session) Run() {
 	var all sync.WaitGroup
 	all.Go(s.hear)
 	all.Go(s.signal)
-	s.Keep(s.link.over) // closed when the ensemble has reported that the session expired
+	s.Keep(s.link.life.Done()) // when the ensemble has reported that the session expired
 	all.Wait()
 }
+
+// silence is the least time that a server may send nothing at all to a session.
+const silence = 10 * time.Second
 
 // beatsAtOnce is how many beats may be unanswered: a slow ensemble answers as steadily as any
 // other, only later.
 const beatsAtOnce = 8
 
-// signal sends the ensemble a sign of life every half tick: see Config.margin. Any request is one, so
-// it checks a lease.
+// signal sends the ensemble a sign of life every half tick: see Config.margin.
 func (s *session) signal() {
 	beat := time.NewTicker(s.b.cfg.Tick / 2)
 	defer beat.Stop()

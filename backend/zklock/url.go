@@ -85,21 +85,15 @@ func (c *Config) setQuery(query string) error {
 // setTLS decides about TLS: what crosses a network is encrypted and verified unless the URL says otherwise.
 func (c *Config) setTLS(params url.Values) error {
 	asked := slices.ContainsFunc(connect.TLSParams(), params.Has)
-	on := asked || c.Dial == nil && slices.ContainsFunc(c.Servers, func(server string) bool {
+	remote := slices.ContainsFunc(c.Servers, func(server string) bool {
 		host, _, _ := net.SplitHostPort(server)
 		return !connect.Loopback(host)
 	})
 	value := params.Get("tls")
-	switch value {
-	case "":
-	case "true":
-		on = true
-	case "false":
-		on = false
-	default:
-		return connect.ParamError("tls", value, "true or false")
-	}
+	on := value == "true" || value == "" && (asked || c.Dial == nil && remote)
 	switch {
+	case !slices.Contains([]string{"", "true", "false"}, value):
+		return connect.ParamError("tls", value, "true or false")
 	case asked && !on:
 		return connect.ParamError("tls", value, "true, with "+strings.Join(connect.TLSParams(), ", "))
 	case on && c.TLS != nil && !asked:

@@ -3,6 +3,7 @@ package zklock
 import (
 	"context"
 	"crypto/tls"
+	"errors"
 	"log/slog"
 	"net"
 	"strconv"
@@ -82,16 +83,7 @@ func (c *Config) dial(network, address, server string, timeout time.Duration) (n
 	if conf.ServerName == "" {
 		conf.ServerName, _, _ = net.SplitHostPort(server)
 	}
-	conn, err := new(net.Dialer).DialContext(ctx, network, address)
-	if err != nil {
-		return nil, err //nolint:wrapcheck // the library reports it
-	}
-	secure := tls.Client(conn, conf)
-	if err := secure.HandshakeContext(ctx); err != nil {
-		_ = conn.Close()
-		return nil, err //nolint:wrapcheck // as above
-	}
-	return secure, nil
+	return (&tls.Dialer{Config: conf}).DialContext(ctx, network, address) //nolint:wrapcheck // as above
 }
 
 func (c *Config) acl() []zk.ACL {
@@ -107,15 +99,10 @@ func (c *Config) withDefaults() error {
 	}
 	servers := make([]string, len(c.Servers))
 	for i, s := range c.Servers {
-		host, port, err := net.SplitHostPort(s)
-		if err != nil {
-			host, port = strings.Trim(s, "[]"), defaultPort
-		}
-		n, err := strconv.ParseUint(port, 10, 16)
-		if err != nil || n == 0 || host == "" || strings.ContainsAny(host, "/@ ") {
+		var ok bool
+		if servers[i], ok = backend.Endpoint(s, defaultPort); !ok {
 			return &backend.InvalidError{Field: "servers", Value: strconv.Quote(s), Bound: `like "host:2181"`}
 		}
-		servers[i] = net.JoinHostPort(host, port)
 	}
 	c.Servers = servers
 	if c.Path == "" {
@@ -162,9 +149,11 @@ type Backend struct {
 	cfg  Config
 	caps backend.Capabilities
 
-	made containers
+	made *lockstate.Ended[string] // locks whose containers exist, by path: see collected
 
 	sessions *sessions.Sessions[*session]
+
+	closing sync.WaitGroup // connections that are being closed
 
 	mu      sync.Mutex // guards the fields below
 	control *link      // for what belongs to no session; made at its first use
@@ -190,7 +179,7 @@ func New(cfg Config) (*Backend, error) {
 		return nil, err
 	}
 	b := &Backend{
-		cfg: cfg,
+		cfg: cfg, made: lockstate.NewEnded[string](collected),
 		caps: backend.Capabilities{
 			Name: name, Sessions: true, Bound: true, Shared: true, Permits: true, FIFO: true, Push: true, LossPush: true,
 			Durable: true, TokenKind: "revision",
@@ -215,14 +204,19 @@ func (b *Backend) Close() error {
 	all.Go(b.sessions.Close)
 	<-b.sessions.Base().Done() // no link is made from here on
 	b.mu.Lock()
-	control := b.control
-	b.control = nil
+	b.dropControl()
 	b.mu.Unlock()
-	if control != nil {
-		control.close()
-	}
+	b.closing.Wait()
 	all.Wait()
 	return nil
+}
+
+// dropControl closes the connection for what belongs to no session, in the background. mu is held.
+func (b *Backend) dropControl() {
+	if l := b.control; l != nil {
+		b.closing.Go(func() { l.close() })
+		b.control = nil
+	}
 }
 
 // controlLink returns the connection for what belongs to no session.
@@ -232,8 +226,12 @@ func (b *Backend) controlLink(ctx context.Context) (*link, error) {
 		b.mu.Unlock()
 		return nil, backend.ErrClosed
 	}
+	if b.control != nil && b.control.hasEnded() {
+		b.dropControl()
+	}
 	if b.control == nil {
-		l, err := newLink(&b.cfg, min(b.cfg.MaxSession, 5*b.cfg.Tick), false)
+		timeout := min(b.cfg.MaxSession, 5*b.cfg.Tick) //nolint:mnd // lost servers are noticed within half of that
+		l, err := newLink(&b.cfg, timeout, timeout)
 		if err != nil {
 			b.mu.Unlock()
 			return nil, err
@@ -272,25 +270,18 @@ func (b *Backend) makeNodes(ctx context.Context, l *link) error {
 			paths = append(paths, b.cfg.Path[:i])
 		}
 	}
-	for _, p := range append(paths, b.cfg.Path, b.locksPath(), b.cfg.Path+"/sessions", b.cfg.Path+"/notices") {
-		if err := b.makeNode(ctx, l, p); err != nil {
-			return err
+	paths = append(paths, b.cfg.Path, b.locksPath(), b.cfg.Path+"/sessions", b.cfg.Path+"/notices")
+	_, err := call(ctx, l, func() (struct{}, error) {
+		for _, p := range paths {
+			there, _, err := l.conn.Exists(p)
+			if err == nil && !there {
+				_, err = l.conn.Create(p, nil, 0, b.cfg.acl())
+			}
+			if err != nil && !errors.Is(err, zk.ErrNodeExists) {
+				return struct{}{}, err
+			}
 		}
-	}
-	return nil
-}
-
-func (b *Backend) makeNode(ctx context.Context, l *link, path string) error {
-	_, err := call(ctx, l, func() (string, error) {
-		there, _, err := l.conn.Exists(path)
-		if err != nil || there {
-			return "", err
-		}
-		acl := b.cfg.acl()
-		return l.conn.Create(path, nil, 0, acl)
+		return struct{}{}, nil
 	})
-	if err != nil && err != zk.ErrNodeExists { //nolint:errorlint // the library does not wrap
-		return err
-	}
-	return nil
+	return err
 }

@@ -69,7 +69,7 @@ func (s *Ended[K]) Has(k K) bool {
 	defer s.mu.Unlock()
 	_, young := s.keys.young[k]
 	_, old := s.keys.old[k]
-	return young || old
+	return (young || old) && time.Since(s.keys.begun) < 2*s.keep
 }
 
 // Losses remembers the leases of sessions whose loss was reported. Lost is final: a backend that granted such a lease again

@@ -21,6 +21,9 @@ type Outcome int
 const (
 	// Nothing: the store has changed nothing.
 	Nothing Outcome = iota
+	// Moved: the store has changed nothing, because a victim has left or a session was notified by
+	// another break. Another attempt may succeed.
+	Moved
 	// Done: the store has deleted the entries of all victims of the attempt.
 	Done
 	// Unknown: the store may have done it.
@@ -34,12 +37,10 @@ type Evictor[E any] interface {
 	// Stamp makes a write that changes no lock. It returns a token that is greater than those of all
 	// earlier grants, and not greater than those of all later ones.
 	Stamp(ctx context.Context) (fence.Token, error)
-	// Fits returns how many of the first victims fit into one transaction: at least one.
-	Fits(victims []Victim[E]) int
-	// Evict deletes the entries of the first n victims and notifies their sessions, in one
-	// transaction. If the outcome is Nothing, it returns the victims that may still hold the lock; a
-	// nil error means that another attempt may succeed.
-	Evict(ctx context.Context, victims []Victim[E], n int) ([]Victim[E], Outcome, error)
+	// Evict deletes the entries of the first victims, as many as fit into one transaction, and
+	// notifies their sessions in it. It returns how many those are: at least one. The error is nil only
+	// if the outcome is Done or Moved.
+	Evict(ctx context.Context, victims []Victim[E]) (int, Outcome, error)
 }
 
 // Break takes the lock from the holders that req names. The first read fixes the victims: a lease granted later
@@ -70,18 +71,20 @@ func Break[E any](
 	}
 	begun := false
 	for err == nil && len(rest) > 0 {
-		n := store.Fits(rest)
-		var left []Victim[E]
-		var done Outcome
-		left, done, err = store.Evict(ctx, rest, n)
-		begun = begun || done != Nothing
-		if done == Done {
+		var n int
+		var outcome Outcome
+		n, outcome, err = store.Evict(ctx, rest)
+		begun = begun || outcome == Done || outcome == Unknown
+		switch outcome {
+		case Done:
 			for _, v := range rest[:n] {
 				res.Broken = append(res.Broken, v.Holder)
 			}
-			left = rest[n:]
+			rest = rest[n:]
+		case Moved: // those of them that are still there: every later grant has res.Token or a greater one
+			rest, err = victims(ctx, store, req, res.Token)
+		case Nothing, Unknown:
 		}
-		rest = left
 	}
 	if err == nil {
 		return res, nil

@@ -44,7 +44,7 @@ type Lease[S any] struct {
 	gone      atomic.Bool   // set with the mutex held
 	held      bool          // it was granted
 	stopped   chan struct{} // closed when it is gone; nil until Gone is called
-	turn      chan struct{} // nil until Turn is called
+	turn      chan struct{} // capacity 1; nil until Turn is called
 	abandoned time.Time
 }
 
@@ -71,15 +71,23 @@ func (x *Leases[S]) Gone(l *Lease[S]) <-chan struct{} {
 	return l.stopped
 }
 
-// Turn returns a channel of capacity 1. A value is in it while a caller looks for the entry and makes
-// it, in a store in which two such callers could make two.
-func (x *Leases[S]) Turn(l *Lease[S]) chan struct{} {
+// Turn waits until no other caller looks for the entry and makes it, in a store in which two such callers
+// could make two. The turn ends with a call of the function. Errors: ErrSessionLost; ctx's cause.
+func (x *Leases[S]) Turn(ctx context.Context, l *Lease[S]) (func(), error) {
 	x.Lock()
-	defer x.Unlock()
 	if l.turn == nil {
 		l.turn = make(chan struct{}, 1)
 	}
-	return l.turn
+	turn := l.turn
+	x.Unlock()
+	select {
+	case turn <- struct{}{}:
+		return func() { <-turn }, nil
+	case <-x.session.Life.Done():
+		return nil, backend.ErrSessionLost
+	case <-ctx.Done():
+		return nil, context.Cause(ctx)
+	}
 }
 
 // IsHeld reports whether the lease was granted, has its entry, and is not gone. The mutex is held.

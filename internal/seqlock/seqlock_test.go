@@ -26,7 +26,6 @@ type store struct {
 	stamp    fence.Token
 	most     int
 	attempts []seqlock.Outcome // of the attempts in order; when there are no more: Done
-	err      error             // of an attempt that is not Done
 }
 
 func (s *store) Holders(context.Context) ([]seqlock.Victim[fence.Token], error) {
@@ -40,18 +39,20 @@ func (s *store) Holders(context.Context) ([]seqlock.Victim[fence.Token], error) 
 
 func (s *store) Stamp(context.Context) (fence.Token, error) { return s.stamp, nil }
 
-func (s *store) Fits(v []seqlock.Victim[fence.Token]) int { return min(len(v), s.most) }
-
-func (s *store) Evict(_ context.Context, v []seqlock.Victim[fence.Token], _ int) ([]seqlock.Victim[fence.Token], seqlock.Outcome, error) {
-	if len(s.attempts) == 0 {
-		return nil, seqlock.Done, nil
+func (s *store) Evict(_ context.Context, v []seqlock.Victim[fence.Token]) (int, seqlock.Outcome, error) {
+	n, outcome := min(len(v), s.most), seqlock.Done
+	if len(s.attempts) > 0 {
+		outcome, s.attempts = s.attempts[0], s.attempts[1:]
 	}
-	done := s.attempts[0]
-	s.attempts = s.attempts[1:]
-	if done == seqlock.Done {
-		return nil, done, nil
+	switch outcome {
+	case seqlock.Done:
+		s.held = s.held[n:]
+	case seqlock.Moved: // the first has left, and another lease was granted
+		s.held = append(s.held[1:], v[len(v)-1].Holder.Token+1)
+	default:
+		return n, outcome, errDown
 	}
-	return v[1:], done, s.err // the first has left
+	return n, outcome, nil
 }
 
 func TestBreak(t *testing.T) {
@@ -69,15 +70,15 @@ func TestBreak(t *testing.T) {
 		"one that came before a write": {store: store{joins: []fence.Token{15}, stamp: 20, most: 1}, broken: []fence.Token{15}, token: 16, begun: true},
 		"one that came after a write":  {store: store{joins: []fence.Token{25}, stamp: 20, most: 1}, token: 20},
 		"one has left": {
-			store:  store{held: []fence.Token{5, 7}, most: 2, attempts: []seqlock.Outcome{seqlock.Nothing}},
+			store:  store{held: []fence.Token{5, 7}, most: 2, attempts: []seqlock.Outcome{seqlock.Moved}},
 			broken: []fence.Token{7}, token: 8, begun: true,
 		},
-		"refused": {store: store{held: []fence.Token{5}, most: 1, attempts: []seqlock.Outcome{seqlock.Nothing}, err: errDown}, fails: true},
+		"refused": {store: store{held: []fence.Token{5}, most: 1, attempts: []seqlock.Outcome{seqlock.Nothing}}, fails: true},
 		"no answer": {
-			store: store{held: []fence.Token{5}, most: 1, attempts: []seqlock.Outcome{seqlock.Unknown}, err: errDown}, begun: true, fails: true,
+			store: store{held: []fence.Token{5}, most: 1, attempts: []seqlock.Outcome{seqlock.Unknown}}, begun: true, fails: true,
 		},
 		"refused halfway": {
-			store: store{held: []fence.Token{5, 7}, most: 1, attempts: []seqlock.Outcome{seqlock.Done, seqlock.Nothing}, err: errDown},
+			store: store{held: []fence.Token{5, 7}, most: 1, attempts: []seqlock.Outcome{seqlock.Done, seqlock.Nothing}},
 			begun: true, fails: true,
 		},
 	} {
