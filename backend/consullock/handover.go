@@ -7,6 +7,7 @@ import (
 	"github.com/hashicorp/consul/api"
 
 	"github.com/holdfast-io/holdfast/backend"
+	"github.com/holdfast-io/holdfast/internal/retry"
 )
 
 // A contended lock is handed over within this process without a query. The follower of its queue
@@ -153,34 +154,20 @@ func (f *follower) recalls(ctx context.Context) bool {
 	giving := f.giving
 	f.mu.Unlock()
 	if giving != nil {
-		await(ctx, giving)
+		retry.Until(hush, ctx.Done(), giving)
 	}
-	f.mu.Lock()
-	known, ours := f.next()
-	f.mu.Unlock()
-	if known && ours {
-		await(ctx, nil)
+	if _, ours := f.next(); ours {
+		retry.Pause(ctx, hush)
 	}
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	known, _ = f.next()
+	known, _ := f.next()
 	return known
 }
 
-// await waits until happens is closed, for at most hush.
-func await(ctx context.Context, happens <-chan struct{}) {
-	timer := time.NewTimer(hush)
-	defer timer.Stop()
-	select {
-	case <-ctx.Done():
-	case <-timer.C:
-	case <-happens:
-	}
-}
-
 // next reports whether the known queue moved and has a waiter of this process in it, behind other
-// entries; and whether the entry before that one is of the same session. mu is held.
+// entries; and whether the entry before that one is of the same session.
 func (f *follower) next() (bool, bool) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
 	q := f.heard
 	for i := 1; f.moved && i < len(q.All); i++ {
 		if w := f.waiting(q.All[i]); w != nil {

@@ -58,24 +58,22 @@ func (s *session) take(ctx context.Context, notices []seqlock.Notice) error {
 	s.tell(broken...)
 	return s.inbox.Read(notices, func() error {
 		for keys := range slices.Chunk(s.leases.Held(), maxTxnOps) {
-			if err := s.tellMissing(ctx, keys); err != nil {
+			gone, err := s.absent(ctx, keys)
+			if err != nil {
 				return err
 			}
+			s.tellGone(gone)
 		}
 		return nil
 	})
 }
 
-// tellMissing reports those of the leases whose keys no longer exist, or are not the session's.
-func (s *session) tellMissing(ctx context.Context, keys []seqlock.Key) error {
-	gone, err := s.absent(ctx, keys)
-	s.tellGone(gone)
-	return err
-}
-
 // absent returns those of the leases whose keys do not exist, or are not the session's. The keys
 // must fit into one transaction.
 func (s *session) absent(ctx context.Context, keys []seqlock.Key) ([]seqlock.Key, error) {
+	if len(keys) == 0 {
+		return nil, nil
+	}
 	var ops api.KVTxnOps
 	for _, k := range keys {
 		ops = append(ops, &api.KVTxnOp{Verb: api.KVCheckSession, Key: s.b.leaseKey(k), Session: s.uuid})
@@ -145,24 +143,6 @@ func try(ctx context.Context, f func() error) error {
 func pause(ctx context.Context, failures int) bool {
 	const first, most = 20 * time.Millisecond, 2 * time.Second
 	return retry.Pause(ctx, retry.Delay(failures, first, most))
-}
-
-// missGone checks for keys of held leases that were deleted by hand. Nothing reports such a
-// deletion, and other clients may have the lock then. One request checks as many as fit into it; if
-// more are held, a random selection.
-func (s *session) missGone(ctx context.Context) {
-	keys := s.leases.Held()
-	if len(keys) == 0 {
-		return
-	}
-	gone, err := s.absent(ctx, keys[:min(len(keys), maxTxnOps)])
-	if err != nil || len(gone) == 0 {
-		return // another time
-	}
-	if _, err := s.read(ctx, 0); err != nil {
-		return // otherwise a break would be reported as CauseGone
-	}
-	s.tellGone(gone)
 }
 
 // tellGone reports that leases are gone, except those that were released in the meantime.

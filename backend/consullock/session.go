@@ -76,8 +76,9 @@ func (s *session) Run() {
 	hearing.Wait()
 }
 
-// Renew renews the session, and then checks for breaks, which are pushed; but the connection for that
-// may be dead.
+// Renew renews the session, and then checks for breaks, which are pushed, but the connection for that may be dead; and
+// for keys of held leases that were deleted by hand. Nothing reports such a deletion, and other clients may have the
+// lock then. One request checks as many as fit into it; if more are held, a random selection.
 func (s *session) Renew(ctx context.Context) error {
 	asking, answered := answering(ctx)
 	entry, _, err := s.b.client.Session().Renew(s.uuid, (&api.WriteOptions{}).WithContext(asking))
@@ -93,10 +94,15 @@ func (s *session) Renew(ctx context.Context) error {
 	}
 	ctx, cancel := context.WithTimeout(ctx, s.TTL/renewParts)
 	defer cancel()
-	if _, err := s.read(ctx, 0); errors.Is(err, backend.ErrSessionLost) {
+	held := s.leases.Held()
+	gone, _ := s.absent(ctx, held[:min(len(held), maxTxnOps)]) // another time
+	_, err = s.read(ctx, 0)
+	if errors.Is(err, backend.ErrSessionLost) {
 		return err
 	}
-	s.missGone(ctx)
+	if err == nil { // otherwise a break would be reported as CauseGone
+		s.tellGone(gone)
+	}
 	return nil // the renewal itself was answered
 }
 
@@ -129,24 +135,16 @@ func (s *session) End(ctx context.Context) error {
 
 // Bury retries until the session is ended, Consul has ended it by itself, or the backend is closed.
 func (s *session) Bury() bool {
-	for failures := 0; !s.endSoon(); failures++ {
-		if s.Expired() {
+	for failures := 0; ; failures++ {
+		ctx, cancel := context.WithTimeout(context.Background(), closePatience)
+		err := s.End(ctx)
+		cancel()
+		if err == nil || s.Expired() {
 			return true
 		}
+		s.b.cfg.Logger.LogAttrs(ctx, slog.LevelWarn, "a session has not ended in Consul yet", slog.String("error", err.Error()))
 		if !pause(s.b.sessions.Base(), failures) {
 			return false
 		}
 	}
-	return true
-}
-
-// endSoon makes one short attempt to end the session in Consul.
-func (s *session) endSoon() bool {
-	ctx, cancel := context.WithTimeout(context.Background(), closePatience)
-	defer cancel()
-	err := s.End(ctx)
-	if err != nil {
-		s.b.cfg.Logger.LogAttrs(ctx, slog.LevelWarn, "a session has not ended in Consul yet", slog.String("error", err.Error()))
-	}
-	return err == nil
 }
