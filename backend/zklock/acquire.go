@@ -62,7 +62,7 @@ type standing struct {
 func (a *acquisition) enter(ctx context.Context) (standing, error) {
 	done, err := a.s.leases.Turn(ctx, a.mine)
 	if err != nil {
-		return standing{}, err
+		return standing{}, &unsent{err}
 	}
 	path, err := a.find(ctx)
 	if path != "" || err != nil {

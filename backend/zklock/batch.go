@@ -132,24 +132,17 @@ func (b *batcher) send(batch []*change) {
 	if denied(err) && len(batch) > 1 {
 		var all sync.WaitGroup
 		for _, c := range batch {
-			all.Go(func() {
-				res, err := b.multi(c.ops)
-				c.end(res, err)
-			})
+			all.Go(func() { b.send([]*change{c}) })
 		}
 		all.Wait()
 		return
 	}
 	for _, c := range batch {
 		n := min(len(c.ops), len(res))
-		c.end(res[:n:n], err)
+		c.res, c.err = res[:n:n], err
 		res = res[n:]
+		close(c.done)
 	}
-}
-
-func (c *change) end(res []zk.MultiResponse, err error) {
-	c.res, c.err = res, err
-	close(c.done)
 }
 
 var errAnswer = errors.New("an answer that does not fit its question")

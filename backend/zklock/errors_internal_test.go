@@ -1,6 +1,7 @@
 package zklock
 
 import (
+	"context"
 	"errors"
 	"testing"
 
@@ -31,5 +32,22 @@ func TestEndOfTheLink(t *testing.T) {
 				t.Errorf("%s: %v with MayHold false", op, cause)
 			}
 		}
+	}
+}
+
+// TestLinkEndsUnawaited: the session of a link ends while a caller waits for the link, and the backend is open: the caller
+// may try again.
+func TestLinkEndsUnawaited(t *testing.T) {
+	t.Parallel()
+	b, err := New(Config{Servers: []string{"127.0.0.1"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = b.Close() })
+	l := &link{ready: make(chan struct{})}
+	l.life, l.end = context.WithCancel(t.Context())
+	l.end()
+	if err := b.fail(t.Context(), "inspect", l.await(t.Context()), false); !errors.Is(err, backend.ErrUnavailable) {
+		t.Errorf("%v; want ErrUnavailable", err)
 	}
 }

@@ -22,15 +22,15 @@ func (b *Backend) Examine(ctx context.Context) ([]backend.Finding, error) {
 		return nil, err
 	}
 	defer done()
-	lacks, err := b.lacking(ctx)
-	if err != nil {
-		return nil, b.fail(ctx, "examine", err, false)
-	}
-	out := backend.Findings(false, lacks...)
 	l, err := b.controlLink(ctx)
 	if err != nil {
 		return nil, b.fail(ctx, "examine", err, false)
 	}
+	lacks, err := b.lacking(ctx, l)
+	if err != nil {
+		return nil, b.fail(ctx, "examine", err, false)
+	}
+	out := backend.Findings(false, lacks...)
 	servers, err := call(ctx, l, func() (int, error) {
 		data, _, err := l.conn.Get(configNode)
 		return strings.Count("\n"+string(data), "\nserver."), err
@@ -51,11 +51,7 @@ func (b *Backend) Examine(ctx context.Context) ([]backend.Finding, error) {
 // lacking returns a finding if the user lacks a right. It asks for changes in a transaction whose last
 // operation always fails, because it creates a node once more, so that none is made. The ensemble checks
 // the rights for each operation first.
-func (b *Backend) lacking(ctx context.Context) ([]string, error) {
-	l, err := b.controlLink(ctx)
-	if err != nil {
-		return nil, err
-	}
+func (b *Backend) lacking(ctx context.Context, l *link) ([]string, error) {
 	create := func(path string) *zk.CreateRequest { return &zk.CreateRequest{Path: path, Acl: b.cfg.acl()} }
 	probe := func(parent string, more ...any) error {
 		ops := append([]any{create(parent + "/rights")}, more...)

@@ -13,7 +13,6 @@ import (
 
 	"github.com/go-zookeeper/zk"
 
-	"github.com/holdfast-io/holdfast/backend"
 	"github.com/holdfast-io/holdfast/internal/connect"
 	"github.com/holdfast-io/holdfast/internal/retry"
 )
@@ -191,10 +190,10 @@ const mostPatience = 5 * time.Second
 
 // hasEnded reports whether the ZooKeeper session has ended, or the link was without a connection for longer than it
 // lives. Only the ensemble reports that a session has ended, and a server that has fewer changes than the client has
-// seen, because it was restored or emptied, closes the connection instead.
+// seen, because it was restored or emptied, closes the connection instead. Callers may await a link that was never ready.
 func (l *link) hasEnded() bool {
 	away := l.away.Load()
-	return l.life.Err() != nil || away != nil && between(*away, time.Now()) > time.Duration(l.given.Load())
+	return l.life.Err() != nil || isClosed(l.ready) && away != nil && between(*away, time.Now()) > time.Duration(l.given.Load())
 }
 
 // wire is a connection that reads its first answer along: that has the session time-out, which the
@@ -405,7 +404,7 @@ func (l *link) await(ctx context.Context) error {
 		case <-l.ready:
 		case <-another:
 		case <-l.life.Done():
-			return backend.ErrClosed
+			return zk.ErrSessionExpired
 		case <-ctx.Done():
 			return l.refusals.Unconnected(ctx)
 		}
