@@ -49,7 +49,7 @@ func (s *store) Evict(_ context.Context, v []seqlock.Victim[fence.Token]) (int, 
 		s.held = s.held[n:]
 	case seqlock.Moved: // the first has left, and another lease was granted
 		s.held = append(s.held[1:], v[len(v)-1].Holder.Token+1)
-	default:
+	case seqlock.Nothing, seqlock.Unknown:
 		return n, outcome, errDown
 	}
 	return n, outcome, nil
