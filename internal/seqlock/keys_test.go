@@ -17,9 +17,9 @@ import (
 type keys struct {
 	mu      sync.Mutex // guards all below
 	changes uint64
-	owners  map[*owner]bool // that live
-	queues  map[string][]*item           // in order
-	moved   map[string]chan struct{}     // closed with the next change of a queue
+	owners  map[*owner]bool          // that live
+	queues  map[string][]*item       // in order
+	moved   map[string]chan struct{} // closed with the next change of a queue
 	items   map[seqlock.Key]*item
 	buried  map[seqlock.Key]bool // abandoned leases
 }

@@ -87,7 +87,7 @@ type member struct {
 func (p *member) Leases() *seqlock.Leases[struct{}] { return p.leases }
 
 func (p *member) Open(ctx context.Context) error {
-	o, err := ask(ctx, p.way, func() *owner { return p.way.open(storeTTL*p.TTL) })
+	o, err := ask(ctx, p.way, func() *owner { return p.way.open(storeTTL * p.TTL) })
 	if err != nil {
 		return err
 	}
