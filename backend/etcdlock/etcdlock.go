@@ -95,6 +95,7 @@ type Backend struct {
 	closed       bool
 	calls        sync.WaitGroup // calls and goroutines under way
 	revokes      sync.WaitGroup // of etcd leases, under way
+	revoking     chan struct{}  // capacity revokesAtOnce: held while an etcd lease is being revoked
 	sessions     map[backend.SessionID]*session
 	ending       map[backend.SessionID][]clientv3.LeaseID // what is to be revoked for sessions whose EndSession has not finished
 	dead         *lockstate.Ended[backend.SessionID]      // sessions that were seen dead
@@ -125,6 +126,7 @@ func New(client *clientv3.Client, cfg Config) (*Backend, error) {
 		caps:         cfg.capabilities(),
 		sessions:     make(map[backend.SessionID]*session),
 		ending:       make(map[backend.SessionID][]clientv3.LeaseID),
+		revoking:     make(chan struct{}, revokesAtOnce),
 		dead:         lockstate.NewEnded[backend.SessionID](memoryTTL),
 		inDoubt:      lockstate.NewEnded[backend.LeaseID](memoryTTL),
 		movesInDoubt: lockstate.NewEnded[backend.LeaseID](memoryTTL),

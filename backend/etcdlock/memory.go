@@ -18,6 +18,9 @@ const (
 	memoryTurn = 5 * time.Minute
 	// revokeTime is how long Close waits for the etcd leases that are being revoked.
 	revokeTime = time.Second
+	// revokesAtOnce bounds the etcd leases that are being revoked. etcd revokes each in an entry of its log, while
+	// one entry has the releases of many locks: these would wait behind hundreds of them.
+	revokesAtOnce = 4
 )
 
 // memoryLease returns the etcd lease for something to be remembered. It may be gone if the process
@@ -28,12 +31,18 @@ func (b *Backend) memoryLease(ctx context.Context) (*pooled, error) {
 }
 
 // revoke revokes an etcd lease that is no longer needed, in the background. If it cannot be revoked, it
-// expires. There is no limit: of each there was a request that made it, and was answered.
+// expires.
 func (b *Backend) revoke(id clientv3.LeaseID) {
 	if id == clientv3.NoLease {
 		return
 	}
 	b.start(&b.revokes, func(ctx context.Context) {
+		select {
+		case b.revoking <- struct{}{}:
+			defer func() { <-b.revoking }()
+		case <-ctx.Done():
+			return
+		}
 		if err := b.revokeNow(ctx, id); err != nil && ctx.Err() == nil {
 			b.cfg.Logger.LogAttrs(ctx, slog.LevelDebug, "a lease of etcd was left to its end", slog.Any("error", err))
 		}
