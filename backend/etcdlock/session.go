@@ -208,7 +208,7 @@ func (b *Backend) EndSession(ctx context.Context, id backend.SessionID) error {
 	if s != nil {
 		s.lost = nil // the caller that ends it need not be told
 		on := s.on.Load()
-		b.ending[id] = append([]clientv3.LeaseID{on.lease}, on.old...)
+		b.ending[id] = append(append(b.ending[id], on.lease), on.old...)
 	}
 	b.mu.Unlock()
 	resp, err := b.deleteSession(ctx, id)
@@ -216,14 +216,15 @@ func (b *Backend) EndSession(ctx context.Context, id backend.SessionID) error {
 		return err
 	}
 	b.mu.Lock()
-	leases := slices.Clone(b.ending[id]) // also when an earlier attempt got no further than the record
-	b.mu.Unlock()
+	all := b.ending[id] // also when an earlier attempt got no further than the record
 	for _, kv := range resp.Responses[0].GetResponseDeleteRange().PrevKvs {
-		// A session that moved, where the answer was lost, is on an etcd lease that is not known here.
-		if at := clientv3.LeaseID(kv.Lease); !slices.Contains(leases, at) {
-			leases = append(leases, at)
-		}
+		// That of a session that another value opened, or that moved, where the answer was lost, is not known here.
+		all = append(all, clientv3.LeaseID(kv.Lease))
 	}
+	slices.Sort(all)
+	b.ending[id] = slices.Compact(all)
+	leases := slices.Clone(b.ending[id])
+	b.mu.Unlock()
 	for _, lease := range leases {
 		if err := b.revokeNow(ctx, lease); err != nil {
 			return backend.PartDone(name, opEnd, err)
