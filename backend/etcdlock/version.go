@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"math"
+	"strings"
 )
 
 // sound returns the first versions without the stale reads of a member that was paused, by minor
@@ -27,7 +28,7 @@ func (b *Backend) checkVersions(ctx context.Context) {
 		}
 		b.cfg.Logger.LogAttrs(ctx, slog.LevelWarn,
 			"this etcd can answer from the past after it was paused: use 3.4.42, 3.5.28, 3.6.9 or newer",
-			slog.String("endpoint", ep), slog.String("version", resp.Version))
+			slog.String("endpoint", ep[strings.LastIndexByte(ep, '@')+1:]), slog.String("version", resp.Version))
 	}
 }
 
