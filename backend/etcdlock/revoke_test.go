@@ -1,0 +1,134 @@
+package etcdlock_test
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"log/slog"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
+	"go.uber.org/zap"
+	"google.golang.org/grpc"
+
+	"github.com/holdfast-io/holdfast/backend/etcdlock"
+	"github.com/holdfast-io/holdfast/internal/testkit/testserver"
+)
+
+// revoking returns a backend whose revocations of etcd leases go through a function.
+func revoking(t *testing.T, members []*testserver.Etcd, revoke func(send func() error) error) *etcdlock.Backend {
+	t.Helper()
+	client, err := clientv3.New(clientv3.Config{
+		Endpoints: testserver.Endpoints(members), Logger: zap.NewNop(),
+		DialOptions: []grpc.DialOption{grpc.WithChainUnaryInterceptor(
+			func(ctx context.Context, method string, req, reply any, cc *grpc.ClientConn, invoke grpc.UnaryInvoker, opts ...grpc.CallOption) error {
+				send := func() error { return invoke(ctx, method, req, reply, cc, opts...) }
+				if strings.HasSuffix(method, "/LeaseRevoke") {
+					return revoke(send)
+				}
+				return send()
+			})},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = client.Close() })
+	b, err := etcdlock.New(client, etcdlock.Config{MinTTL: time.Second, RequestTimeout: 30 * time.Second})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = b.Close() })
+	return b
+}
+
+// Releases travel together, and their etcd leases are revoked one by one. Few are at a time, all are in the end.
+func TestRevokesAreFew(t *testing.T) {
+	t.Parallel()
+	const n, most = 40, 4
+	members := etcd(t)
+	var now, peak atomic.Int64
+	open := make(chan struct{})
+	b := revoking(t, members, func(send func() error) error {
+		defer now.Add(-1)
+		if at := now.Add(1); at > peak.Load() {
+			peak.Store(at)
+		}
+		<-open
+		return send()
+	})
+	for _, req := range takeTimed(t, b, n, time.Hour) {
+		release(t, b, req)
+	}
+	time.Sleep(100 * time.Millisecond) // the time for all of them to begin
+	close(open)
+	if peak.Load() > most {
+		t.Errorf("%d etcd leases were revoked at the same time", peak.Load())
+	}
+	c := raw(t, members)
+	await(t, "revoked", func() bool { return len(leases(t, c)) == 0 })
+}
+
+// What a session holds ends when EndSession has succeeded, also where another value opened it, and an earlier attempt got
+// no further than its record.
+func TestEndOfAnothersSessionIsRetried(t *testing.T) {
+	t.Parallel()
+	members := etcd(t)
+	errFirst, first := errors.New("not sent"), atomic.Bool{}
+	first.Store(true)
+	b, other := revoking(t, members, func(send func() error) error {
+		if first.Swap(false) {
+			return errFirst
+		}
+		return send()
+	}), direct(t, members)
+	s := session(t, other, time.Minute)
+	req := request("lock", s)
+	if _, err := other.Acquire(t.Context(), req); err != nil {
+		t.Fatal(err)
+	}
+	if err := b.EndSession(t.Context(), s); !errors.Is(err, errFirst) {
+		t.Fatal(err)
+	}
+	if err := b.EndSession(t.Context(), s); err != nil {
+		t.Fatal(err)
+	}
+	if info, err := b.Inspect(t.Context(), req.Name); err != nil || len(info.Holders) > 0 {
+		t.Errorf("%+v, %v", info, err)
+	}
+}
+
+// logged is a log that is written concurrently.
+type logged struct {
+	bytes.Buffer
+
+	done chan struct{} // closed when something was written
+}
+
+func (l *logged) Write(p []byte) (int, error) {
+	defer close(l.done)
+	return l.Buffer.Write(p)
+}
+
+// The client of a program may name a user in its endpoints.
+func TestPasswordIsNotLogged(t *testing.T) {
+	t.Parallel()
+	members := etcd(t)
+	client, err := clientv3.New(clientv3.Config{Endpoints: []string{"http://user:sesame@" + testserver.Endpoints(members)[0]}, Logger: zap.NewNop()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = client.Close() })
+	log := &logged{done: make(chan struct{})}
+	b, err := etcdlock.New(client, etcdlock.Config{Logger: slog.New(slog.NewTextHandler(log, nil))})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = b.Close() })
+	<-log.done // Debian's version is warned about
+	if strings.Contains(log.String(), "sesame") || !strings.Contains(log.String(), testserver.Endpoints(members)[0]) {
+		t.Error(log.String())
+	}
+}
