@@ -3,6 +3,7 @@ package zklock
 import (
 	"context"
 	"errors"
+	"slices"
 
 	"github.com/go-zookeeper/zk"
 
@@ -21,7 +22,7 @@ func (st store) Evictor(ctx context.Context, req *backend.BreakRequest) (seqlock
 	if err == nil {
 		err = st.makeNodes(ctx, l)
 	}
-	return &breaking{b: st.Backend, l: l, req: req, lock: st.lockPath(req.Name)}, err
+	return &breaking{b: st.Backend, l: l, req: req, lock: st.lockPath(req.Name), read: make(map[string]backend.Holder)}, err
 }
 
 type victim = seqlock.Victim[entry]
@@ -31,7 +32,8 @@ type breaking struct {
 	b    *Backend
 	l    *link
 	req  *backend.BreakRequest
-	lock string // path
+	lock string                    // path
+	read map[string]backend.Holder // those that were read, by node: of thousands, some leave while they are read
 }
 
 // Stamp returns the ID of a write: the ensemble counts its transactions.
@@ -43,8 +45,8 @@ func (br *breaking) Stamp(ctx context.Context) (fence.Token, error) {
 	return fence.Token(stat.Mzxid), nil //nolint:gosec // it counts up from 0
 }
 
-// Holders reads the front of the queue. If all of it left while it was read, other leases hold the
-// lock by now, and it reads again.
+// Holders reads the front of the queue, and each node in it once. If all of it left while it was read, other
+// leases hold the lock by now, and it reads again.
 func (br *breaking) Holders(ctx context.Context) ([]victim, error) {
 	for {
 		now, err := br.b.look(ctx, br.l, br.lock, true)
@@ -52,13 +54,19 @@ func (br *breaking) Holders(ctx context.Context) ([]victim, error) {
 			return nil, err
 		}
 		front := now.Holders()
-		info, err := br.b.describe(ctx, br.l, br.req.Name, front)
+		fresh := seqlock.QueueOf(slices.DeleteFunc(slices.Clone(front.All), func(e entry) bool { return br.read[e.node].Lease != "" }))
+		info, err := br.b.describe(ctx, br.l, br.req.Name, fresh)
 		if err != nil {
 			return nil, err
 		}
+		for _, h := range info.Holders {
+			br.read[fresh.All[fresh.Find(h.Lease)].node] = h
+		}
 		var all []victim
-		for _, h := range info.Holders { // the others have left
-			all = append(all, victim{Entry: front.All[front.Find(h.Lease)], Holder: h})
+		for _, e := range front.All {
+			if h, ok := br.read[e.node]; ok { // the others have left
+				all = append(all, victim{Entry: e, Holder: h})
+			}
 		}
 		if len(all) > 0 || len(front.All) == 0 {
 			return all, nil
