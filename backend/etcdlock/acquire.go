@@ -140,7 +140,7 @@ func (a *acquisition) see(ctx context.Context) (found, error) {
 	resp, err := a.b.txn(ctx, opAcquire, false, nil, []clientv3.Op{
 		clientv3.OpGet(a.claimK, clientv3.WithKeysOnly()), clientv3.OpGet(a.tomb, clientv3.WithKeysOnly()),
 		clientv3.OpGet(session, clientv3.WithKeysOnly()), a.b.keys.entries(a.req.Name).get(),
-	}, nil)
+	})
 	if err != nil {
 		return found{}, err
 	}

@@ -107,7 +107,7 @@ func (br *breaking) part(ctx context.Context, part []*entry, told []backend.Hold
 		note.Leases = append(note.Leases, string(e.LeaseID()))
 	}
 	ops = append(ops, clientv3.OpPut(b.keys.note(br.req.Name), encode(note), clientv3.WithLease(memory.id)))
-	resp, err := b.txn(ctx, opBreak, true, nil, ops, nil)
+	resp, err := b.txn(ctx, opBreak, true, nil, ops)
 	if leaseGone(err) {
 		memory.gone.Store(true)
 	}

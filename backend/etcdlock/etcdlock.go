@@ -247,8 +247,8 @@ func (b *Backend) commit(ctx context.Context, t txn) (*pb.TxnResponse, error) {
 }
 
 // txn sends one transaction outside any batch.
-func (b *Backend) txn(ctx context.Context, op string, changes bool, cmps []clientv3.Cmp, then, els []clientv3.Op) (*pb.TxnResponse, error) {
-	resp, err := b.commit(ctx, txn{cmps, then, els})
+func (b *Backend) txn(ctx context.Context, op string, changes bool, cmps []clientv3.Cmp, then []clientv3.Op) (*pb.TxnResponse, error) {
+	resp, err := b.commit(ctx, txn{cmps: cmps, then: then})
 	return resp, fail(ctx, op, err, changes)
 }
 

@@ -74,7 +74,7 @@ func (h *handshakes) request(ctx context.Context, method string, req, reply any,
 	watching.Go(func() { h.watch(asking, cc, cancel) })
 	err := next(asking, method, req, reply, cc, opts...)
 	if refusal := context.Cause(asking); err != nil && refusal != nil && ctx.Err() == nil {
-		return refusal //nolint:wrapcheck // the caller maps it
+		return refusal
 	}
 	if _, why, ok := strings.Cut(status.Convert(err).Message(), "latest balancer error: "); ok && ctx.Err() != nil {
 		return unconnected(why, context.Cause(ctx))

@@ -248,7 +248,7 @@ func (b *Backend) getEach(ctx context.Context, keys []string, got map[string]*mv
 		}
 	}
 	for part := range slices.Chunk(ops, readsAtOnce) {
-		resp, err := b.txn(ctx, "look up leases", false, nil, part, nil)
+		resp, err := b.txn(ctx, "look up leases", false, nil, part)
 		if err != nil {
 			return err
 		}

@@ -104,7 +104,7 @@ func (b *Backend) create(ctx context.Context, req backend.SessionRequest) error 
 		[]clientv3.Op{
 			clientv3.OpPut(key, value, clientv3.WithLease(lease)),
 			clientv3.OpPut(opened, "", clientv3.WithLease(memory.id)),
-		}, nil,
+		},
 	)
 	switch {
 	case err != nil:
@@ -251,13 +251,13 @@ func (b *Backend) deleteSession(ctx context.Context, id backend.SessionID) (*pb.
 	var resp *pb.TxnResponse
 	if err == nil {
 		remember := clientv3.OpPut(b.keys.opened(id), "", clientv3.WithLease(memory.id))
-		resp, err = b.txn(ctx, opEnd, true, nil, append(ops, remember), nil)
+		resp, err = b.txn(ctx, opEnd, true, nil, append(ops, remember))
 		if leaseGone(err) {
 			memory.gone.Store(true)
 		}
 	}
 	if noSpace(err) { // it is remembered since it was opened, for as long as a late request can live
-		resp, err = b.txn(ctx, opEnd, true, nil, ops, nil)
+		resp, err = b.txn(ctx, opEnd, true, nil, ops)
 	}
 	return resp, err
 }

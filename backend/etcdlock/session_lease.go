@@ -157,7 +157,7 @@ func (b *Backend) moveRecord(ctx context.Context, s *session, term uint64) error
 	}
 	value := encode(sessionRecord{TTL: s.ttl.Milliseconds(), Term: term})
 	resp, err := b.txn(ctx, opRenew, true, []clientv3.Cmp{on.present},
-		[]clientv3.Op{clientv3.OpPut(b.keys.session(s.id), value, clientv3.WithLease(lease))}, nil)
+		[]clientv3.Op{clientv3.OpPut(b.keys.session(s.id), value, clientv3.WithLease(lease))})
 	switch {
 	case err != nil:
 		if !mayHold(err) { // otherwise it may be the session's: the next renewal finds it
@@ -192,7 +192,7 @@ func (b *Backend) moveKeys(ctx context.Context, from, to clientv3.LeaseID, term 
 			ops[i] = clientv3.OpTxn([]clientv3.Cmp{here},
 				[]clientv3.Op{clientv3.OpPut(string(key), "", clientv3.WithIgnoreValue(), clientv3.WithLease(to))}, nil)
 		}
-		if _, err := b.txn(ctx, opRenew, true, nil, ops, nil); err != nil {
+		if _, err := b.txn(ctx, opRenew, true, nil, ops); err != nil {
 			if leaseGone(err) {
 				return &backend.UnavailableError{Backend: name, Op: opRenew, MayHold: true, Err: err}
 			}

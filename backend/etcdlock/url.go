@@ -128,7 +128,7 @@ func parseURL(raw string, cfg Config) (target, error) {
 	t := target{cfg: cfg}
 	u, err := connect.Split(raw, "etcd://host:port or etcds://host:port", schemePlain, schemeTLS)
 	if err != nil {
-		return t, err //nolint:wrapcheck // it is of package backend
+		return t, err
 	}
 	if u.HasAt {
 		if err := t.setUser(u.User); err != nil {

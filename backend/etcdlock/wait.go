@@ -103,7 +103,7 @@ func (a *acquisition) look(ctx context.Context, w *waiter, own int64, force bool
 		clientv3.OpGet(at.key),
 		queue.get(append(clientv3.WithLastCreate(), clientv3.WithMaxCreateRev(own-1))...),
 		clientv3.OpGet(k.session(a.sess.id), clientv3.WithKeysOnly()),
-	}, nil)
+	})
 	if err != nil {
 		return verdict{}, err
 	}
