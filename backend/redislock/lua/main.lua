@@ -142,7 +142,7 @@ end
 
 -- What the short way needs of the marker. It seldom changes.
 local function reading(text)
-  local till, long, born, since, identity = string.match(text, '^hf4 1 (%d+) (%d+) %d+ (%d+) (%d+) (%S+ %S+) [01]$')
+  local till, long, born, since, identity = string.match(text, '^hf5 1 (%d+) (%d+) %d+ (%d+) (%d+) (%S+ %S+) [01]$')
   return {text = text, till = tonumber(till), longest = tonumber(long), born = tonumber(born),
     from = tonumber(since), identity = identity}
 end

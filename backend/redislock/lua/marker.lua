@@ -12,7 +12,7 @@
 -- run      the server's run ID, and its replication ID if it was promoted to master
 -- durable  whether in that run it wrote everything to disk before it answered
 
-local FORMAT = 'hf4 1'
+local FORMAT = 'hf5 1'
 
 -- Fails, before anything is done, for a marker of another format, or that is none.
 local function parse(text)
