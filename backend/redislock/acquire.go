@@ -45,7 +45,7 @@ func (b *Backend) acquire(ctx context.Context, req backend.AcquireRequest) (back
 }
 
 // Names of operations.
-const opAcquire, opRelease = "acquire", "release"
+const opAcquire, opRelease, opCheck = "acquire", "release", "check"
 
 // ask sends the request. If its outcome is unknown, the lease is in doubt from then on.
 func (b *Backend) ask(ctx context.Context, req backend.AcquireRequest, channel string) (outcome, error) {

@@ -134,7 +134,7 @@ func onRecord(t *testing.T, s *testserver.RedisServer, b *redislock.Backend, gra
 // inflate makes the server store the lock as a hash if it does not already.
 func inflate(t testing.TB, b *redislock.Backend, name string) {
 	t.Helper()
-	if _, err := b.Exec(t.Context(), true, [][]string{{"check", name, "nobody's", ""}}); err != nil {
+	if _, err := b.Exec(t.Context(), true, [][]string{{"check", "", name, "nobody's"}}); err != nil {
 		t.Fatal(err)
 	}
 }
@@ -184,7 +184,7 @@ func (g *generator) op(terms []string) []string {
 	case 5:
 		return []string{"renew", session, "0", "1", name, g.lease(name), "7200000"}
 	case 6:
-		return []string{"check", name, g.lease(name), session}
+		return []string{"check", session, name, g.lease(name)}
 	case 7:
 		if g.IntN(2) == 0 {
 			return []string{"break", name, "why", g.one("", g.lease(name)), ""}

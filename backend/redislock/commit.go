@@ -68,8 +68,8 @@ type welcome struct {
 // leases.
 type call struct {
 	op string
-	// For acquire and release: what all leases of the operation have in common, and the
-	// lease.
+	// For acquire, release and check: what all leases of the operation have in common, and
+	// the lease.
 	terms       terms
 	name, lease string
 	thin        string   // of a release: the record of the lock if it was thin; see member

@@ -142,6 +142,8 @@ func callOf(op []string) *call {
 	case opRelease:
 		c.terms = terms{abandon: a[0], session: a[1]}
 		c.name, c.lease = a[2], a[3]
+	case opCheck:
+		c.terms, c.name, c.lease = terms{session: a[0]}, a[1], a[2]
 	}
 	return c
 }
@@ -252,7 +254,7 @@ func (i inflating) inflate(ctx context.Context, name string) {
 	i.engine.mu.Lock()
 	identity := i.engine.identity
 	i.engine.mu.Unlock()
-	_, _ = i.engine.runner.Run(ctx, i.transport.send, false, identity, i.engine.key, []string{identity, "-", "check", "3", name, "nobody's", ""})
+	_, _ = i.engine.runner.Run(ctx, i.transport.send, false, identity, i.engine.key, []string{identity, "-", "check", "3", "", name, "nobody's"})
 }
 
 func (i inflating) send(ctx context.Context, cmd ...string) (reply, error) {

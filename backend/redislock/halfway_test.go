@@ -58,7 +58,7 @@ func TestRefusedAfterTheQueueMoved(t *testing.T) {
 	goOn() // the waiters check again
 	l := first.granted(t)
 	for range 3 {
-		if _, err := other.Exec(t.Context(), true, [][]string{{"check", "one", string(second.Lease), string(id)}}); err != nil {
+		if _, err := other.Exec(t.Context(), true, [][]string{{"check", string(id), "one", string(second.Lease)}}); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -203,7 +203,7 @@ func TestForeignTokenAtAHandOver(t *testing.T) {
 		t.Errorf("release: %v", err)
 	}
 	s.Do("RENAME", "aside", "{hf0}:f")
-	if _, err := b.Exec(t.Context(), true, [][]string{{"check", "one", string(a.Lease), string(id)}}); err != nil {
+	if _, err := b.Exec(t.Context(), true, [][]string{{"check", string(id), "one", string(a.Lease)}}); err != nil {
 		t.Fatal(err)
 	}
 	release(t, b, a.granted(t))
@@ -281,4 +281,24 @@ func TestGrantedAfterUnknownWaiters(t *testing.T) {
 		t.Errorf("%+v, %v; want the lock and its holder", page.Locks, err)
 	}
 	release(t, b, l)
+}
+
+// The session of a waiter ends earlier than the waiter behind it was told: that one is notified, and is not stuck until the
+// end that it knew.
+func TestWaiterWhoseSessionIsShortened(t *testing.T) {
+	t.Parallel()
+	s, cfg := quick(t)
+	a, b, c := open(t, s, cfg), open(t, s, cfg), open(t, s, cfg)
+	aID, bID, cID := session(t, a, time.Hour), session(t, b, time.Hour), session(t, c, time.Hour)
+	held := acquire(t, a, backend.AcquireRequest{Name: "one", Session: aID})
+	dying := ask(t, b, backend.AcquireRequest{Name: "one", Session: bID})
+	inQueue(t, a, "one", 1)
+	behind := ask(t, c, backend.AcquireRequest{Name: "one", Session: cID})
+	inQueue(t, a, "one", 2)
+	if err := b.OpenSession(t.Context(), backend.SessionRequest{ID: bID, TTL: 3 * time.Second}); err != nil {
+		t.Fatal(err)
+	}
+	release(t, a, held)
+	dying.granted(t) // and never renewed
+	behind.granted(t)
 }

@@ -7,7 +7,7 @@ import (
 	"github.com/holdfast-io/holdfast/backend/redislock/internal/program"
 )
 
-// terms are what many acquires, or many releases, have in common: everything that is sent
+// terms are what many acquires, releases or checks have in common: everything that is sent
 // for them except the lock and the lease. See acquire.lua and release.lua.
 type terms struct {
 	session string
@@ -16,7 +16,7 @@ type terms struct {
 	ttl, limit, wait, mode, permits, channel, owner, note string
 }
 
-// manifest is a batch as it is sent: operations, of which acquire and release carry many
+// manifest is a batch as it is sent: operations, of which acquire, release and check carry many
 // leases. A lease adds only its own name and ID.
 type manifest struct {
 	batch  []*call
@@ -60,7 +60,7 @@ func (m *manifest) add(i int, c *call) {
 }
 
 // The number of terms of each operation.
-const acquireTerms, releaseTerms = 9, 2
+const acquireTerms, releaseTerms, checkTerms = 9, 2, 1
 
 // write appends the arguments.
 func (m *manifest) write(args []string) []string {
@@ -74,6 +74,8 @@ func (m *manifest) write(args []string) []string {
 				t.session, t.ttl, t.limit, t.wait, t.mode, t.permits, t.channel, t.owner, t.note)
 		case opRelease:
 			args = append(args, strconv.Itoa(releaseTerms+2*len(g.calls)), t.abandon, t.session)
+		case opCheck:
+			args = append(args, strconv.Itoa(checkTerms+2*len(g.calls)), t.session)
 		default:
 			args = append(append(args, strconv.Itoa(len(c.args))), c.args...)
 			continue

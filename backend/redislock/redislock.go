@@ -6,6 +6,7 @@ import (
 	"crypto/rand"
 	"errors"
 	"log/slog"
+	mathrand "math/rand/v2"
 	"strconv"
 	"strings"
 	"sync"
@@ -73,6 +74,7 @@ type Backend struct {
 	cancel  context.CancelFunc
 	work    sync.WaitGroup
 	closing sync.Once
+	jitter  time.Duration // see margin
 
 	mu           sync.Mutex
 	closed       bool
@@ -157,7 +159,7 @@ func backendOver(ctx context.Context, link transport, cfg Config) (*Backend, err
 		return nil, err
 	}
 	b := &Backend{
-		cfg: cfg, link: link,
+		cfg: cfg, link: link, jitter: mathrand.N(jitter),
 		sessions: make(map[backend.SessionID]*session),
 		waiting:  make(map[backend.LeaseID][]*waiter),
 		doubts:   make(map[backend.LeaseID]time.Time),

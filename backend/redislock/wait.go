@@ -3,7 +3,6 @@ package redislock
 import (
 	"context"
 	"errors"
-	"math/rand/v2"
 	"slices"
 	"time"
 
@@ -13,7 +12,8 @@ import (
 
 // A waiter sends nothing while it waits. It is woken by a notification. Against lost
 // notifications it has an alarm, set to the earliest instant at which what is right ahead of it
-// can end. When it fires, one request asks what became of the waiter.
+// can end. When it fires, the waiter asks what became of it. Many alarms of one Backend fire together,
+// because what they wait for ends with one session: then they share requests.
 
 // waiter is one Acquire that waits.
 type waiter struct {
@@ -32,8 +32,8 @@ type verdict struct {
 }
 
 const (
-	// margin is how much later than the earliest instant the alarm fires. jitter is added to
-	// it, so that not all clients ask at the same time.
+	// margin is how much later than the earliest instant the alarm fires. Each Backend adds up to
+	// jitter, so that not all ask at the same time.
 	margin = 2 * time.Millisecond
 	jitter = 8 * time.Millisecond
 	// idle is the minimum time between two requests about one waiter.
@@ -88,7 +88,7 @@ func (b *Backend) check(ctx context.Context, w *waiter) (outcome, error) {
 	b.mu.Lock()
 	w.at = time.Time{}
 	b.mu.Unlock()
-	o := b.engine.await(ctx, &call{op: "check", args: []string{w.req.Name, string(w.req.Lease), string(w.req.Session)}}, true)
+	o := b.engine.await(ctx, &call{op: opCheck, terms: terms{session: string(w.req.Session)}, name: w.req.Name, lease: string(w.req.Lease)}, true)
 	switch {
 	case o.err == nil:
 		return o, nil
@@ -131,17 +131,17 @@ func (b *Backend) setAlarm(w *waiter, o outcome) error {
 	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	w.checkAt(at)
+	b.checkAt(w, at)
 	return nil
 }
 
-// checkAt makes the alarm fire at the instant, unless it fires earlier. Backend.mu is held.
-func (w *waiter) checkAt(at time.Time) {
+// checkAt makes the alarm of a waiter fire at the instant, unless it fires earlier. mu is held.
+func (b *Backend) checkAt(w *waiter, at time.Time) {
 	if !w.at.IsZero() && !at.Before(w.at) {
 		return
 	}
 	w.at = at
-	in := max(time.Until(at), 0) + margin + rand.N(jitter)
+	in := max(time.Until(at), 0) + margin + b.jitter
 	if w.alarm == nil {
 		w.alarm = time.NewTimer(in)
 	} else {
@@ -154,7 +154,7 @@ func (b *Backend) checkAll() {
 	now := time.Now()
 	for _, twins := range b.waiting {
 		for _, w := range twins {
-			w.checkAt(now)
+			b.checkAt(w, now)
 		}
 	}
 }
@@ -279,7 +279,7 @@ func (b *Backend) receive(payload string) {
 		b.lose(p)
 	case pushTimer:
 		for _, w := range b.waiting[p.lease] {
-			w.checkAt(time.Now().Add(p.left))
+			b.checkAt(w, time.Now().Add(p.left))
 		}
 	case pushFlushed:
 		b.greetAgain()

@@ -44,6 +44,7 @@ local watched -- the name of the stream of events, while there is a watcher
 local full -- the memory of the server is full: nothing may be added
 local answers -- 'OK', and then one for each operation
 local asked, lives_until -- the session that was read last in this operation, and when it ends
+local checked -- the lock that check read last in this operation
 local met -- what takeone found on record of a lock that it could not take: see join
 
 local function begin(keys, args, is_full)
@@ -57,7 +58,7 @@ local function begin(keys, args, is_full)
   now = clock[1] * 1000000 + clock[2]
   instant = num(now)
   loss, clean, quarantine, marker, till, longest, watched = 0, true, 0, nil, nil, nil, nil
-  answers, asked, met = {'OK'}, nil, 0
+  answers, asked, checked, met = {'OK'}, nil, nil, 0
 end
 
 local HOUR = 3600000000

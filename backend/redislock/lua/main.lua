@@ -6,7 +6,7 @@
 -- Answer: 'OK' and an answer for each operation; or the token alone of a lease that was granted at
 -- that instant: see takeone; or 'MARKER' when nothing was done, because the client must call hello
 -- first. An operation that failed is answered with 'ERR', and does not affect the others.
--- acquire and release take many leases. When all went the short way the answer is 'ALL',
+-- acquire, release and check take many leases. When all went the short way the answer is 'ALL',
 -- and for acquire the token of the first lease (the others have those that follow) and since.
 -- Otherwise it is 'EACH' and an answer for each lease, in which 'T' token since means that it
 -- went the short way.
@@ -71,7 +71,7 @@ end
 local function each(op, i, n, after, brief, done)
   local r = {'EACH'}
   for j = i + after, i + n - 1, 2 do
-    r[#r + 1] = done[j] or (brief and middle or long)(op, i, ARGV[j], ARGV[j + 1])
+    r[#r + 1] = done and done[j] or (brief and middle or long)(op, i, ARGV[j], ARGV[j + 1])
   end
   return r
 end
@@ -101,11 +101,13 @@ local function work(i, brief)
       r = acquisition(i, n, brief)
     elseif op == 'release' then
       r = giving(i, n, brief)
+    elseif op == 'check' then
+      r = each(op, i, n, 1)
     else
       r = long(op, i)
     end
     answers[#answers + 1] = r
-    i, asked = i + n, nil
+    i, asked, checked = i + n, nil, nil
   end
   return answers
 end

@@ -77,8 +77,10 @@ end
 -- The instant until which a waiter surely blocks those behind it, whether it keeps waiting
 -- or is granted: the end of its session, or for a timed lease its TTL from now if that is
 -- earlier.
-local function blocks(w)
-  local e = lasts('s:' .. w.sid) or now
+local function blocks(l, w)
+  local known = l.blocked or {}
+  local e = known[w.sid] or lasts('s:' .. w.sid) or now
+  known[w.sid] = e
   return w.timed and math.min(e, now + w.ttl * 1000) or e
 end
 
@@ -107,7 +109,7 @@ end
 -- How long until something that stands before a waiter can end, in us. ahead is the record
 -- of the waiter right before it, nil for the head of the queue.
 local function left(l, ahead)
-  local e = ahead and blocks(waiter(ahead)) or held(l)
+  local e = ahead and blocks(l, waiter(ahead)) or held(l)
   if till > now and (l.n == 0 or till < e) then e = till end
   return math.max(e - now, 0)
 end

@@ -16,7 +16,10 @@ local function opensession(i)
     local all = call('HGETALL', key)
     for j = 1, #all, 2 do
       if all[j] ~= '@' and all[j] ~= '!' then
-        if call('EXISTS', T .. 'q:' .. all[j + 1]) == 1 then nudge(lock(all[j + 1])) end
+        if call('EXISTS', T .. 'q:' .. all[j + 1]) == 1 then
+          local l = lock(all[j + 1])
+          nudge(l, behind(l, all[j])) -- the head of the queue if the lease is held
+        end
       end
     end
   end
