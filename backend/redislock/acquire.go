@@ -62,7 +62,7 @@ func (b *Backend) ask(ctx context.Context, req backend.AcquireRequest, channel s
 	c := &call{op: opAcquire, terms: t, name: req.Name, lease: string(req.Lease)}
 	o := b.engine.await(ctx, c, false)
 	if o.err == nil {
-		if o.answer == nil {
+		if o.answer == nil && !req.Timed {
 			b.tookThin(req.Session, req.Lease, c.member(o.granted))
 		}
 		return o, nil

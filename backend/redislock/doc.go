@@ -38,16 +38,16 @@
 //	v           the name of the event stream, while there is a watcher
 //	e:..., c:... channels: events, and one for each Backend
 //
-// A lock is thin while one exclusive lease that lives with its session holds it, and no client
-// waits. Then it is one member of t, which has the name, the lease and the token, and nothing else
-// on the server knows of it. The client keeps that member and removes it to release the lock, if
-// the session cannot have expired by the clock of the client: else the member may be garbage. An
-// operation that needs more, such as a waiter, a break, or the same acquire again, inflates the
+// A lock is thin while one exclusive lease holds it and no client waits. Then it is one member
+// of t, which has the name, the lease and the token, and nothing else on the server knows of it,
+// except that a timed lease is in x. The client of a lease that lives with its session keeps that
+// member and removes it to release the lock, if the session cannot have expired by the clock of the
+// client: else the member may be garbage. An operation that needs more, such as a waiter, a break, or the same acquire again, inflates the
 // lock: it moves the holder to l:NAME and s:SESSION, and continues from there. Then ZREM
-// removes nothing, and the client calls the function. A thin lease ends with its session, whose one
-// renewal covers all of them. Then the member is garbage: the next client that wants the lock
-// ignores it, and renewals of other sessions remove it. While a client watches events no lock is
-// thin.
+// removes nothing, and the client calls the function. A thin lease lives as long as any other: as
+// its session, whose one renewal covers all of them, or until its end in x. Then the
+// member is garbage: the next client that wants the lock ignores it, and renewals of other
+// sessions remove it. While a client watches events no lock is thin.
 //
 // A release, a break, the end of a session and the expiry of a lease all run the same
 // advance. It grants to the head of the queue for as long as the head fits, and publishes

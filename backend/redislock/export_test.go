@@ -126,7 +126,7 @@ func (b *Backend) Exec(ctx context.Context, together bool, ops [][]string) ([][]
 
 // execThin remembers the records of the leases that went the short way.
 func (b *Backend) execThin(c *call, o *outcome) {
-	if c.op == opAcquire && o.err == nil && o.answer == nil {
+	if c.op == opAcquire && o.err == nil && o.answer == nil && c.terms.ttl == "0" {
 		b.tookThin(backend.SessionID(c.terms.session), backend.LeaseID(c.lease), c.member(o.granted))
 	}
 }

@@ -126,7 +126,7 @@ func (g *group) share(answer []reply, all []outcome) {
 		}
 		return
 	case word == "ALL" && g.first.op == opAcquire:
-		first := granted{token: d.Token(), since: d.Instant(), flag: "-"}
+		first := granted{token: d.Token(), since: d.Instant(), left: d.Micros(), flag: "-"}
 		for _, k := range g.calls {
 			all[k].granted = first
 			first.token++
@@ -147,7 +147,7 @@ func (o *outcome) shorten() {
 		return
 	}
 	d := decode(o.answer[1:])
-	o.granted = granted{token: d.Token(), since: d.Instant(), flag: "-"}
+	o.granted = granted{token: d.Token(), since: d.Instant(), left: d.Micros(), flag: "-"}
 	o.answer = nil
 	if d.Err != nil {
 		o.err = &sentError{sent: true, err: d.Err}

@@ -38,7 +38,7 @@ local now, instant -- the time of the execution, as a number and as text
 local clean -- nothing that has ended is still on record
 local quarantine -- the client is granted nothing before this instant
 local marker -- the parsed marker, once all of it is needed; see marker.lua
-local till, longest -- fields of the marker
+local till, longest, seen_at -- fields of the marker
 local loss -- leases granted before this instant are from before a loss of writes; 0: none are
 local watched -- the name of the stream of events, while there is a watcher
 local full -- the memory of the server is full: nothing may be added
@@ -57,7 +57,7 @@ local function begin(keys, args, is_full)
   local clock = call('TIME')
   now = clock[1] * 1000000 + clock[2]
   instant = num(now)
-  loss, clean, quarantine, marker, till, longest, watched = 0, true, 0, nil, nil, nil, nil
+  loss, clean, quarantine, marker, till, longest, seen_at, watched = 0, true, 0, nil, nil, nil, nil, nil
   answers, asked, checked, met = {'OK'}, nil, nil, 0
 end
 
@@ -98,13 +98,13 @@ end
 -- answer here, and takes the long way afterwards. The order does not matter, because the
 -- leases done here are of different locks.
 
--- The first lease of each lock in an operation, as its position in ARGV. The name of the lock
--- stands there, and the ID of the lease after it.
-local function apart(from, to)
+-- The first lease of each lock in an operation, as its position in ARGV, without those that
+-- are done. The name of the lock stands there, and the ID of the lease after it.
+local function apart(from, to, done)
   local those, names = {}, {}
   for i = from, to, 2 do
     local name = ARGV[i]
-    if not names[name] then
+    if not names[name] and not (done and done[i]) then
       names[name] = true
       those[#those + 1] = i
     end
@@ -113,11 +113,11 @@ local function apart(from, to)
 end
 
 -- A thin lock is one member of a zset: its name, the ID of its lease and the record of that
--- holder (see state.lua). It has one holder, an exclusive lease that lives with its session, and
--- no waiter. The lease is on record nowhere else, so that a client that knows the member
--- sends ZREM to release it, instead of a call of this program. Whatever needs more than that
--- inflates the lock first: see inflate. All scores are 0, so the members are in the order of the
--- names.
+-- holder (see state.lua). It has one holder, an exclusive lease, and no waiter. A lease that
+-- lives with its session is on record nowhere else, so that a client that knows the member
+-- sends ZREM to release it, instead of a call of this program. A timed lease is a member of X
+-- too. Whatever needs more than that inflates the lock first: see inflate. All scores are 0, so
+-- the members are in the order of the names.
 local function thin(name)
   return call('ZRANGEBYLEX', THIN, '[' .. name .. '\n', '(' .. name .. '\11', 'LIMIT', 0, 1)[1]
 end
@@ -164,24 +164,28 @@ local function living(sid)
 end
 
 -- The arguments are those of acquire: see acquire.lua. Returns the leases that were
--- granted, and the token of the first.
+-- granted, the token of the first, and the time they have left.
 local function take(i, n)
-  local sid = ARGV[i]
-  if ARGV[i + 1] ~= '0' or ARGV[i + 4] ~= 'x' or not living(sid) then return nil end
+  local sid, ttl, mode = ARGV[i], tonumber(ARGV[i + 1]), ARGV[i + 4]
+  if mode ~= 'x' then return nil end -- it depends on the holders
+  if ttl > 0 and (ttl > longest or now - seen_at > longest * 125) then return nil end -- the marker has to note the TTL
+  if sid ~= '' and not living(sid) then return nil end
   local those = unheld(apart(i + 9, i + n - 1))
   if #those == 0 then return nil end
   -- When the memory is full, this first write is refused. The writes after it never are.
   local first = tokens(#those)
   if not first then return nil end
-  local members = {}
+  local members, lives, ends = {}, {}, num(now + ttl * 1000)
   local head = '\n' .. sid .. '\nx\n' .. ARGV[i + 5] .. '\n'
-  local tail = '\n' .. instant .. '\n0\n-\n' .. ARGV[i + 6] .. '\n' .. ARGV[i + 7] .. '\n' .. ARGV[i + 8]
+  local tail = '\n' .. instant .. '\n' .. num(ttl) .. '\n-\n' .. ARGV[i + 6] .. '\n' .. ARGV[i + 7] .. '\n' .. ARGV[i + 8]
   for k, at in ipairs(those) do
     local name, lease = ARGV[at], ARGV[at + 1]
     members[2 * k - 1], members[2 * k] = 0, name .. '\n' .. lease .. head .. num(first + k - 1) .. tail
+    lives[2 * k - 1], lives[2 * k] = ends, 't:' .. lease .. ':' .. name
   end
+  if ttl > 0 then call('ZADD', X, unpack(lives)) end
   call('ZADD', THIN, unpack(members))
-  return those, first
+  return those, first, ttl * 1000
 end
 
 -- The arguments are those of release: see release.lua. Releases the leases for which the
@@ -202,6 +206,26 @@ local function untake(i, n)
     end
   end
   return done, count
+end
+
+-- The arguments are those of release, and what untake returned. Releases the timed leases of
+-- thin locks, and returns them by their position in ARGV.
+local function give(i, n, done)
+  if ARGV[i] ~= '0' then return {} end -- it has to be remembered
+  local those, members, lives = {}, {}, {}
+  for _, at in ipairs(apart(i + 2, i + n - 1, done)) do
+    local name, lease = ARGV[at], ARGV[at + 1]
+    local member = thin(name)
+    local mine = name .. '\n' .. lease .. '\n' .. ARGV[i + 1] .. '\n'
+    if member and string.sub(member, 1, #mine) == mine and string.find(member, '^x\n%d+\n%d+\n%d+\n[1-9]', #mine + 1) then
+      local m = #those + 1
+      those[m], members[m], lives[m] = at, member, 't:' .. lease .. ':' .. name
+    end
+  end
+  if #those == 0 then return those end
+  call('ZREM', X, unpack(lives))
+  call('ZREM', THIN, unpack(members))
+  return those
 end
 
 local SUMMARY = '^(%d+) (%d) (%d+) (%d+) (%d+) (%d+) (%d+)$'

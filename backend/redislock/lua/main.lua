@@ -7,9 +7,9 @@
 -- that instant: see takeone; or 'MARKER' when nothing was done, because the client must call hello
 -- first. An operation that failed is answered with 'ERR', and does not affect the others.
 -- acquire, release and check take many leases. When all went the short way the answer is 'ALL',
--- and for acquire the token of the first lease (the others have those that follow) and since.
--- Otherwise it is 'EACH' and an answer for each lease, in which 'T' token since means that it
--- went the short way.
+-- and for acquire the token of the first lease (the others have those that follow), since,
+-- and the time that is left. Otherwise it is 'EACH' and an answer for each lease, in which
+-- 'T' token since left means that it went the short way.
 --
 -- A server that was restarted, or took the place of another, may have lost data, and only
 -- hello finds out: so hello comes first there. A function remembers which identities this
@@ -77,17 +77,21 @@ local function each(op, i, n, after, brief, done)
 end
 
 local function acquisition(i, n, brief)
-  local ok, done, first
-  if brief and met == 0 then ok, done, first = pcall(take, i, n) end
+  local ok, done, first, left
+  if brief and met == 0 then ok, done, first, left = pcall(take, i, n) end
   if not ok then done = nil end -- to write again what it wrote does no harm
-  if done and 2 * #done == n - 9 then return {'ALL', first, now} end
+  if done and 2 * #done == n - 9 then return {'ALL', first, now, left} end
   local at = {}
-  for k, where in ipairs(done or {}) do at[where] = {'T', first + k - 1, now} end
+  for k, where in ipairs(done or {}) do at[where] = {'T', first + k - 1, now, left} end
   return each('acquire', i, n, 9, brief, at)
 end
 
 local function giving(i, n, brief)
   local done, count = untake(i, n)
+  if 2 * count == n - 2 then return {'ALL'} end
+  local ok, timed
+  if brief then ok, timed = pcall(give, i, n, done) end
+  for _, where in ipairs(ok and timed or {}) do done[where], count = {'OK'}, count + 1 end
   if 2 * count == n - 2 then return {'ALL'} end
   return each('release', i, n, 2, brief, done)
 end
@@ -144,8 +148,8 @@ end
 
 -- What the short way needs of the marker. It seldom changes.
 local function reading(text)
-  local till, long, born, since, identity = string.match(text, '^hf5 1 (%d+) (%d+) %d+ (%d+) (%d+) (%S+ %S+) [01]$')
-  return {text = text, till = tonumber(till), longest = tonumber(long), born = tonumber(born),
+  local till, long, seen, born, since, identity = string.match(text, '^hf5 1 (%d+) (%d+) (%d+) (%d+) (%d+) (%S+ %S+) [01]$')
+  return {text = text, till = tonumber(till), longest = tonumber(long), seen = tonumber(seen), born = tonumber(born),
     from = tonumber(since), identity = identity}
 end
 
@@ -181,7 +185,7 @@ local function takeone(remembers)
   call('ZADD', THIN, 0, name .. '\n' .. lease .. '\n' .. sid .. '\nx\n' .. ARGV[10] .. '\n' .. num(token) .. '\n' .. instant
     .. '\n0\n-\n' .. ARGV[11] .. '\n' .. ARGV[12] .. '\n' .. ARGV[13])
   if token == now and token >= LEAST then return token end
-  return {'OK', {'ALL', token, now}}
+  return {'OK', {'ALL', token, now, 0}}
 end
 
 -- remembers: this is a function, and what is defined here stays until the process ends.
@@ -211,7 +215,7 @@ local function execute(remembers)
   if not read.till then library().parse(text) end
   if read.identity ~= ARGV[1] then return {'MARKER'} end
   if unmet(read.identity, remembers) then return {'MARKER'} end
-  till, quarantine, longest = read.till, ending(read), read.longest
+  till, quarantine, longest, seen_at = read.till, ending(read), read.longest, read.seen
   if lossy(read.identity) then loss = read.born end
   if now < read.born then
     marker = library().parse(text)

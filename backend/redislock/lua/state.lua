@@ -81,7 +81,8 @@ end
 
 -- Whether a thin lock is held. A session does not know of its thin leases. When all else of it
 -- is gone, it has ended and been removed, and so have they.
-local function genuine(h)
+local function genuine(name, lease, h)
+  if h.timed then return ends(life(name, lease, h)) end
   return call('EXISTS', T .. 's:' .. h.sid) == 1
 end
 
@@ -92,9 +93,9 @@ local function inflate(name, key)
   local _, lease, rec = parts(member)
   local h = holder(rec)
   call('ZREM', THIN, member) -- first: it is allowed when the memory is full
-  if not genuine(h) then return false end
+  if not genuine(name, lease, h) then return false end
   call('HSET', key, '@', '1 1 0 0 0 0 0', lease, rec)
-  call('HSET', T .. 's:' .. h.sid, lease, name)
+  if not h.timed then call('HSET', T .. 's:' .. h.sid, lease, name) end
   call('ZADD', N, 0, name)
   return true
 end

@@ -92,8 +92,8 @@ local function collect()
   for _ = 1, rounds do
     local gone = {}
     for _, member in ipairs(call('ZRANDMEMBER', THIN, picked)) do
-      local _, _, rec = parts(member)
-      if not genuine(holder(rec)) then gone[#gone + 1] = member end
+      local name, lease, rec = parts(member)
+      if not genuine(name, lease, holder(rec)) then gone[#gone + 1] = member end
     end
     if #gone > 0 then call('ZREM', THIN, unpack(gone)) end
     if #gone <= most then return end
