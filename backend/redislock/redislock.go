@@ -222,7 +222,7 @@ func (b *Backend) examine(ctx context.Context) string {
 		if f.Usual {
 			level = slog.LevelInfo
 		}
-		b.cfg.Logger.LogAttrs(ctx, level, "redis: "+f.Text)
+		b.cfg.Logger.LogAttrs(ctx, level, "redis: "+f.Text) //nolint:sloglint // doctor prints the same text
 	}
 	return run
 }

@@ -101,7 +101,10 @@ func (t *target) sentinels(u connect.Parts) error {
 		return connect.URLError(connect.Hidden, "redis+sentinel://host,host,host/name: the name that the sentinels have for the servers")
 	}
 	t.master = name
-	return cmp.Or(t.addresses(u.Hosts, port), t.database(db))
+	if err := t.addresses(u.Hosts, port); err != nil {
+		return err
+	}
+	return t.database(db)
 }
 
 func (t *target) addresses(hosts, port string) error {

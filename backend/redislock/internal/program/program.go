@@ -41,10 +41,11 @@ func New(sources fs.FS, parts ...string) (Program, error) {
 		errs = append(errs, err)
 		return string(t)
 	}
-	body := text(ends, "common")
+	all := []string{text(ends, "common")}
 	for _, part := range parts {
-		body += text(sources, part)
+		all = append(all, text(sources, part))
 	}
+	body := strings.Join(all, "")
 	function, script := text(ends, "function"), text(ends, "script")
 	if err := errors.Join(errs...); err != nil {
 		return Program{}, fmt.Errorf("program: %w", err)
