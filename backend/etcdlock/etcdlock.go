@@ -117,7 +117,7 @@ func New(client *clientv3.Client, cfg Config) (*Backend, error) {
 		return nil, err
 	}
 	if client == nil || client.ActiveConnection() == nil { // as one inside the process of etcd has
-		return nil, &backend.InvalidError{Field: "client", Value: "nil", Bound: "a client of etcd with a connection"}
+		return nil, &backend.InvalidError{Field: "client", Value: "none, or one without a connection", Bound: "a client of etcd with a connection"}
 	}
 	b := &Backend{
 		cfg:          cfg,
