@@ -183,8 +183,17 @@ func (w *worker) hold(ctx context.Context) error {
 	return nil
 }
 
-// wait acquires the lock on each command, reports when it had it, and releases it.
+// wait acquires the lock on each command, reports when it had it, and releases it. Meanwhile it waits for
+// Count other locks.
 func (w *worker) wait(ctx context.Context) error {
+	others, cancel := context.WithCancel(ctx)
+	var waiting sync.WaitGroup
+	defer waiting.Wait()
+	defer cancel()
+	for i := range w.Count {
+		req := backend.AcquireRequest{Name: otherLock(i), Lease: backend.NewLeaseID(), Session: w.sess, Wait: true}
+		waiting.Go(func() { _, _ = w.b.Acquire(others, req) })
+	}
 	say("ready")
 	for w.in.Scan() {
 		req, g, err := w.acquire(ctx)
@@ -202,6 +211,8 @@ func (w *worker) wait(ctx context.Context) error {
 	}
 	return nil
 }
+
+func otherLock(i int) string { return fmt.Sprintf("other-%d", i) }
 
 // churn acquires and releases the lock until it is killed, and reports an error when it is not
 // alone.
@@ -271,6 +282,7 @@ func (w *worker) pairs(ctx context.Context) error {
 
 // process is the outside of a child.
 type process struct {
+	job
 	tb   testing.TB
 	cmd  *exec.Cmd
 	in   io.WriteCloser
@@ -297,7 +309,7 @@ func startAs(tb testing.TB, j job, change func(*exec.Cmd)) *process {
 	if err != nil {
 		tb.Fatal(err)
 	}
-	p := &process{tb: tb, out: make(chan string, 1<<16)}
+	p := &process{job: j, tb: tb, out: make(chan string, 1<<16)}
 	p.cmd = exec.CommandContext(context.WithoutCancel(tb.Context()), exe)
 	p.cmd.Env = append(os.Environ(), childJob+"="+string(text))
 	p.cmd.Stderr = &p.errs

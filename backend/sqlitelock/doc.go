@@ -57,11 +57,11 @@
 //
 // Hand-over. The transaction that frees a lock grants it to the next waiters in the queue, drops
 // those whose sessions have ended, and notifies the processes that wait, by a datagram to a Unix
-// socket of each, in the directory with the suffix -wake. A datagram has no content, and no
-// authority: the receiver reads from the file what concerns it. So one that does not fit into an
-// inbox is not missed: the receiver reads the file after those that are there. In the same way
-// holders are notified of a break, and watchers of events, which are rows that are written only
-// while there are watchers.
+// socket of each, in the directory with the suffix -wake. A datagram names what to read, and
+// carries no authority: the receiver reads the file. Where many are unread at once, others may not
+// have fitted into the inbox, so the receiver reads all that concerns it. In the same way holders are
+// notified of a break, and watchers of events, which are rows that are written only while there are
+// watchers.
 //
 // Lost datagrams cost a timer. A backend value with a waiter or a watcher has one timer for all
 // of them, to the next end in the file, or to a second from now where that is sooner, for the case

@@ -17,7 +17,7 @@ import (
 )
 
 // inbox is a datagram socket of this backend value. Other processes notify it that something
-// was written that concerns it, and it notifies them. A datagram has no content.
+// was written that concerns it, and it notifies them.
 //
 // The sockets are files in a directory beside the database, so that every user of the one may use
 // the other, containers included. The directory is accessed through its descriptor, because the
@@ -82,30 +82,83 @@ func (m *inbox) path(name string) string {
 	return path
 }
 
-// receive calls f for every datagram, from one goroutine, until hangUp.
-func (m *inbox) receive(f func()) error {
+// crowded is how many unread datagrams may be all that an inbox has room for. No system has room for fewer.
+const crowded = 8
+
+// receive calls f with what the datagrams that are there ask for, from one goroutine, until hangUp. Where there are
+// so many that others may not have fitted, that is everything.
+func (m *inbox) receive(f func(notification)) error {
+	conn, err := m.conn.SyscallConn()
+	if err != nil {
+		return fmt.Errorf("inbox: %w", err)
+	}
+	buf := make([]byte, maxNotification)
 	for {
-		if _, err := m.conn.Read(make([]byte, 1)); err != nil {
+		var l notification
+		var failed error
+		n := 0
+		err := conn.Read(func(fd uintptr) bool {
+			for n < crowded {
+				size, _, err := unix.Recvfrom(int(fd), buf, unix.MSG_DONTWAIT)
+				if errors.Is(err, unix.EAGAIN) {
+					return n > 0
+				}
+				if err != nil && !errors.Is(err, unix.EINTR) {
+					failed = err
+					return true
+				}
+				if err == nil {
+					n++
+					l.parse(string(buf[:size]))
+				}
+			}
+			l.All = true
+			return true
+		})
+		if err = errors.Join(err, failed); err != nil {
 			return fmt.Errorf("inbox: %w", err)
 		}
-		f()
+		f(l)
 	}
 }
 
-// send sends a datagram, and never blocks. Where there is no room for it, the receiver has others to read, and
-// reads the file after that.
-func (m *inbox) send(addr string) {
-	if addr == "" || strings.Contains(addr, "/") {
+// send sends a datagram, and never blocks. Where the inbox has no room for it, its owner has as many to read that it
+// reads everything.
+func (m *inbox) send(addr, lines string) {
+	if strings.Contains(addr, "/") {
 		return // it is not a name that was made here
 	}
-	conn, err := m.conn.SyscallConn()
+	to := m.path(addr)
+	err := write(m.conn, func(fd int) error {
+		return unix.Sendto(fd, []byte(lines), unix.MSG_DONTWAIT, &unix.SockaddrUnix{Name: to})
+	})
+	if err == nil || errors.Is(err, unix.ECONNREFUSED) || errors.Is(err, unix.ENOENT) {
+		return
+	}
+	// What stopped processes have not read fills this socket's buffer. Another socket has one of its own.
+	conn, err := net.DialUnix("unixgram", nil, &net.UnixAddr{Net: "unixgram", Name: to})
 	if err != nil {
 		return
 	}
-	_ = conn.Write(func(fd uintptr) bool {
-		_ = unix.Sendto(int(fd), []byte{0}, unix.MSG_DONTWAIT, &unix.SockaddrUnix{Name: m.path(addr)})
-		return true // not again
+	_ = write(conn, func(fd int) error {
+		_, err := unix.Write(fd, []byte(lines))
+		return err
 	})
+	_ = conn.Close()
+}
+
+// write calls f once with the descriptor, whether or not there is room.
+func write(c *net.UnixConn, f func(fd int) error) error {
+	conn, err := c.SyscallConn()
+	if err != nil {
+		return err
+	}
+	var failed error
+	err = conn.Write(func(fd uintptr) bool {
+		failed = f(int(fd))
+		return true
+	})
+	return errors.Join(err, failed)
 }
 
 // hangUp ends receive.

@@ -149,7 +149,7 @@ func (t *txn) binds(l *lease) bool {
 
 // wake notifies the waiters for the lease that it is held, or why it never will be.
 func (t *txn) wake(l *lease, err error) {
-	t.notify(l.Own.addr)
+	t.notify(l.Own.addr, waiters.LeaseLine(l.Key()))
 	t.resolve(l, err, false) // a caller here may wait for it as well
 }
 

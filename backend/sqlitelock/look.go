@@ -3,7 +3,6 @@ package sqlitelock
 import (
 	"errors"
 	"log/slog"
-	"maps"
 	"math/rand/v2"
 	"os"
 	"time"
@@ -20,23 +19,22 @@ type (
 	registry = waiters.Registry[struct{}, instant]
 )
 
-// readInbox receives the notifications of other processes: something may have happened that concerns this
-// value. They have no content, and no authority.
+// readInbox receives the notifications of other processes.
 func (b *Backend) readInbox() {
 	if b.inbox == nil {
 		return
 	}
-	err := b.inbox.receive(b.askLook)
+	err := b.inbox.receive(b.lookAt)
 	if !errors.Is(err, os.ErrDeadlineExceeded) {
 		b.log.Warn("the socket failed: hand-overs are found by timer", slog.String("path", b.path), slog.String("error", err.Error()))
 	}
 }
 
-// askLook has the writer read what has happened.
-func (b *Backend) askLook() {
+// lookAt has the writer read what the notification names.
+func (b *Backend) lookAt(l notification) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	b.look = true
+	b.look.add(&l)
 	waiters.Signal(b.queued)
 }
 
@@ -70,12 +68,24 @@ func (b *Backend) nextAlarm(due instant) <-chan time.Time {
 	return time.After(max(0, time.Duration(next-now)) + time.Millisecond + rand.N(spread))
 }
 
-// lookRequest returns a request to read what has happened. Backend.mu is held.
+// lookRequest returns a request to read what there is to read, or nil. Backend.mu is held.
 func (b *Backend) lookRequest() *request {
-	byTimer := b.byTimer
-	b.look, b.byTimer = false, false
+	l, byTimer := b.look, b.byTimer
+	if l.Empty() && !l.events {
+		return nil
+	}
+	b.look, b.byTimer = notification{}, false
+	if l.All {
+		l.events = true
+		for _, k := range b.calls.Leases() {
+			l.Lease(k)
+		}
+		for id := range b.calls.Sessions() {
+			l.Session(id)
+		}
+	}
 	r := newRequest("look", false, func(t *txn) error {
-		t.look(byTimer)
+		t.look(&l, byTimer)
 		return nil
 	})
 	r.Take()
@@ -83,12 +93,15 @@ func (b *Backend) lookRequest() *request {
 }
 
 // look notifies those that wait, listen or watch here of what has happened.
-func (t *txn) look(byTimer bool) {
-	for _, k := range t.b.calls.Leases() {
+func (t *txn) look(l *notification, byTimer bool) {
+	for k := range l.Leases {
 		t.lookAtLease(k, byTimer)
 	}
-	for id := range maps.Collect(t.b.calls.Sessions()) {
+	for id := range l.Sessions {
 		t.lookAtSession(id)
+	}
+	if !l.events {
+		return
 	}
 	t.b.mu.Lock()
 	watched := len(t.b.watchers) > 0
@@ -140,11 +153,4 @@ func (t *txn) lookAtSession(id backend.SessionID) {
 		t.b.calls.Report(backend.Loss{Session: id, Cause: backend.Cause(cause)})
 		t.b.calls.Forget(id)
 	})
-}
-
-// notify has another backend value, which may be this one, read what has happened after the commit.
-func (t *txn) notify(addr string) {
-	if addr != t.b.addr {
-		t.notified[addr] = struct{}{}
-	}
 }

@@ -222,29 +222,57 @@ func TestKilledAnywhere(t *testing.T) {
 // than the time after which it would poll by itself.
 func TestHandOverIsPushed(t *testing.T) {
 	t.Parallel()
-	const rounds = 100
+	path := filepath.Join(t.TempDir(), "locks.db")
+	handOver(t, mustOpen(t, path), start(t, job{Do: "wait", Path: path, Lock: "x", TTL: time.Hour}))
+}
+
+// TestHandOverBesideManyWaiters checks that a hand-over takes no longer where the next holder's process waits
+// for many other locks.
+func TestHandOverBesideManyWaiters(t *testing.T) {
+	leasetest.Slow(t)
+	const others = 1000
 	path := filepath.Join(t.TempDir(), "locks.db")
 	b := mustOpen(t, path)
 	sess := mustSession(t, b, time.Hour)
-	p := start(t, job{Do: "wait", Path: path, Lock: "x", TTL: time.Hour})
+	for i := range others {
+		if _, err := b.Acquire(t.Context(), backend.AcquireRequest{Name: otherLock(i), Lease: backend.NewLeaseID(), Session: sess}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	alone := handOver(t, b, start(t, job{Do: "wait", Path: path, Lock: "x", TTL: time.Hour}))
+	p := start(t, job{Do: "wait", Path: path, Lock: "y", TTL: time.Hour, Count: others})
+	leasetest.Eventually(t, "the other waiters", func() bool {
+		page, err := b.List(t.Context(), backend.ListRequest{Limit: others})
+		return err == nil && !slices.ContainsFunc(page.Locks, func(l backend.LockInfo) bool { return len(l.Waiters) == 0 })
+	})
+	if beside := handOver(t, b, p); beside > 4*alone+2*time.Millisecond {
+		t.Errorf("the median hand-over took %s beside %d waiters, and %s without them", beside, others, alone)
+	}
+}
+
+// handOver has the process wait for the lock again and again, and returns how long the median hand-over took.
+func handOver(t *testing.T, b *sqlitelock.Backend, p *process) time.Duration {
+	t.Helper()
+	const rounds = 100
+	sess := mustSession(t, b, time.Hour)
 	p.expect("ready")
 	var took []time.Duration
 	timers := 0
 	for range rounds {
-		req := backend.AcquireRequest{Name: "x", Lease: backend.NewLeaseID(), Session: sess, Wait: true}
+		req := backend.AcquireRequest{Name: p.Lock, Lease: backend.NewLeaseID(), Session: sess, Wait: true}
 		if _, err := b.Acquire(t.Context(), req); err != nil {
 			t.Fatal(err)
 		}
 		p.tell("go")
 		leasetest.Eventually(t, "a waiter", func() bool {
-			info, err := b.Inspect(t.Context(), "x")
+			info, err := b.Inspect(t.Context(), p.Lock)
 			return err == nil && len(info.Waiters) == 1
 		})
 		from, err := sqlitelock.HostNow()
 		if err != nil {
 			t.Fatal(err)
 		}
-		if err := b.Release(t.Context(), backend.ReleaseRequest{Name: "x", Lease: req.Lease, Session: sess}); err != nil {
+		if err := b.Release(t.Context(), backend.ReleaseRequest{Name: p.Lock, Lease: req.Lease, Session: sess}); err != nil {
 			t.Fatal(err)
 		}
 		at, byTimer, _ := strings.Cut(p.expect("had"), " ")
@@ -262,6 +290,7 @@ func TestHandOverIsPushed(t *testing.T) {
 	if took[rounds/2] > sqlitelock.Recheck/4 {
 		t.Errorf("the median hand-over took %s", took[rounds/2])
 	}
+	return took[rounds/2]
 }
 
 // BenchmarkProcesses measures acquires and releases by several concurrent processes: each of its

@@ -6,6 +6,7 @@ import (
 
 	"github.com/holdfast-io/holdfast/backend"
 	"github.com/holdfast-io/holdfast/internal/lockstate"
+	"github.com/holdfast-io/holdfast/internal/waiters"
 )
 
 // remembered is how long what ended, or was abandoned, is kept from coming back: longer than a
@@ -120,7 +121,7 @@ func (t *txn) tell(x *session, loss backend.Loss, asked bool) {
 	if !asked {
 		t.then(func() { t.b.calls.Report(loss) })
 	}
-	t.notify(x.addr)
+	t.notify(x.addr, waiters.SessionLine(x.id))
 }
 
 // bury keeps a session (no name), or a lease, from coming back.

@@ -67,9 +67,9 @@ type Backend struct {
 	mu       sync.Mutex // guards what follows
 	queue    []*request
 	toSync   []delivery
-	reserved int64 // the reservation of tokens of the last commit that is to be synced
-	synced   int64 // the one that is on the disk
-	look     bool  // the next transaction reads what has happened
+	reserved int64        // the reservation of tokens of the last commit that is to be synced
+	synced   int64        // the one that is on the disk
+	look     notification // what the next transaction reads for those that wait, listen or watch
 	watchers map[*waiters.Watcher]struct{}
 
 	closing func() error // runs close once

@@ -35,9 +35,9 @@ type txn struct {
 	events  []backend.Event
 	feed    int64 // see Backend.feed
 
-	durable    bool // the answer of the current request must survive a power failure
-	deliveries []delivery
-	notified   map[string]struct{} // addresses of other backend values
+	durable       bool // the answer of the current request must survive a power failure
+	deliveries    []delivery
+	notifications map[string]string // for other backend values, by address
 }
 
 // meta is the row of the table meta.
@@ -51,7 +51,7 @@ type meta struct {
 
 // open reads what every transaction needs, and ends what has expired.
 func (t *txn) open() {
-	t.notified = make(map[string]struct{})
+	t.notifications = make(map[string]string)
 	t.asked = time.Now()
 	t.now, t.wall = t.b.host.now(), t.b.host.wall()
 	t.recall()

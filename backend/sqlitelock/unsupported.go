@@ -36,7 +36,7 @@ type inbox struct{}
 
 func openInbox(string, string, os.FileMode) (*inbox, error) { return nil, errSystem() }
 
-func (*inbox) receive(func()) error { return nil }
-func (*inbox) send(string)          {}
-func (*inbox) hangUp()              {}
-func (*inbox) close() error         { return nil }
+func (*inbox) receive(func(notification)) error { return nil }
+func (*inbox) send(string, string)              {}
+func (*inbox) hangUp()                          {}
+func (*inbox) close() error                     { return nil }

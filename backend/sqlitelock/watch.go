@@ -45,7 +45,7 @@ func (t *txn) flushEvents() {
 	}
 	t.dirty, t.events = true, nil
 	for _, addr := range t.texts(`SELECT addr FROM watchers`) {
-		t.notify(addr)
+		t.notify(addr, eventsLine)
 	}
 	t.lookAtEvents()
 }
@@ -165,5 +165,5 @@ func (b *Backend) unwatch(w *waiters.Watcher) {
 	b.mu.Lock()
 	delete(b.watchers, w)
 	b.mu.Unlock()
-	b.askLook()
+	b.lookAt(notification{events: true})
 }

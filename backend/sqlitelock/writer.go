@@ -98,7 +98,7 @@ func (b *Backend) write() {
 		case <-b.queued:
 		case <-alarm:
 			b.checkAt, b.byTimer = never, true
-			b.askLook()
+			b.lookAt(notification{Look: waiters.Look{All: true}})
 			continue // that is in the queue now
 		case <-b.life.Done():
 			b.leave()
@@ -151,8 +151,8 @@ func (b *Backend) takeQueue() []*request {
 	defer b.mu.Unlock()
 	n := min(len(b.queue), maxBatch)
 	reqs := make([]*request, 0, n+1)
-	if b.look {
-		reqs = append(reqs, b.lookRequest())
+	if r := b.lookRequest(); r != nil {
+		reqs = append(reqs, r)
 	}
 	for _, r := range b.queue[:n] {
 		if r.Take() {
@@ -239,9 +239,9 @@ func (b *Backend) batch(ctx context.Context, reqs []*request) (*txn, error) {
 
 // finish does what waited for the commit.
 func (b *Backend) finish(t *txn) {
-	for addr := range t.notified {
+	for addr, lines := range t.notifications {
 		if b.inbox != nil {
-			b.inbox.send(addr)
+			b.inbox.send(addr, lines)
 		}
 	}
 	var later []delivery
@@ -303,7 +303,7 @@ func (b *Backend) leave() {
 	}
 	b.mu.Lock()
 	clear(b.watchers)
-	b.queue, b.look = nil, true
+	b.queue, b.look = nil, notification{events: true}
 	b.mu.Unlock()
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(b.life), 100*time.Millisecond)
 	defer cancel()
