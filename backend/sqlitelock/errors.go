@@ -38,6 +38,9 @@ var (
 	ErrSync = errors.New("the disk did not confirm a write")
 )
 
+// errOlder: a program of the main branch created the file, before the first release.
+var errOlder = fmt.Errorf("%w of this version", ErrForeign)
+
 var errLinks = errors.New("the lock file has more than one name (hard links)")
 
 // FileSystemError means that the file is on a file system that is shared between machines, or may
@@ -75,6 +78,8 @@ func unavailable(op string, mayHold bool, err error) error {
 // remedy returns what to change where the file is refused until somebody does, or "".
 func remedy(err error) string {
 	switch {
+	case errors.Is(err, errOlder):
+		return "delete the file when no program uses it"
 	case errors.Is(err, ErrForeign):
 		return "name another file: this one is not a database"
 	case errors.Is(err, ErrCorrupt):

@@ -114,6 +114,7 @@ func TestOpenRefuses(t *testing.T) {
 		{"a trigger", func(f fixture) {
 			f.made().script("CREATE TRIGGER mine AFTER INSERT ON leases BEGIN DELETE FROM leases; END")
 		}, sqlitelock.ErrForeign},
+		{"an older version", func(f fixture) { f.made().script("PRAGMA user_version = 2") }, sqlitelock.ErrForeign},
 		{"a later version", func(f fixture) { f.made().script("PRAGMA user_version = 4") }, sqlitelock.ErrNewer},
 		{"a spoilt header", func(f fixture) { f.made().spoil(0, "xxxxxxxxxxxx") }, sqlitelock.ErrForeign},
 		{"a spoilt page", func(f fixture) { f.made().spoil(4096, strings.Repeat("x", 4096)) }, sqlitelock.ErrCorrupt},
@@ -486,5 +487,16 @@ func TestWatchFollowsAnother(t *testing.T) {
 		case <-time.After(slack):
 			t.Fatalf("no event %s", want)
 		}
+	}
+}
+
+// TestOlderFile checks that the user of an older program of the main branch learns what to do with the file.
+func TestOlderFile(t *testing.T) {
+	t.Parallel()
+	f := fixture{t, filepath.Join(t.TempDir(), "locks.db")}
+	f.made().script("PRAGMA user_version = 2")
+	_, err := sqlitelock.Open(t.Context(), f.path, sqlitelock.Config{})
+	if err == nil || !strings.Contains(err.Error(), "version 2") || !strings.Contains(err.Error(), "delete the file") {
+		t.Errorf("Open: %v", err)
 	}
 }

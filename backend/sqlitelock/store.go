@@ -166,8 +166,10 @@ func (s *store) identify(ctx context.Context) (bool, error) {
 		return false, fmt.Errorf("%s has the trigger %q: %w", s.path, trigger, ErrForeign)
 	case app == 0 && version == 0 && tables == 0:
 		return true, nil
-	case app != applicationID || version < schemaVersion: // an older one was never released
+	case app != applicationID || version < 1:
 		return false, fmt.Errorf("%s: %w", s.path, ErrForeign)
+	case version < schemaVersion:
+		return false, fmt.Errorf("%s has version %d, and this program supports version %d: %w", s.path, version, schemaVersion, errOlder)
 	case version > schemaVersion:
 		return false, fmt.Errorf("%s has version %d, and this program supports version %d: %w: %w", s.path, version, schemaVersion, ErrNewer, backend.ErrUnsupported)
 	}
