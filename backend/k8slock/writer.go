@@ -6,6 +6,7 @@ import (
 	"math/rand/v2"
 	"net/http"
 	"slices"
+	"sync"
 	"time"
 
 	"github.com/holdfast-io/holdfast/backend"
@@ -292,11 +293,44 @@ func (b *Backend) prune(ctx context.Context, r *record, verify bool) error {
 	if r.foreign && b.cache.foreignOver(r.object) {
 		r.foreign, r.changed = false, true
 	}
-	err := r.dropDead(func(id backend.SessionID) (bool, error) { return b.lives(ctx, id, verify) })
+	if verify {
+		if err := b.verify(ctx, r); err != nil {
+			return err
+		}
+	}
+	err := r.dropDead(func(id backend.SessionID) (bool, error) { return b.lives(ctx, id, false) })
 	if err == nil {
 		r.promote(b.rest.clock.now())
 	}
 	return err
+}
+
+// verify asks the API server for the sessions of the queue, for several at the same time: a thousand processes may
+// wait there. It keeps what it learns.
+func (b *Backend) verify(ctx context.Context, r *record) error {
+	const atOnce = 16
+	ids := make(map[backend.SessionID]struct{})
+	for _, e := range r.Queue {
+		ids[e.Session] = struct{}{}
+	}
+	var wg sync.WaitGroup
+	slots, errs := make(chan struct{}, atOnce), make(chan error, len(ids))
+	for id := range ids {
+		slots <- struct{}{}
+		wg.Go(func() {
+			_, err := b.lives(ctx, id, true)
+			errs <- err
+			<-slots
+		})
+	}
+	wg.Wait()
+	close(errs)
+	for err := range errs {
+		if err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // lives reports whether a session exists. It asks the API server if that is not known, and always
