@@ -52,7 +52,8 @@
 // The default port is 7420. The parameter token_file names a file with the token, which is read again
 // when it changes. With holdfasts, ca, cert and key are files in PEM (the authority of the server's
 // certificate, and a client certificate), and server_name is the name that the server's certificate is
-// for. Any other parameter is an error. A path with an @ is percent-encoded. A token is not sent over plain HTTP, except to this host.
+// for. Any other parameter is an error. An @ in the path is written %40, and a slash in
+// the token %2F. A token is not sent over plain HTTP, except to this host.
 //
 // # Several servers
 //

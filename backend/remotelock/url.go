@@ -40,6 +40,9 @@ func parse(rawURL string) (*target, error) {
 	if err != nil {
 		return nil, err
 	}
+	if strings.Contains(p.User, "/") { // the @ is in the path, and what is after it is no host
+		return nil, connect.URLError(connect.Hidden, "with %40 for an @ in the path, and %2F for a slash in the token")
+	}
 	user, password, err := connect.User(p.User)
 	if err != nil {
 		return nil, err

@@ -14,7 +14,7 @@ import (
 
 func TestURL(t *testing.T) {
 	t.Parallel()
-	for _, good := range []string{"holdfast://localhost", "holdfast://[::1]:1", "holdfasts://h/base/", "holdfasts://:secret@h:7420", "holdfast://:secret@[::1]", "holdfast+unix:///run/h.sock", "holdfasts://:secret@a,b:1,[::1]:2,[::1]/base?server_name=x", "holdfast://:secret@localhost,127.0.0.1:1"} {
+	for _, good := range []string{"holdfast://localhost", "holdfast://[::1]:1", "holdfasts://h/base/", "holdfasts://:secret@h:7420", "holdfast://:secret@[::1]", "holdfast+unix:///run/h.sock", "holdfasts://:secret@a,b:1,[::1]:2,[::1]/base?server_name=x", "holdfast://:secret@localhost,127.0.0.1:1", "holdfasts://:sec%2Fret@h/a%40b", "holdfast+unix:///run/a%40b.sock"} {
 		b, err := remotelock.New(good, remotelock.Config{})
 		if err != nil {
 			t.Errorf("%s: %v", good, err)
@@ -31,9 +31,13 @@ func TestURL(t *testing.T) {
 		"holdfasts://h?token_file=/none", "holdfast://h?token_file=url_test.go", "holdfast://localhost,h?token_file=url_test.go", "holdfasts://h?server_name=a&server_name=b",
 		"holdfast://a,", "holdfast://,a", "holdfast://a,,b", "holdfast://a,b:0", "holdfast://a,secret@b", "holdfast://:secret@localhost,b", "holdfast+unix:///run/a,b/",
 		"holdfast://a" + strings.Repeat(",a", 16), "holdfast://a,b c", "holdfast://a,b:port",
+		"holdfasts://:secret@h/a@b", "holdfasts://h/a@b", "holdfast+unix:///run/a@b.sock", "holdfasts://:secret/x@h",
 	} {
 		_, err := remotelock.New(bad, remotelock.Config{})
 		if _, ok := errors.AsType[*backend.InvalidError](err); !ok || strings.Contains(err.Error(), "secret") {
+			t.Errorf("%s: %v", bad, err)
+		}
+		if hint := strings.Contains(bad, "/a@b") || strings.Contains(bad, "secret/x"); hint != strings.Contains(err.Error(), "%40") {
 			t.Errorf("%s: %v", bad, err)
 		}
 	}
