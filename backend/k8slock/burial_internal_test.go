@@ -90,3 +90,43 @@ func TestTouchDiffers(t *testing.T) {
 		text = o.Metadata.Annotations[stateKey]
 	}
 }
+
+// Locks that are not in use any more are deleted one after the other: callers need the slots.
+func TestIdleLocksLeaveTheSlots(t *testing.T) {
+	t.Parallel()
+	const unused = 50
+	var now, most, deletes atomic.Int64
+	srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.Method == http.MethodDelete {
+			deletes.Add(1)
+			most.Store(max(most.Load(), now.Add(1)))
+			time.Sleep(time.Millisecond)
+			now.Add(-1)
+		}
+		http.Error(w, `{"kind":"Status","reason":"NotFound","code":404}`, http.StatusNotFound)
+	}))
+	t.Cleanup(srv.Close)
+	b, err := New(srv.Client(), srv.URL, Config{Namespace: "default"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = b.Close() })
+	b.SetIdle(-time.Hour)
+	for i := range unused {
+		lock := strconv.Itoa(i)
+		o, err := (&record{state: state{Name: lock, Ours: true}, object: newObject(objectName(lock))}).seal(time.Now(), 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		o.Metadata.ResourceVersion = strconv.Itoa(10 + i)
+		o.Metadata.ManagedFields = append(o.Metadata.ManagedFields, struct {
+			Time time.Time `json:"time"`
+		}{time.Now()})
+		b.learn(o)
+	}
+	b.endOver()
+	leasetest.Eventually(t, "all are deleted", func() bool { return deletes.Load() == unused })
+	if n := most.Load(); n > 1 {
+		t.Errorf("%d at the same time", n)
+	}
+}

@@ -34,10 +34,15 @@ func (b *Backend) reap() {
 // endOver ends sessions and foreign holders that have expired, deletes idle locks, and returns the
 // time until the next of these is due.
 func (b *Backend) endOver() time.Duration {
-	over, locks, next := b.expired()
+	over, unused, locks, next := b.expired()
 	for _, s := range over {
 		b.background(func() { b.buryIfThere(s) })
 	}
+	b.background(func() {
+		for _, s := range unused { // one after the other: callers need the slots
+			b.buryIfThere(s)
+		}
+	})
 	for _, lock := range locks {
 		b.background(func() { b.tidy(lock, 0) })
 	}
@@ -46,12 +51,12 @@ func (b *Backend) endOver() time.Duration {
 
 // expired returns what has ended as far as this process has seen: sessions and idle locks, marked as burying; the
 // locks with waiters here whose foreign holder has ended; and the time until the next of these is due.
-func (b *Backend) expired() ([]*seen, []string, time.Duration) {
+func (b *Backend) expired() ([]*seen, []*seen, []string, time.Duration) {
 	const longest, again, most = 10 * time.Minute, time.Second, 100 // idle locks at a time
 	m := &b.cache
-	var over []*seen
+	var over, unused []*seen
 	var locks []string
-	next, idle := longest, 0
+	next := longest
 	now := b.rest.clock.now()
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -67,21 +72,19 @@ func (b *Backend) expired() ([]*seen, []string, time.Duration) {
 		}
 		if left <= 0 {
 			left = again
-			switch unused := s.session == nil; {
-			case unused && s.record.foreign:
+			switch {
+			case s.session == nil && s.record.foreign:
 				locks = append(locks, s.lock)
-			case s.burying, unused && idle == most: // later
+			case s.burying, s.session == nil && len(unused) == most: // later
+			case s.session == nil:
+				s.burying, unused = true, append(unused, s)
 			default:
-				s.burying = true
-				over = append(over, s)
-				if unused {
-					idle++
-				}
+				s.burying, over = true, append(over, s)
 			}
 		}
 		next = min(next, left)
 	}
-	return over, locks, next
+	return over, unused, locks, next
 }
 
 // buryIfThere buries an object, if it is still the newest known version when it is its turn.
