@@ -264,7 +264,7 @@ func (s *store) rewriteLog() error {
 			err = s.syncLog()
 		}
 	}
-	return err //nolint:wrapcheck // it names the file
+	return err
 }
 
 // openLog opens SQLite's log, which exists since the first transaction began, and its index.
