@@ -1,7 +1,6 @@
 package remotelock_test
 
 import (
-	"context"
 	"errors"
 	"net/http"
 	"net/http/httptest"
@@ -42,18 +41,18 @@ func TestCloseUnderWay(t *testing.T) {
 			ended := make(chan error, 1)
 			calls := []func() error{
 				func() error {
-					_, err := b.Acquire(context.Background(), backend.AcquireRequest{Name: "n", Lease: backend.NewLeaseID(), Timed: true, TTL: time.Hour, Wait: true})
+					_, err := b.Acquire(t.Context(), backend.AcquireRequest{Name: "n", Lease: backend.NewLeaseID(), Timed: true, TTL: time.Hour, Wait: true})
 					return err
 				},
 				func() error {
-					_, err := b.Acquire(context.Background(), backend.AcquireRequest{Name: "m", Lease: backend.NewLeaseID(), Timed: true, TTL: time.Hour})
+					_, err := b.Acquire(t.Context(), backend.AcquireRequest{Name: "m", Lease: backend.NewLeaseID(), Timed: true, TTL: time.Hour})
 					return err
 				},
 				func() error {
-					return b.Release(context.Background(), backend.ReleaseRequest{Name: "n", Lease: backend.NewLeaseID()})
+					return b.Release(t.Context(), backend.ReleaseRequest{Name: "n", Lease: backend.NewLeaseID()})
 				},
 				func() error {
-					return b.Watch(context.Background(), backend.WatchRequest{}, func(backend.Event) {})
+					return b.Watch(t.Context(), backend.WatchRequest{}, func(backend.Event) {})
 				},
 			}
 			const each = 10
