@@ -310,6 +310,9 @@ func (b *Leases) transact(ctx context.Context, t *txn, reqs []*request) (bool, e
 	if c := t.changes(); rests(reqs, answers) || !c.empty() {
 		c.Leases = append(c.Leases, c.inflated...)
 		if refused, err := tx.Commit(ctx, c); err != nil {
+			if !refused {
+				b.doubt()
+			}
 			return refused, err
 		}
 	}

@@ -72,6 +72,7 @@ type Leases struct {
 	strange  map[string]struct{}            // locks with a queue that other values may free: see wait.go
 	hearing  bool                           // notifications arrive
 	moved    time.Time                      // the last change for the waiters
+	doubted  time.Time                      // the last commit without an answer
 	still    bool                           // no periodic maintenance: for tests
 	watchers int                            // Watch calls in progress
 	alarm    *time.Timer                    // polls where no notification arrives

@@ -72,8 +72,9 @@ var (
 type server struct {
 	*tables
 
-	dice sync.Mutex // guards rand
-	rand *rand.Rand // nil: the way has no faults
+	dice    sync.Mutex // guards rand
+	rand    *rand.Rand // nil: the way has no faults
+	commits chan fate  // of the next commits; nil: as rand has it
 }
 
 // fate is what happens to a request.
@@ -174,7 +175,12 @@ func (t *transaction) Again(ctx context.Context, sessions []backend.SessionID, l
 func (t *transaction) Commit(ctx context.Context, c *sqllease.Changes) (bool, error) {
 	rows := t.held
 	t.held.rows = nil
-	going, err := t.server.pass(ctx, t.server.draw(), func(context.Context) error {
+	f := t.server.draw()
+	select {
+	case f = <-t.server.commits:
+	default:
+	}
+	going, err := t.server.pass(ctx, f, func(context.Context) error {
 		sent := t.server.commit(t, c)
 		rows.unlock()
 		t.server.notify(sent)

@@ -156,12 +156,26 @@ func (b *Leases) schedule(at time.Time) {
 			at = rest
 		}
 	}
+	if since := now.Sub(b.doubted); since < longestRest { // that commit may still be on its way
+		if rest := now.Add(max(since, afterFailure)); at.After(rest) {
+			at = rest
+		}
+	}
 	if b.closed() || !b.alarmAt.IsZero() && !at.Before(b.alarmAt) {
 		return
 	}
 	b.alarmAt = at
 	rest := max(0, at.Sub(now))
 	b.alarm.Reset(rest + min(margin+rand.N(jitter), rest/4+least)) //nolint:mnd // a quarter
+}
+
+// doubt has everything read, again and again for a while, after a commit without an answer: nobody told the
+// waiters of this value what it granted them.
+func (b *Leases) doubt() {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.doubted = time.Now()
+	b.schedule(b.doubted)
 }
 
 // wake runs when the alarm fires.
