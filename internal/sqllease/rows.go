@@ -81,7 +81,9 @@ func (t *txn) cut(ends time.Time, ttl time.Duration) (time.Time, bool) {
 
 func (t *txn) readSession(r *SessionRow) {
 	s := session{id: r.ID, ttl: r.TTL, ends: r.Ends, cause: r.Cause, addr: r.Addr, known: true}
-	s.ends, s.cut = t.cut(s.ends, s.ttl)
+	if s.cause == "" {
+		s.ends, s.cut = t.cut(s.ends, s.ttl)
+	}
 	*t.session(r.ID) = s
 }
 
@@ -137,7 +139,7 @@ func (t *txn) changes() *Changes {
 		switch s := t.sessions[id]; {
 		case s.dirty:
 			c.Killed = append(c.Killed, SessionRow{ID: id, Cause: s.cause})
-		case s.cut && s.cause == "":
+		case s.cut:
 			c.CutSessions = append(c.CutSessions, id)
 		}
 	}

@@ -1,6 +1,8 @@
 package sqllease_test
 
 import (
+	"context"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -51,4 +53,54 @@ func TestGrantOfALostCommit(t *testing.T) {
 			})
 		})
 	}
+}
+
+// counted counts the reads and the transactions of a server.
+type counted struct {
+	*server
+
+	n atomic.Int64
+}
+
+func (s *counted) Begin(ctx context.Context, scope *sqllease.Scope) (sqllease.Tx, *sqllease.View, error) {
+	s.n.Add(1)
+	return s.server.Begin(ctx, scope)
+}
+
+func (s *counted) Read(ctx context.Context, scope *sqllease.Scope) (*sqllease.View, error) {
+	s.n.Add(1)
+	return s.server.Read(ctx, scope)
+}
+
+// A session that has ended is not mended when the server's clock is set back: so a timed lease that was acquired under
+// it needs no attention before its own end.
+func TestEndedSessionAfterAClockSetBack(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		d := newTables()
+		s := &counted{server: &server{tables: d}}
+		b := value{sqllease.New(sqllease.Config{Store: s, Caps: capabilities(true), Addr: "b", Conns: 4}), true}
+		defer b.Leases.Close()
+		b.KeepStill()
+		d.values["b"] = b.Leases
+		b.Hearing(true)
+		held := leasetest.Ask("n", leasetest.Session(t, b, time.Hour, nil))
+		held.Timed, held.TTL = true, time.Hour
+		leasetest.Take(t, b, held)
+		if err := b.EndSession(t.Context(), held.Session); err != nil {
+			t.Fatal(err)
+		}
+		d.mu.Lock()
+		ended := d.sessions[held.Session]
+		ended.Ends = time.Now().Add(2 * time.Hour)
+		d.sessions[held.Session] = ended
+		d.mu.Unlock()
+		leasetest.Start(t, b, leasetest.Ask("n", leasetest.Session(t, b, 3*time.Hour, nil)))
+		synctest.Wait()
+		before := s.n.Load()
+		time.Sleep(30 * time.Second)
+		if n := s.n.Load() - before; n > 5 {
+			t.Errorf("%d requests in half a minute at rest", n)
+		}
+	})
 }
