@@ -4,8 +4,6 @@ import (
 	"context"
 	"database/sql"
 	"strings"
-
-	"github.com/holdfast-io/holdfast/internal/sqllease"
 )
 
 // batch is statements that are sent together. The server executes them in order, up to the first
@@ -103,9 +101,6 @@ func in[T ~string](all []T) part {
 func anyOf(all []any) part {
 	return part{strings.TrimSuffix(strings.Repeat("? OR ", len(all)), " OR "), all}
 }
-
-// is returns a condition for a lease.
-func is(k sqllease.Key) part { return part{"name = ? AND lease = ?", []any{k.Name, string(k.ID)}} }
 
 // sql inserts the expression for the server's clock and the prefix of the tables. A variable of
 // the session is $@name.

@@ -153,14 +153,19 @@ func (s store) readLeases(q *batch, scope *sqllease.Scope, v *sqllease.View, fat
 	}, s.b.sql(countRest), int64(backend.Shared), names, read)
 }
 
-// front returns a condition for what is read of long queues.
+// front returns a condition for what is read of long queues. The leases requested on one lock are read on the others, too:
+// one list is searched, and conditions for each lease would all be evaluated for each row.
 func front(scope *sqllease.Scope) part {
 	which := []any{part{text: "l.held"}}
+	var leases []backend.LeaseID
+	for _, k := range slices.Concat(scope.Leases, scope.Back) {
+		leases = append(leases, k.ID)
+	}
+	if len(leases) > 0 {
+		which = append(which, part{"l.lease IN (?)", []any{in(leases)}})
+	}
 	for _, name := range scope.Names {
 		which = append(which, part{"l.name = ? AND l.place <= ?", []any{name, scope.Front[name]}})
-	}
-	for _, k := range slices.Concat(scope.Leases, scope.Back) {
-		which = append(which, is(k))
 	}
 	return anyOf(which)
 }
