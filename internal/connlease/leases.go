@@ -121,10 +121,11 @@ func (b *Leases) setup(ctx context.Context) error {
 	return nil
 }
 
-// ask makes one call of the database, which is set up by the first. The call ends after askTime.
+// ask makes one call of the database, which is set up by the first. The call ends after askTime. The error is that for the
+// caller where the database could not be set up, because nothing was asked then.
 func (b *Leases) ask(ctx context.Context, call func(context.Context) error) error {
 	if err := b.setup(ctx); err != nil {
-		return err
+		return b.fail(ctx, "setup", false, err)
 	}
 	ctx, cancel := context.WithTimeout(ctx, askTime)
 	defer cancel()

@@ -28,12 +28,7 @@ func (s *silent) ask(ctx context.Context, question string) error {
 	return context.Cause(ctx)
 }
 
-func (s *silent) Setup(ctx context.Context) error {
-	if err := s.ask(ctx, "setup"); err != nil {
-		return s.Unavailable("setup", false, err)
-	}
-	return nil
-}
+func (s *silent) Setup(ctx context.Context) error { return s.ask(ctx, "setup") }
 
 func (s *silent) Connect(ctx context.Context, _ backend.SessionID, _ time.Duration, _ func(connlease.Note)) (connlease.Conn, error) {
 	return connection{&s.database}, s.ask(ctx, "connect")
@@ -128,4 +123,32 @@ func TestRefusalOfALeaseInQueue(t *testing.T) {
 			t.Errorf("the waiter: %v", err)
 		}
 	})
+}
+
+// What needs a database that cannot be set up was not done.
+func TestNothingIsDoneBeforeTheSetUp(t *testing.T) {
+	t.Parallel()
+	for name, do := range map[string]func(context.Context, *connlease.Leases) error{
+		"open session": func(ctx context.Context, b *connlease.Leases) error {
+			return b.OpenSession(ctx, backend.SessionRequest{ID: backend.NewSessionID(), TTL: time.Hour})
+		},
+		"break": func(ctx context.Context, b *connlease.Leases) error {
+			_, err := b.Break(ctx, backend.BreakRequest{Name: "n"})
+			return err
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				b := connlease.New(connlease.Config{
+					Store: &silent{question: "setup"}, Caps: backend.Capabilities{Name: "database", Sessions: true, MinTTL: time.Second, MaxTTL: 24 * time.Hour},
+				})
+				defer b.Close()
+				err := do(t.Context(), b)
+				if away, ok := errors.AsType[*backend.UnavailableError](err); !ok || away.MayHold {
+					t.Errorf("%v, want that nothing was done", err)
+				}
+			})
+		})
+	}
 }
