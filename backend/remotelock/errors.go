@@ -21,6 +21,9 @@ func (b *Backend) failed(ctx context.Context, c call, err error) error {
 	if cause := context.Cause(ctx); cause != nil {
 		return cause // of the caller's context, or ErrClosed
 	}
+	if b.life.Err() != nil { // Close closes the connections, and ctx may not have ended yet
+		return backend.ErrClosed
+	}
 	// A *url.Error repeats the URL, which the error has already.
 	if u, ok := errors.AsType[*url.Error](err); ok {
 		err = u.Err

@@ -71,7 +71,8 @@ func parseURL(rest string) (string, error) {
 	}
 	rest, query, _ := strings.Cut(rest, "?")
 	if query != "" {
-		return "", connect.URLError("?"+connect.Hidden, "without parameters; a ? in the path is %3F")
+		name, _, _ := strings.Cut(query, "=")
+		return "", connect.URLError(name, "left out: the URL has no parameters; a ? in the path is %3F")
 	}
 	if authority, ok := strings.CutPrefix(rest, "//"); ok {
 		if !strings.HasPrefix(authority, "/") {
