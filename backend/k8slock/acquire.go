@@ -14,7 +14,10 @@ import (
 // waits, the place in the queue stays. Errors: *InvalidError, *LimitError, *HeldError, ErrLost,
 // ErrSessionLost, ErrUnsupported, *UnavailableError, ErrClosed, ctx's cause.
 func (b *Backend) Acquire(ctx context.Context, req backend.AcquireRequest) (backend.Grant, error) {
-	ctx, cancel, err := b.begin(ctx, req.Validate(b.caps))
+	if err := req.Validate(b.caps); err != nil {
+		return backend.Grant{}, err
+	}
+	ctx, cancel, err := backend.Begin(ctx, b.base)
 	if err != nil {
 		return backend.Grant{}, err
 	}
@@ -45,8 +48,10 @@ func (b *Backend) Acquire(ctx context.Context, req backend.AcquireRequest) (back
 		return backend.Grant{}, backend.ErrClosed
 	case s.life.Err() != nil && ctx.Err() == nil:
 		return backend.Grant{}, backend.ErrSessionLost
+	case a.abandoned() && ctx.Err() == nil:
+		return backend.Grant{}, backend.ErrLost
 	case inner.Err() != nil && ctx.Err() == nil:
-		return backend.Grant{}, backend.ErrLost // it was released, or abandoned, while it waited
+		return backend.Grant{}, backend.ErrLost // it was released while it waited
 	case a.waiting && ctx.Err() != nil && errors.Is(err, context.Cause(ctx)):
 		return backend.Grant{}, err
 	}
@@ -116,11 +121,11 @@ func (a *acquisition) abandoned() bool { return a.b.abandoned.Has(sessionLease{a
 func (a *acquisition) run(ctx context.Context) (backend.Grant, error) {
 	var now entry
 	var outcome error
+	c := &change{creates: true, apply: func(r *record) bool {
+		now, outcome = a.join(r)
+		return errors.Is(outcome, backend.ErrHeld)
+	}}
 	for {
-		c := &change{creates: true, apply: func(r *record) bool {
-			now, outcome = a.join(r)
-			return errors.Is(outcome, backend.ErrHeld)
-		}}
 		if err := a.b.do(ctx, a.req.Name, c); err != nil {
 			return backend.Grant{}, err
 		}

@@ -9,7 +9,8 @@ import (
 	"github.com/holdfast-io/holdfast/backend"
 )
 
-// forgottenWrites: nothing is remembered of locks whose last write had an unknown outcome.
+// forgottenWrites: nothing is remembered of locks whose last write had an unknown outcome and that
+// are no longer in use.
 func forgottenWrites(b *bench) {
 	p := b.process(time.Minute)
 	const locks = 8
@@ -19,6 +20,9 @@ func forgottenWrites(b *bench) {
 		req := p.ask(name)
 		if _, err := p.Acquire(b.Context(), req); !mayHold(err) {
 			b.Fatalf("Acquire whose answer is lost: %v", err)
+		}
+		if p.Writers() == 0 {
+			b.Fatal("a write in doubt is forgotten before it is known what became of it")
 		}
 		p.holders(name, req)
 	}

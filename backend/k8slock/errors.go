@@ -20,6 +20,7 @@ const (
 	opInspect = "inspect"
 	opList    = "list"
 	opBreak   = "break"
+	opWatch   = "watch"
 )
 
 // fail maps an error to the kinds of package backend. changes is set if the request would have

@@ -43,42 +43,34 @@ func (r *record) describe() backend.LockInfo {
 // clip shortens what other programs wrote.
 func clip(s string, most int) string { return strings.ToValidUTF8(s[:min(len(s), most)], "") }
 
-// reading runs a request that only reads, when there is a slot for it. Errors: invalid; *UnavailableError; ErrClosed;
-// ctx's cause.
-func (b *Backend) reading(ctx context.Context, op string, invalid error, read func(context.Context) error) error {
-	ctx, cancel, err := b.begin(ctx, invalid)
+// Inspect returns the holders of the lock and its waiters. Holder.Left is 0, because it depends on
+// other processes' clocks. Errors: *InvalidError, *UnavailableError, ErrClosed, ctx's cause.
+func (b *Backend) Inspect(ctx context.Context, lock string) (backend.LockInfo, error) {
+	if err := backend.ValidateName(lock); err != nil {
+		return backend.LockInfo{}, err
+	}
+	ctx, cancel, err := backend.Begin(ctx, b.base)
 	if err != nil {
-		return err
+		return backend.LockInfo{}, err
 	}
 	defer cancel()
 	free, err := b.slot(ctx, nil)
 	defer free()
-	if err == nil {
-		asking, done := backend.WithTimeout(ctx, attempt)
-		defer done()
-		err = read(asking)
+	if err != nil {
+		return backend.LockInfo{}, b.fail(ctx, opInspect, err, false)
 	}
-	return b.fail(ctx, op, err, false)
-}
-
-// Inspect returns the holders of the lock and its waiters. Holder.Left is 0, because it depends on
-// other processes' clocks. Errors: *InvalidError, *UnavailableError, ErrClosed, ctx's cause.
-func (b *Backend) Inspect(ctx context.Context, lock string) (backend.LockInfo, error) {
-	var info backend.LockInfo
-	err := b.reading(ctx, opInspect, backend.ValidateName(lock), func(ctx context.Context) error {
-		o, err := b.rest.get(ctx, objectName(lock))
-		if isStatus(err, http.StatusNotFound) {
-			info.Name = lock
-			return nil
-		}
-		if err != nil {
-			return err
-		}
-		b.learn(o)
-		info, err = view(lock, o, func(id backend.SessionID) (bool, error) { return b.lives(ctx, id, true) })
-		return err
-	})
-	return info, err
+	asking, done := backend.WithTimeout(ctx, attempt)
+	defer done()
+	o, err := b.rest.get(asking, objectName(lock))
+	if isStatus(err, http.StatusNotFound) {
+		return backend.LockInfo{Name: lock}, nil
+	}
+	if err != nil {
+		return backend.LockInfo{}, b.fail(ctx, opInspect, err, false)
+	}
+	b.learn(o)
+	info, err := view(lock, o, func(id backend.SessionID) (bool, error) { return b.lives(asking, id, true) })
+	return info, b.fail(ctx, opInspect, err, false)
 }
 
 // view returns the state of a lock without the entries of sessions that no longer exist.
@@ -96,15 +88,27 @@ func view(lock string, o *object, lives func(backend.SessionID) (bool, error)) (
 // List returns the locks that are held or waited for, by name. It reads all of the namespace.
 // Errors: *InvalidError, *UnavailableError, ErrClosed, ctx's cause.
 func (b *Backend) List(ctx context.Context, req backend.ListRequest) (backend.ListPage, error) {
-	var page backend.ListPage
-	err := b.reading(ctx, opList, req.Validate(), func(ctx context.Context) error {
-		objects, _, err := b.rest.list(ctx)
-		if err == nil {
-			page, err = pageOf(&req, objects)
-		}
-		return err
-	})
-	return page, err
+	if err := req.Validate(); err != nil {
+		return backend.ListPage{}, err
+	}
+	ctx, cancel, err := backend.Begin(ctx, b.base)
+	if err != nil {
+		return backend.ListPage{}, err
+	}
+	defer cancel()
+	free, err := b.slot(ctx, nil)
+	defer free()
+	if err != nil {
+		return backend.ListPage{}, b.fail(ctx, opList, err, false)
+	}
+	asking, done := backend.WithTimeout(ctx, attempt)
+	defer done()
+	objects, _, err := b.rest.list(asking)
+	if err != nil {
+		return backend.ListPage{}, b.fail(ctx, opList, err, false)
+	}
+	page, err := pageOf(&req, objects)
+	return page, b.fail(ctx, opList, err, false)
 }
 
 // pageOf returns a page of the locks among the objects of the namespace.
@@ -125,6 +129,14 @@ func pageOf(req *backend.ListRequest, objects []*object) (backend.ListPage, erro
 }
 
 // Watch returns ErrUnsupported: a watch of Kubernetes may skip versions when it starts again.
-func (b *Backend) Watch(_ context.Context, req backend.WatchRequest, _ func(backend.Event)) error {
-	return lockstate.NoEvents(b.base, req)
+func (b *Backend) Watch(ctx context.Context, req backend.WatchRequest, _ func(backend.Event)) error {
+	if err := backend.ValidatePrefix(req.Prefix); err != nil {
+		return err
+	}
+	_, cancel, err := backend.Begin(ctx, b.base)
+	if err != nil {
+		return err
+	}
+	cancel()
+	return backend.ErrUnsupported
 }

@@ -156,7 +156,7 @@ func New(client *http.Client, server string, cfg Config) (*Backend, error) {
 	}
 	b.base, b.end = context.WithCancelCause(context.Background())
 	b.cache.init()
-	b.stream.turn = make(chan struct{}, 1)
+	b.stream.synced, b.stream.tried = make(chan struct{}), make(chan struct{})
 	return b, nil
 }
 
@@ -187,15 +187,6 @@ func (b *Backend) Close() error {
 		}
 	})
 	return nil
-}
-
-// begin begins a call, unless its input is invalid. The context ends with ctx and with Close. The caller must call
-// the function when the call has ended. Errors: invalid; ErrClosed; ctx's cause.
-func (b *Backend) begin(ctx context.Context, invalid error) (context.Context, func(), error) {
-	if invalid != nil {
-		return nil, nil, invalid
-	}
-	return backend.Begin(ctx, b.base)
 }
 
 // background runs f, unless the backend is closed already. Close ends f and waits for it.

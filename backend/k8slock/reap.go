@@ -8,11 +8,10 @@ import (
 	"time"
 
 	"github.com/holdfast-io/holdfast/backend"
-	"github.com/holdfast-io/holdfast/internal/waiters"
 )
 
 // lookAgain has reap check what ends next.
-func (b *Backend) lookAgain() { waiters.Signal(b.recheck) }
+func (b *Backend) lookAgain() { signal(b.recheck) }
 
 // reap ends sessions that were not renewed for their TTL, as far as this process has seen. Only its
 // own clock counts, and only from when it saw the newest renewal. The API server refuses if there
@@ -34,57 +33,73 @@ func (b *Backend) reap() {
 // endOver ends sessions and foreign holders that have expired, deletes idle locks, and returns the
 // time until the next of these is due.
 func (b *Backend) endOver() time.Duration {
-	over, unused, locks, next := b.expired()
-	for _, s := range over {
+	d := b.expired()
+	for _, s := range d.over {
 		b.background(func() { b.buryIfThere(s) })
 	}
 	b.background(func() {
-		for _, s := range unused { // one after the other: callers need the slots
+		for _, s := range d.unused { // one after the other: there is no hurry
 			b.buryIfThere(s)
 		}
 	})
-	for _, lock := range locks {
+	for _, lock := range d.locks {
 		b.background(func() { b.tidy(lock, 0) })
 	}
-	return max(next, 10*time.Millisecond)
+	return max(d.next, 10*time.Millisecond)
 }
 
-// expired returns what has ended as far as this process has seen: sessions and idle locks, marked as burying; the
-// locks with waiters here whose foreign holder has ended; and the time until the next of these is due.
-func (b *Backend) expired() ([]*seen, []*seen, []string, time.Duration) {
-	const longest, again, most = 10 * time.Minute, time.Second, 100 // idle locks at a time
+// expiries are what endOver has to end.
+type expiries struct {
+	over   []*seen       // sessions, marked as burying
+	unused []*seen       // idle locks, marked as burying
+	locks  []string      // with a foreign holder that has ended, and waiters
+	next   time.Duration // until the next one is due
+}
+
+// expired returns what has ended as far as this process has seen.
+func (b *Backend) expired() expiries {
+	const longest, again, most = 10 * time.Minute, time.Second, 100 // objects at a time
 	m := &b.cache
-	var over, unused []*seen
-	var locks []string
-	next := longest
+	d := expiries{next: longest}
 	now := b.rest.clock.now()
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	for at, s := range m.objects {
-		left := longest
 		switch {
 		case s.session != nil:
-			left = s.session.TTL + margin(s.session.TTL) - time.Since(s.at)
-		case s.record != nil && s.record.foreign && len(m.waiters[at]) > 0:
-			left = s.foreignTTL() - time.Since(s.since)
-		case s.record != nil && s.record.idle():
-			left = b.idle - now.Sub(s.object.written()) + again
-		}
-		if left <= 0 {
-			left = again
-			switch {
-			case s.session == nil && s.record.foreign:
-				locks = append(locks, s.lock)
-			case s.burying, s.session == nil && len(unused) == most: // later
-			case s.session == nil:
-				s.burying, unused = true, append(unused, s)
-			default:
-				s.burying, over = true, append(over, s)
+			left := s.session.TTL + margin(s.session.TTL) - time.Since(s.at)
+			if left <= 0 {
+				if !s.burying {
+					d.over = append(d.over, s)
+				}
+				left = again
 			}
+			d.next = min(d.next, left)
+		case s.record != nil && s.record.foreign && len(m.waiters[at]) > 0:
+			left := s.foreignTTL() - time.Since(s.since)
+			if left <= 0 {
+				d.locks = append(d.locks, s.lock)
+				left = again
+			}
+			d.next = min(d.next, left)
+		case s.record != nil && s.record.idle():
+			left := b.idle - now.Sub(s.object.written())
+			if left <= 0 {
+				if !s.burying {
+					d.unused = append(d.unused, s)
+				}
+				left = longest
+			}
+			d.next = min(d.next, left+again)
 		}
-		next = min(next, left)
 	}
-	return over, unused, locks, next
+	if len(d.unused) > most {
+		d.unused, d.next = d.unused[:most], min(d.next, again)
+	}
+	for _, s := range slices.Concat(d.over, d.unused) {
+		s.burying = true
+	}
+	return d
 }
 
 // buryIfThere buries an object, if it is still the newest known version when it is its turn.

@@ -85,7 +85,7 @@ type record struct {
 	changed bool
 	joined  bool // a lease joined the queue with this change
 	grants  int  // with this change
-	touch   bool // to be written even unchanged: an older write, with another outcome, may be on its way
+	touch   bool // to be written even unchanged, if an older write may be on its way
 }
 
 // perWrite is how many tokens one write may give: they are made of the version that it replaces.

@@ -12,7 +12,10 @@ import (
 // no such lease, unless req.Abandon is set; *InvalidError; *UnavailableError; ErrClosed; ctx's
 // cause.
 func (b *Backend) Release(ctx context.Context, req backend.ReleaseRequest) error {
-	ctx, cancel, err := b.begin(ctx, req.Validate())
+	if err := req.Validate(); err != nil {
+		return err
+	}
+	ctx, cancel, err := backend.Begin(ctx, b.base)
 	if err != nil {
 		return err
 	}
@@ -23,7 +26,8 @@ func (b *Backend) Release(ctx context.Context, req backend.ReleaseRequest) error
 		outcome = nil
 		i := r.find(req.Lease)
 		if i < 0 {
-			outcome, r.touch = backend.ErrLost, true // the acquire of it may be on its way
+			outcome = backend.ErrLost
+			r.touch = r.touch || req.Abandon
 			return false
 		}
 		r.Queue = append(r.Queue[:i], r.Queue[i+1:]...)
@@ -55,7 +59,10 @@ func (b *Backend) leave(req backend.ReleaseRequest) {
 // Break takes the lock from its holders, even from one of client-go's leader election. Errors:
 // *InvalidError, *UnavailableError, ErrClosed, ctx's cause.
 func (b *Backend) Break(ctx context.Context, req backend.BreakRequest) (backend.BreakResult, error) {
-	ctx, cancel, err := b.begin(ctx, req.Validate())
+	if err := req.Validate(); err != nil {
+		return backend.BreakResult{}, err
+	}
+	ctx, cancel, err := backend.Begin(ctx, b.base)
 	if err != nil {
 		return backend.BreakResult{}, err
 	}

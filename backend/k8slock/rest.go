@@ -147,7 +147,7 @@ func (r *restAPI) remove(ctx context.Context, name, uid, version string) error {
 	if err != nil {
 		return err
 	}
-	return decode(body, new(struct{}))
+	return drain(body)
 }
 
 // selector chooses the objects of this package.
@@ -254,6 +254,15 @@ func decode(body io.ReadCloser, to any) error {
 	}
 	_, err := io.Copy(io.Discard, io.LimitReader(body, 1)) // the end, so that the connection is reused
 	if err != nil {
+		return fmt.Errorf("read the answer: %w", err)
+	}
+	return nil
+}
+
+func drain(body io.ReadCloser) error {
+	defer func() { _ = body.Close() }()
+	const most = 64 << 10
+	if _, err := io.Copy(io.Discard, io.LimitReader(body, most)); err != nil {
 		return fmt.Errorf("read the answer: %w", err)
 	}
 	return nil

@@ -47,7 +47,10 @@ type sessionLease struct {
 // that another backend value has opened it returns ErrSessionLost; the session lives on there.
 // Errors: *InvalidError, ErrSessionLost, *UnavailableError, ErrClosed, ctx's cause.
 func (b *Backend) OpenSession(ctx context.Context, req backend.SessionRequest) error {
-	ctx, cancel, err := b.begin(ctx, req.Validate(b.caps))
+	if err := req.Validate(b.caps); err != nil {
+		return err
+	}
+	ctx, cancel, err := backend.Begin(ctx, b.base)
 	if err != nil {
 		return err
 	}
@@ -253,7 +256,10 @@ func (b *Backend) session(id backend.SessionID) (*session, error) {
 // Renew renews the session with one write, and one more for each of its locks that client-go must
 // see renewed. Errors: *InvalidError, ErrUnsupported, *UnavailableError, ErrClosed, ctx's cause.
 func (b *Backend) Renew(ctx context.Context, req backend.RenewRequest) (backend.RenewResult, error) {
-	ctx, cancel, err := b.begin(ctx, req.Validate(b.caps))
+	if err := req.Validate(b.caps); err != nil {
+		return backend.RenewResult{}, err
+	}
+	ctx, cancel, err := backend.Begin(ctx, b.base)
 	if err != nil {
 		return backend.RenewResult{}, err
 	}
@@ -310,7 +316,10 @@ func (s *session) lose(l backend.Loss) {
 // EndSession releases everything of the session, with one request. Errors: *InvalidError,
 // ErrUnsupported, *UnavailableError, ErrClosed, ctx's cause.
 func (b *Backend) EndSession(ctx context.Context, id backend.SessionID) error {
-	ctx, cancel, err := b.begin(ctx, backend.ValidateSessionID(id))
+	if err := backend.ValidateSessionID(id); err != nil {
+		return err
+	}
+	ctx, cancel, err := backend.Begin(ctx, b.base)
 	if err != nil {
 		return err
 	}

@@ -17,34 +17,43 @@ import (
 // stream follows what happens to the objects of this package in the namespace: a list, and then a
 // watch from there on.
 type stream struct {
-	turn   chan struct{} // capacity 1: one caller begins it
-	begun  bool          // guarded by turn
-	mu     sync.Mutex
-	at     uint64             // the version up to which all events were received
-	again  context.CancelFunc // ends the watch in progress
-	active time.Time          // when the watch in progress began, or its last event came
+	once   sync.Once
+	synced chan struct{} // closed when the first list was read
+
+	mu    sync.Mutex
+	err   error              // of the newest attempt; nil: it follows
+	at    uint64             // the version up to which all events were received
+	tried chan struct{}      // closed, and made again, with each attempt that failed
+	again context.CancelFunc // ends the watch in progress
+	begun time.Time          // when the watch in progress began
+	heard time.Time          // when the last event came
 }
 
-// follow begins the stream, if it has not begun: it reads the first list, and leaves the rest to the background.
+// follow starts the stream, and waits until it has begun.
 func (b *Backend) follow(ctx context.Context) error {
 	st := &b.stream
-	select {
-	case st.turn <- struct{}{}:
-		defer func() { <-st.turn }()
-	case <-ctx.Done():
-		return context.Cause(ctx)
+	st.once.Do(func() {
+		b.background(b.run)
+		b.background(b.reap)
+	})
+	for {
+		st.mu.Lock()
+		tried := st.tried
+		st.mu.Unlock()
+		select {
+		case <-st.synced:
+			return nil
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		case <-tried:
+			st.mu.Lock()
+			err := st.err
+			st.mu.Unlock()
+			if err != nil {
+				return err
+			}
+		}
 	}
-	if st.begun {
-		return nil
-	}
-	version, err := b.relist(ctx)
-	if err != nil {
-		return err
-	}
-	st.begun = true
-	b.background(func() { b.run(version) })
-	b.background(b.reap)
-	return nil
 }
 
 const (
@@ -55,7 +64,9 @@ const (
 	young = time.Second
 )
 
-func (b *Backend) run(version string) {
+func (b *Backend) run() {
+	st := &b.stream
+	version := ""
 	for failures := 0; b.base.Err() == nil; {
 		begun := time.Now()
 		next, err := b.listen(version)
@@ -63,6 +74,13 @@ func (b *Backend) run(version string) {
 			return
 		}
 		version = next
+		st.mu.Lock()
+		st.err = err
+		if err != nil {
+			close(st.tried)
+			st.tried = make(chan struct{})
+		}
+		st.mu.Unlock()
 		if time.Since(begun) > young {
 			failures = 0
 			if err == nil {
@@ -84,7 +102,7 @@ func (b *Backend) run(version string) {
 func (b *Backend) listen(version string) (string, error) {
 	if version == "" {
 		var err error
-		if version, err = b.relist(b.base); err != nil {
+		if version, err = b.relist(); err != nil {
 			return "", err
 		}
 	}
@@ -92,7 +110,7 @@ func (b *Backend) listen(version string) (string, error) {
 	ctx, cancel := context.WithCancel(b.base)
 	defer cancel()
 	st.mu.Lock()
-	st.again, st.active = cancel, time.Now()
+	st.again, st.begun = cancel, time.Now()
 	st.mu.Unlock()
 	// The headers have to come soon; the rest may take as long as it likes.
 	impatient := time.AfterFunc(attempt, cancel)
@@ -157,14 +175,14 @@ func (b *Backend) heard(kind string, raw json.RawMessage) (string, error) {
 		b.absent(o.Metadata.Name, o.version())
 	}
 	b.stream.mu.Lock()
-	b.stream.at, b.stream.active = max(b.stream.at, o.version()), time.Now()
+	b.stream.at, b.stream.heard = max(b.stream.at, o.version()), time.Now()
 	b.stream.mu.Unlock()
 	return o.Metadata.ResourceVersion, nil
 }
 
 // relist reads everything.
-func (b *Backend) relist(ctx context.Context) (string, error) {
-	ctx, cancel := backend.WithTimeout(ctx, attempt)
+func (b *Backend) relist() (string, error) {
+	ctx, cancel := backend.WithTimeout(b.base, attempt)
 	defer cancel()
 	all, version, err := b.rest.list(ctx)
 	if err != nil {
@@ -195,6 +213,11 @@ func (b *Backend) relist(ctx context.Context) (string, error) {
 	st.mu.Lock()
 	st.at = max(st.at, at)
 	st.mu.Unlock()
+	select {
+	case <-st.synced:
+	default:
+		close(st.synced)
+	}
 	return version, nil
 }
 
@@ -205,7 +228,7 @@ func (b *Backend) checkStream(version uint64) {
 	st := &b.stream
 	st.mu.Lock()
 	defer st.mu.Unlock()
-	if st.at < version && st.again != nil && time.Since(st.active) > young {
+	if st.at < version && st.again != nil && time.Since(st.begun) > young && time.Since(st.heard) > young {
 		st.again()
 	}
 }

@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"strings"
 	"time"
+	"unicode"
 
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
@@ -64,15 +65,23 @@ type target struct {
 }
 
 func parseURL(raw string) (target, error) {
-	p, err := connect.Split(raw, "kubernetes://namespace", "kubernetes")
-	if err != nil {
-		return target{}, err
+	var t target
+	if strings.ContainsFunc(raw, unicode.IsControl) {
+		return t, connect.URLError(connect.Hidden, "without control characters")
 	}
-	t := target{namespace: p.Hosts}
-	if p.HasAt || p.Path != "" || strings.Contains(p.Hosts, ":") {
+	text, ok := strings.CutPrefix(raw, "kubernetes://")
+	if !ok {
+		return t, connect.URLError(connect.Hidden, "kubernetes://namespace")
+	}
+	if strings.ContainsRune(text, '#') {
+		return t, connect.URLError("#", "without a fragment")
+	}
+	text, query, _ := strings.Cut(text, "?")
+	t.namespace = strings.TrimSuffix(text, "/")
+	if strings.ContainsAny(t.namespace, "/@:") {
 		return t, connect.URLError(connect.Hidden, "kubernetes://namespace: the API server is in the kubeconfig")
 	}
-	params, err := connect.Params(p.Query, "kubeconfig", "context", "foreign")
+	params, err := connect.Params(query, "kubeconfig", "context", "foreign")
 	if err != nil {
 		return t, err
 	}

@@ -11,14 +11,12 @@ import (
 
 	"github.com/holdfast-io/holdfast/backend"
 	"github.com/holdfast-io/holdfast/internal/retry"
-	"github.com/holdfast-io/holdfast/internal/waiters"
 )
 
 // change is a change of a lock. In this process, the changes of one lock are made one after the
 // other, as many as possible with one write.
 type change struct {
-	waiters.Request
-
+	ctx context.Context //nolint:containedctx // the caller's: a caller that has gone gets no more requests
 	// apply makes the change in the record and keeps the outcome for its caller. It may be called
 	// again, on a newer record. It returns true if it was refused because of entries before it,
 	// whose sessions may be dead.
@@ -27,19 +25,29 @@ type change struct {
 	creates bool
 	// pressing: a renewal waits for it. It goes before the changes that wait, and needs no slot.
 	pressing bool
-	sent     bool // the request with the change may have worked; only the writer uses it
+	// done is closed when the change was made, or err says why not.
+	done chan struct{}
+	err  error
+	// sent is true if the request with the change may have worked. left is true if its caller was
+	// told that it was not sent, so that it must not be sent any more. Backend.mu guards them.
+	sent, left bool
 }
 
-// writer makes the changes of one lock. It lives while there are any.
+// writer makes the changes of one lock. It lives while there are any, or a write is in doubt.
 type writer struct {
 	queue  []*change
 	sent   int           // how many of the queue, from the first, are on their way
+	more   chan struct{} // capacity 1: a change has come
 	urgent chan struct{} // capacity 1: a pressing change has come
+	// inDoubt: a write of ours may still be on its way. The version that it is based on must be
+	// replaced. tries counts the attempts to do only that.
+	inDoubt bool
+	tries   int
 }
 
 // do makes a change and waits for it, until its context ends.
 func (b *Backend) do(ctx context.Context, lock string, c *change) error {
-	c.Init()
+	c.ctx, c.done = ctx, make(chan struct{})
 	b.mu.Lock()
 	if b.closed {
 		b.mu.Unlock()
@@ -47,23 +55,43 @@ func (b *Backend) do(ctx context.Context, lock string, c *change) error {
 	}
 	w, ok := b.writers[lock]
 	if !ok {
-		w = &writer{urgent: make(chan struct{}, 1)}
+		w = &writer{more: make(chan struct{}, 1), urgent: make(chan struct{}, 1)}
 		b.writers[lock] = w
 		b.work.Go(func() { b.write(lock, w) })
 	}
 	if c.pressing {
 		w.queue = slices.Insert(w.queue, w.sent, c)
-		waiters.Signal(w.urgent)
+		signal(w.urgent)
 	} else {
 		w.queue = append(w.queue, c)
 	}
+	signal(w.more)
 	b.mu.Unlock()
-	return c.Wait(ctx, b.base, func(_ string, mayHold bool, cause error) error {
-		if mayHold {
-			return cause
-		}
-		return &unsentError{cause}
-	})
+	select {
+	case <-c.done:
+		return c.err
+	case <-ctx.Done():
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	select {
+	case <-c.done:
+		return c.err
+	default:
+	}
+	if c.sent {
+		return context.Cause(ctx)
+	}
+	c.left = true
+	return &unsentError{context.Cause(ctx)}
+}
+
+// signal signals a channel of capacity 1.
+func signal(c chan<- struct{}) {
+	select {
+	case c <- struct{}{}:
+	default: // it has been signalled
+	}
 }
 
 // unsentError means that a caller's context, or patience, ended before anything was sent.
@@ -75,7 +103,7 @@ func (e *unsentError) Unwrap() error { return e.cause }
 // maxBatch bounds how many changes travel together: below perWrite, as each may grant.
 const maxBatch = 256
 
-// write makes changes until there are none. Each lock has one.
+// write makes changes until there are none, and nothing is in doubt. Each lock has one.
 func (b *Backend) write(lock string, w *writer) {
 	for b.isAsked(lock, w) {
 		free, err := b.slot(b.base, w.urgent)
@@ -89,27 +117,49 @@ func (b *Backend) write(lock string, w *writer) {
 		b.mu.Unlock()
 		n := len(batch)
 		if err == nil && n > 0 {
-			n, err = b.writeBatch(lock, batch)
+			n, err = b.writeBatch(lock, w, batch)
 		}
 		free()
 		b.mu.Lock()
+		for _, c := range batch[:n] {
+			c.err = err
+			close(c.done)
+		}
 		w.queue, w.sent = w.queue[n:], 0
 		b.mu.Unlock()
-		for _, c := range batch[:n] {
-			c.Answer(err)
-		}
 	}
 }
 
-// isAsked reports whether there are changes to be made, and otherwise ends the writer.
+// isAsked waits while a write is in doubt. It reports whether there are changes to be made, and otherwise ends
+// the writer. If no change comes, it makes one that writes the lock as it is, which replaces the version that
+// the write in doubt is based on: otherwise each lost reply would leave a writer behind for as long as the
+// process lives.
 func (b *Backend) isAsked(lock string, w *writer) bool {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	asked := len(w.batch()) > 0
-	if !asked {
-		delete(b.writers, lock)
+	const soonest, latest = 200 * time.Millisecond, 30 * time.Second
+	for {
+		b.mu.Lock()
+		asked, doubt := len(w.batch()) > 0, w.inDoubt && !b.closed
+		if !asked && !doubt {
+			delete(b.writers, lock)
+		}
+		b.mu.Unlock()
+		if asked || !doubt {
+			return asked
+		}
+		timer := time.NewTimer(retry.Delay(w.tries, soonest, latest))
+		select {
+		case <-w.more:
+		case <-b.base.Done():
+		case <-timer.C:
+			w.tries++
+			b.mu.Lock()
+			w.queue = append(w.queue, &change{
+				ctx: b.base, apply: func(r *record) bool { r.touch = true; return false }, done: make(chan struct{}),
+			})
+			b.mu.Unlock()
+		}
+		timer.Stop()
 	}
-	return asked
 }
 
 var errSilent = errors.New("the API server does not answer the earlier requests")
@@ -142,18 +192,19 @@ func (b *Backend) slot(ctx context.Context, urgent <-chan struct{}) (func(), err
 // batch returns the next changes to be made, without those whose callers have gone. Backend.mu is
 // held.
 func (w *writer) batch() []*change {
-	w.queue = wanted(w.queue)
-	return w.queue[:min(len(w.queue), maxBatch)]
-}
-
-// wanted returns the changes that were sent, and those whose callers still wait for them.
-func wanted(changes []*change) []*change {
-	return slices.DeleteFunc(slices.Clone(changes), func(c *change) bool { return !c.sent && !c.Wanted() })
+	live := w.queue[:0:0]
+	for _, c := range w.queue {
+		if c.ctx.Err() == nil {
+			live = append(live, c)
+		}
+	}
+	w.queue = live
+	return live[:min(len(live), maxBatch)]
 }
 
 // writeBatch makes the changes with one write, and repeats it where another client was faster. It returns
 // how many of them, from the first, the result applies to.
-func (b *Backend) writeBatch(lock string, batch []*change) (int, error) {
+func (b *Backend) writeBatch(lock string, w *writer, batch []*change) (int, error) {
 	ctx, cancel := backend.WithTimeout(b.base, attempt)
 	defer cancel()
 	at := objectName(lock)
@@ -170,18 +221,27 @@ func (b *Backend) writeBatch(lock string, batch []*change) (int, error) {
 			}
 			fresh = true
 		}
-		r, here, refused, err := b.applyTo(ctx, lock, base, batch, verified)
-		switch {
-		case err != nil:
+		r, here, refused, err := b.applyTo(ctx, lock, base, batch)
+		if err != nil {
 			return len(batch), err
+		}
+		switch {
 		case (refused || !r.changed) && !fresh: // what no write confirms has to be read
 			base = nil
 			continue
-		case refused && !verified: // the sessions before it too
+		case refused && !verified:
 			verified = true
-			continue
-		case base.version() == 0, // there is no object: all conditional writes to it have failed or will
-			!r.changed && !r.touch:
+			if live, err := b.allLive(ctx, r); err != nil {
+				return len(batch), err
+			} else if !live {
+				continue
+			}
+		}
+		if base.version() == 0 {
+			w.sure(b) // there is no object: all conditional writes to it have failed or will
+			return len(batch), nil
+		}
+		if !r.changed && (!r.touch || !w.inDoubt) {
 			return len(batch), nil
 		}
 		o, err := r.seal(b.rest.clock.now(), b.foreign(r))
@@ -192,16 +252,21 @@ func (b *Backend) writeBatch(lock string, batch []*change) (int, error) {
 		if err != nil {
 			return len(batch), err
 		}
-		if !take(here) {
+		doubt, ok := b.mark(here, w)
+		if !ok {
 			continue // a caller left
 		}
 		written, err := b.rest.update(ctx, o)
 		if err == nil {
+			w.sure(b)
 			b.learn(written)
 			return len(batch), nil
 		}
 		if !isStatus(err, http.StatusConflict, http.StatusNotFound) {
 			return len(batch), err
+		}
+		if !doubt {
+			w.sure(b) // this write did nothing, and there is no other
 		}
 		if conflicts++; !pause(ctx, conflicts) {
 			return len(batch), context.Cause(ctx)
@@ -213,32 +278,19 @@ func (b *Backend) writeBatch(lock string, batch []*change) (int, error) {
 
 // applyTo makes the changes on a copy of the record that the object has, without the entries that have ended. It
 // returns the record, the changes that were made because their callers still wait, and whether one was refused.
-// It asks the API server for every session of the queue if verify is set.
-func (b *Backend) applyTo(ctx context.Context, lock string, base *object, batch []*change, verify bool) (*record, []*change, bool, error) {
+func (b *Backend) applyTo(ctx context.Context, lock string, base *object, batch []*change) (*record, []*change, bool, error) {
 	r, err := open(lock, base)
 	if err != nil {
 		return nil, nil, false, err
 	}
-	if err := b.prune(ctx, r, verify); err != nil {
+	if err := b.prune(ctx, r); err != nil {
 		return nil, nil, false, err
 	}
-	refused, here := false, wanted(batch)
+	refused, here := false, b.here(batch)
 	for _, c := range here {
 		refused = c.apply(r) || refused
 	}
 	return r, here, refused, nil
-}
-
-// take records that the changes are on their way from now on. It returns false if a caller has left: then the
-// change must not be sent.
-func take(changes []*change) bool {
-	for _, c := range changes {
-		if !c.sent && !c.Take() {
-			return false
-		}
-		c.sent = true
-	}
-	return true
 }
 
 func creates(batch []*change) bool {
@@ -248,6 +300,37 @@ func creates(batch []*change) bool {
 		}
 	}
 	return false
+}
+
+// here returns the changes whose callers still wait for them.
+func (b *Backend) here(batch []*change) []*change {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return slices.DeleteFunc(slices.Clone(batch), func(c *change) bool { return c.left })
+}
+
+// mark records that the changes are on their way from now on, and returns the doubt that there was
+// before. The second result is false if one of the callers has left: nothing was recorded.
+func (b *Backend) mark(batch []*change, w *writer) (bool, bool) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if slices.ContainsFunc(batch, func(c *change) bool { return c.left }) {
+		return false, false
+	}
+	doubt := w.inDoubt
+	w.inDoubt = true
+	for _, c := range batch {
+		c.sent = true
+	}
+	return doubt, true
+}
+
+// sure records that no earlier write can take effect any more: all are based on a replaced version,
+// or were refused.
+func (w *writer) sure(b *Backend) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	w.inDoubt, w.tries = false, 0
 }
 
 // fetch reads the object, and makes it if it does not exist. The new object contains no lease, so
@@ -288,15 +371,10 @@ func newObject(name string) *object {
 }
 
 // prune removes the entries of sessions that no longer exist, and a foreign holder that has
-// expired. It asks the API server for every session if verify is set.
-func (b *Backend) prune(ctx context.Context, r *record, verify bool) error {
+// expired.
+func (b *Backend) prune(ctx context.Context, r *record) error {
 	if r.foreign && b.cache.foreignOver(r.object) {
 		r.foreign, r.changed = false, true
-	}
-	if verify {
-		if err := b.verify(ctx, r); err != nil {
-			return err
-		}
 	}
 	err := r.dropDead(func(id backend.SessionID) (bool, error) { return b.lives(ctx, id, false) })
 	if err == nil {
@@ -305,32 +383,30 @@ func (b *Backend) prune(ctx context.Context, r *record, verify bool) error {
 	return err
 }
 
-// verify asks the API server for the sessions of the queue, for several at the same time: a thousand processes may
-// wait there. It keeps what it learns.
-func (b *Backend) verify(ctx context.Context, r *record) error {
-	const atOnce = 16
-	ids := make(map[backend.SessionID]struct{})
+// allLive asks the API server for the sessions of the queue, and reports whether all exist.
+func (b *Backend) allLive(ctx context.Context, r *record) (bool, error) {
+	ids := make(map[backend.SessionID]bool)
 	for _, e := range r.Queue {
-		ids[e.Session] = struct{}{}
+		ids[e.Session] = true
 	}
+	const atOnce = 16
 	var wg sync.WaitGroup
-	slots, errs := make(chan struct{}, atOnce), make(chan error, len(ids))
+	var mu sync.Mutex
+	all, failed := true, error(nil)
+	slots := make(chan struct{}, atOnce)
 	for id := range ids {
 		slots <- struct{}{}
 		wg.Go(func() {
-			_, err := b.lives(ctx, id, true)
-			errs <- err
-			<-slots
+			defer func() { <-slots }()
+			live, err := b.lives(ctx, id, true)
+			mu.Lock()
+			defer mu.Unlock()
+			all = all && live
+			failed = errors.Join(failed, err)
 		})
 	}
 	wg.Wait()
-	close(errs)
-	for err := range errs {
-		if err != nil {
-			return err
-		}
-	}
-	return nil
+	return all, failed
 }
 
 // lives reports whether a session exists. It asks the API server if that is not known, and always
