@@ -10,6 +10,7 @@ import (
 
 	"github.com/holdfast-io/holdfast"
 	"github.com/holdfast-io/holdfast/backend"
+	"github.com/holdfast-io/holdfast/internal/testkit/simulate"
 )
 
 // The loss of a session is reported before the session is known to be open: the next one is opened,
@@ -42,7 +43,7 @@ func (b *stillborn) OpenSession(ctx context.Context, r backend.SessionRequest) e
 	if b.opened.CompareAndSwap(false, true) {
 		_ = b.EndSession(ctx, r.ID)
 		r.Lost(backend.Loss{Session: r.ID, Cause: backend.CauseSession})
-		sleep(ctx, time.Second)
+		simulate.Sleep(ctx, time.Second)
 	}
 	return err
 }

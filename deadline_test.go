@@ -15,6 +15,7 @@ import (
 	"github.com/holdfast-io/holdfast/backend/memlock"
 	"github.com/holdfast-io/holdfast/elector"
 	"github.com/holdfast-io/holdfast/internal/clock"
+	"github.com/holdfast-io/holdfast/internal/testkit/simulate"
 )
 
 // When a lock ends on this side, and why that is never too late.
@@ -79,7 +80,7 @@ func TestRenewalCountsFromItsRequest(t *testing.T) {
 				sent = time.Now()
 				res, err := call()
 				f.hangRenew() // all that come after this one
-				sleep(ctx, time.Second)
+				simulate.Sleep(ctx, time.Second)
 				return res, err
 			}
 			f.renew.Store(&slow)
@@ -157,7 +158,7 @@ func TestTryIsNotHeldByItsOwnAttempt(t *testing.T) {
 		}
 		f.acquire.Store(&lost)
 		slow := func(ctx context.Context, call func() error) error {
-			sleep(ctx, 500*time.Millisecond)
+			simulate.Sleep(ctx, 500*time.Millisecond)
 			return call()
 		}
 		f.release.Store(&slow)

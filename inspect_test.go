@@ -16,6 +16,7 @@ import (
 
 	"github.com/holdfast-io/holdfast"
 	"github.com/holdfast-io/holdfast/backend"
+	"github.com/holdfast-io/holdfast/internal/testkit/simulate"
 )
 
 // All goes through all pages, ends where the loop does, and reports an error last.
@@ -239,7 +240,7 @@ func (b *brief) Watch(ctx context.Context, _ backend.WatchRequest, deliver func(
 	b.at.Store(&now)
 	b.begins.Add(1)
 	deliver(backend.Event{Kind: backend.EventWatching})
-	sleep(ctx, time.Duration(b.lasts.Load()))
+	simulate.Sleep(ctx, time.Duration(b.lasts.Load()))
 	if ctx.Err() != nil {
 		return context.Cause(ctx)
 	}

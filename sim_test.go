@@ -2,7 +2,6 @@ package holdfast_test
 
 import (
 	"cmp"
-	"context"
 	"fmt"
 	"os"
 	"runtime"
@@ -23,18 +22,12 @@ import (
 // clock, with another seed for each day, beginning with SEED: see make simulate.
 func TestSimulation(t *testing.T) {
 	t.Parallel()
-	hours := uint64(4)
-	if testing.Short() {
-		hours = 1
-	}
-	for seed := range hours {
-		t.Run(fmt.Sprintf("seed=%d", seed), func(t *testing.T) {
-			t.Parallel()
-			synctest.Test(t, func(t *testing.T) { simulate.Run(t, seed, time.Hour, 1, memory()) })
-		})
-	}
+	simulate.Hours(t, func(uint64) func() backend.Backend { return memory() })
 	if long, err := time.ParseDuration(os.Getenv("HOLDFAST_SIMULATE")); err == nil {
-		t.Run("long", func(t *testing.T) { simulateFor(t, long) })
+		t.Run("long", func(t *testing.T) {
+			t.Parallel()
+			simulateFor(t, long)
+		})
 	}
 }
 
@@ -92,18 +85,4 @@ func paceOf(seed uint64) int {
 func memory() func() backend.Backend {
 	store := memlock.NewStore()
 	return func() backend.Backend { return store.Open() }
-}
-
-func sleep(ctx context.Context, d time.Duration) bool {
-	if d <= 0 {
-		return ctx.Err() == nil
-	}
-	t := time.NewTimer(d)
-	defer t.Stop()
-	select {
-	case <-t.C:
-		return true
-	case <-ctx.Done():
-		return false
-	}
 }

@@ -27,8 +27,8 @@ func (t *taken) add(c Claim) {
 	t.exclusive = t.exclusive || c.Mode == Exclusive
 }
 
-// leaves reports whether c fits beside it: the rule of C1.
-func (t *taken) leaves(c Claim) bool {
+// admits reports whether c fits beside it: the rule of C1.
+func (t *taken) admits(c Claim) bool {
 	return t.leases == 0 || !t.exclusive && c.Mode != Exclusive && (c.Limit == 0 || t.permits+c.Permits <= c.Limit)
 }
 
@@ -36,7 +36,7 @@ func (t *taken) leaves(c Claim) bool {
 // C1.
 func (c Claim) Fits(out []Claim) bool {
 	t := takenBy(out)
-	return t.leaves(c)
+	return t.admits(c)
 }
 
 // Admit returns how many waiters of queue, from its head, may be granted beside the leases
@@ -44,7 +44,7 @@ func (c Claim) Fits(out []Claim) bool {
 func Admit(out, queue []Claim) int {
 	t := takenBy(out)
 	for i, c := range queue {
-		if !t.leaves(c) {
+		if !t.admits(c) {
 			return i
 		}
 		t.add(c)

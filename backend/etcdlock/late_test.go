@@ -23,28 +23,14 @@ import (
 
 var errLost = status.Error(codes.Unavailable, "the answer was lost")
 
-// fate determines what happens to the next transaction that contains a text.
-type fate struct {
-	text string
-	do   func(req *pb.TxnRequest, send func() error) error
-	met  chan struct{} // closed when there was one
-}
-
-// postman returns a backend whose next transactions have a fate.
-func postman(t *testing.T, members []*testserver.Etcd) (*etcdlock.Backend, func(text string, do func(*pb.TxnRequest, func() error) error) <-chan struct{}) {
+// intercepting returns a backend whose requests go through a function, which may send them.
+func intercepting(t *testing.T, members []*testserver.Etcd, intercept func(method string, req any, send func() error) error) *etcdlock.Backend {
 	t.Helper()
-	var next atomic.Pointer[fate]
 	client, err := clientv3.New(clientv3.Config{
 		Endpoints: testserver.Endpoints(members), Logger: zap.NewNop(),
 		DialOptions: []grpc.DialOption{grpc.WithChainUnaryInterceptor(
 			func(ctx context.Context, method string, req, reply any, cc *grpc.ClientConn, invoke grpc.UnaryInvoker, opts ...grpc.CallOption) error {
-				send := func() error { return invoke(ctx, method, req, reply, cc, opts...) }
-				f := next.Load()
-				if txn, ok := req.(*pb.TxnRequest); ok && f != nil && strings.Contains(txn.String(), f.text) && next.CompareAndSwap(f, nil) {
-					defer close(f.met)
-					return f.do(txn, send)
-				}
-				return send()
+				return intercept(method, req, func() error { return invoke(ctx, method, req, reply, cc, opts...) })
 			})},
 	})
 	if err != nil {
@@ -56,6 +42,28 @@ func postman(t *testing.T, members []*testserver.Etcd) (*etcdlock.Backend, func(
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = b.Close() })
+	return b
+}
+
+// fate determines what happens to the next transaction that contains a text.
+type fate struct {
+	text string
+	do   func(req *pb.TxnRequest, send func() error) error
+	met  chan struct{} // closed when there was one
+}
+
+// postman returns a backend whose next transactions have a fate.
+func postman(t *testing.T, members []*testserver.Etcd) (*etcdlock.Backend, func(text string, do func(*pb.TxnRequest, func() error) error) <-chan struct{}) {
+	t.Helper()
+	var next atomic.Pointer[fate]
+	b := intercepting(t, members, func(_ string, req any, send func() error) error {
+		f := next.Load()
+		if txn, ok := req.(*pb.TxnRequest); ok && f != nil && strings.Contains(txn.String(), f.text) && next.CompareAndSwap(f, nil) {
+			defer close(f.met)
+			return f.do(txn, send)
+		}
+		return send()
+	})
 	return b, func(text string, do func(*pb.TxnRequest, func() error) error) <-chan struct{} {
 		f := &fate{text, do, make(chan struct{})}
 		next.Store(f)
@@ -69,25 +77,12 @@ func TestRefusedAfterTheFirstPart(t *testing.T) {
 	members := etcd(t)
 	var refused atomic.Value // the method
 	refused.Store("none")
-	client, err := clientv3.New(clientv3.Config{
-		Endpoints: testserver.Endpoints(members), Logger: zap.NewNop(),
-		DialOptions: []grpc.DialOption{grpc.WithChainUnaryInterceptor(
-			func(ctx context.Context, method string, req, reply any, cc *grpc.ClientConn, invoke grpc.UnaryInvoker, opts ...grpc.CallOption) error {
-				if strings.HasSuffix(method, refused.Load().(string)) {
-					return rpctypes.ErrGRPCPermissionDenied
-				}
-				return invoke(ctx, method, req, reply, cc, opts...)
-			})},
+	b := intercepting(t, members, func(method string, _ any, send func() error) error {
+		if strings.HasSuffix(method, refused.Load().(string)) {
+			return rpctypes.ErrGRPCPermissionDenied
+		}
+		return send()
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = client.Close() })
-	b, err := etcdlock.New(client, etcdlock.Config{MinTTL: time.Second, RequestTimeout: 30 * time.Second})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = b.Close() })
 	s, elsewhere := kept(t, b), kept(t, direct(t, members))
 	held := renewals(takeTimed(t, b, 2, 10*time.Minute))
 	renew := func(id backend.SessionID, leases []backend.TimedRenewal) func() error {

@@ -2,7 +2,6 @@ package etcdlock_test
 
 import (
 	"bytes"
-	"context"
 	"errors"
 	"log/slog"
 	"strings"
@@ -12,7 +11,6 @@ import (
 
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"go.uber.org/zap"
-	"google.golang.org/grpc"
 
 	"github.com/holdfast-io/holdfast/backend/etcdlock"
 	"github.com/holdfast-io/holdfast/internal/testkit/testserver"
@@ -21,27 +19,12 @@ import (
 // revoking returns a backend whose revocations of etcd leases go through a function.
 func revoking(t *testing.T, members []*testserver.Etcd, revoke func(send func() error) error) *etcdlock.Backend {
 	t.Helper()
-	client, err := clientv3.New(clientv3.Config{
-		Endpoints: testserver.Endpoints(members), Logger: zap.NewNop(),
-		DialOptions: []grpc.DialOption{grpc.WithChainUnaryInterceptor(
-			func(ctx context.Context, method string, req, reply any, cc *grpc.ClientConn, invoke grpc.UnaryInvoker, opts ...grpc.CallOption) error {
-				send := func() error { return invoke(ctx, method, req, reply, cc, opts...) }
-				if strings.HasSuffix(method, "/LeaseRevoke") {
-					return revoke(send)
-				}
-				return send()
-			})},
+	return intercepting(t, members, func(method string, _ any, send func() error) error {
+		if strings.HasSuffix(method, "/LeaseRevoke") {
+			return revoke(send)
+		}
+		return send()
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = client.Close() })
-	b, err := etcdlock.New(client, etcdlock.Config{MinTTL: time.Second, RequestTimeout: 30 * time.Second})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = b.Close() })
-	return b
 }
 
 // Releases travel together, and their etcd leases are revoked one by one. Few are at a time, all are in the end.
@@ -62,13 +45,13 @@ func TestRevokesAreFew(t *testing.T) {
 	for _, req := range takeTimed(t, b, n, time.Hour) {
 		release(t, b, req)
 	}
-	time.Sleep(100 * time.Millisecond) // the time for all of them to begin
+	await(t, "as many as may are being revoked", func() bool { return now.Load() >= most })
 	close(open)
+	c := raw(t, members)
+	await(t, "revoked", func() bool { return len(leases(t, c)) == 0 })
 	if peak.Load() > most {
 		t.Errorf("%d etcd leases were revoked at the same time", peak.Load())
 	}
-	c := raw(t, members)
-	await(t, "revoked", func() bool { return len(leases(t, c)) == 0 })
 }
 
 // What a session holds ends when EndSession has succeeded, also where another value opened it, and an earlier attempt got

@@ -2,13 +2,13 @@ package memlock_test
 
 import (
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/holdfast-io/holdfast/backend"
 	"github.com/holdfast-io/holdfast/backend/backendtest"
 	"github.com/holdfast-io/holdfast/backend/memlock"
 	"github.com/holdfast-io/holdfast/internal/testkit/leaktest"
+	"github.com/holdfast-io/holdfast/internal/testkit/simulate"
 )
 
 func TestMain(m *testing.M) { leaktest.Main(m) }
@@ -27,23 +27,8 @@ func TestConformance(t *testing.T) {
 // exact: nothing is late, and long leases cost nothing.
 func TestConformanceSimulated(t *testing.T) {
 	t.Parallel()
-	for _, c := range backendtest.Cases() {
-		if c.Restarts {
-			continue
-		}
-		t.Run(c.ID+"/"+c.Name, func(t *testing.T) {
-			t.Parallel()
-			synctest.Test(t, func(t *testing.T) {
-				store := memlock.NewStore()
-				r := c.Run(t.Context(), backendtest.Harness{
-					Open:  func(backendtest.T) backend.Backend { return store.Open() },
-					TTL:   time.Hour,
-					Slack: time.Nanosecond,
-				})
-				for _, s := range r.Failures {
-					t.Error(s)
-				}
-			})
-		})
-	}
+	simulate.Suite(t, time.Hour, time.Nanosecond, func() func() backend.Backend {
+		store := memlock.NewStore()
+		return func() backend.Backend { return store.Open() }
+	})
 }

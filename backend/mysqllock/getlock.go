@@ -15,6 +15,7 @@ import (
 	"github.com/holdfast-io/holdfast/backend"
 	"github.com/holdfast-io/holdfast/internal/connect"
 	"github.com/holdfast-io/holdfast/internal/connlease"
+	"github.com/holdfast-io/holdfast/internal/retry"
 )
 
 const (
@@ -102,7 +103,7 @@ func NewUserLocks(cfg UserLocksConfig) (*UserLocks, error) {
 		return nil, err
 	}
 	b := &UserLocks{conf: same.Conn, log: same.Logger, prefix: same.Prefix, names: words(same.Prefix)}
-	b.leases = connlease.New(connlease.Config{Store: getlockStore{b}, Caps: b.Capabilities(), Poll: connlease.Poll{Least: leastRest, Most: mostRest}, LookEvery: lookEvery})
+	b.leases = connlease.New(connlease.Config{Store: getlockStore{b}, Caps: b.Capabilities(), Rest: retry.Rest{Least: leastRest, Longest: longestRest}, LookEvery: lookEvery})
 	b.verbs = b.leases
 	c, err := configure(cfg.Conn, b.leases.Life(), &b.open)
 	if err != nil {
@@ -120,7 +121,7 @@ const (
 	// lookEvery is how often a session that has locks reads whether one was broken.
 	lookEvery = 400 * time.Millisecond
 	// A session with waiters rests for that long: nothing can wake it.
-	leastRest, mostRest = 2 * time.Millisecond, 250 * time.Millisecond
+	leastRest, longestRest = 2 * time.Millisecond, 250 * time.Millisecond
 )
 
 // lockName returns the server's name of a lock: in 64 characters, which it does not fold.

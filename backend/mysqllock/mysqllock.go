@@ -10,13 +10,13 @@ import (
 	"strings"
 	"sync"
 	"sync/atomic"
-	"time"
 
 	"github.com/go-sql-driver/mysql"
 
 	"github.com/holdfast-io/holdfast/backend"
 	"github.com/holdfast-io/holdfast/internal/connect"
 	"github.com/holdfast-io/holdfast/internal/lockstate"
+	"github.com/holdfast-io/holdfast/internal/retry"
 	"github.com/holdfast-io/holdfast/internal/sqllease"
 )
 
@@ -79,7 +79,7 @@ func New(cfg Config) (*Backend, error) {
 	b.marks.Store(mathrand.Int64N(1 << 62))
 	b.leases = sqllease.New(sqllease.Config{
 		Store: store{b}, Caps: b.Capabilities(), Quick: maxQuick,
-		Rest:  sqllease.Rest{Least: 2 * time.Millisecond, Longest: 250 * time.Millisecond}, //nolint:mnd // see doc.go
+		Rest:  retry.Rest{Least: leastRest, Longest: longestRest},
 		Conns: cfg.MaxConns,
 	})
 	b.verbs = b.leases

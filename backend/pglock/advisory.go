@@ -15,6 +15,7 @@ import (
 	"github.com/holdfast-io/holdfast/backend"
 	"github.com/holdfast-io/holdfast/internal/connect"
 	"github.com/holdfast-io/holdfast/internal/connlease"
+	"github.com/holdfast-io/holdfast/internal/retry"
 )
 
 const (
@@ -117,7 +118,7 @@ func NewAdvisory(cfg AdvisoryConfig) (*Advisory, error) {
 		words: strings.NewReplacer("@", quoted+".", "$HELD", heldLocks), notifier: notifier{log: same.Logger, name: advisoryName},
 	}
 	b.key = b.hashed
-	b.leases = connlease.New(connlease.Config{Store: advisoryStore{b}, Caps: b.Capabilities(), Poll: connlease.Poll{Least: time.Second, Most: time.Second}})
+	b.leases = connlease.New(connlease.Config{Store: advisoryStore{b}, Caps: b.Capabilities(), Rest: retry.Rest{Least: time.Second, Longest: time.Second}})
 	b.verbs = b.leases
 	b.conf = b.configure(cfg.Conn)
 	pc, err := pgxpool.ParseConfig("")

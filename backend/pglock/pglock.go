@@ -17,6 +17,7 @@ import (
 	"github.com/holdfast-io/holdfast/backend"
 	"github.com/holdfast-io/holdfast/internal/connect"
 	"github.com/holdfast-io/holdfast/internal/lockstate"
+	"github.com/holdfast-io/holdfast/internal/retry"
 	"github.com/holdfast-io/holdfast/internal/sqllease"
 )
 
@@ -101,7 +102,7 @@ func New(cfg Config) (*Backend, error) {
 	const untold = 500 * time.Millisecond // while no notifications arrive
 	b.leases = sqllease.New(sqllease.Config{
 		Store: store{b}, Caps: b.Capabilities(), Addr: b.addr, Quick: quick,
-		Rest: sqllease.Rest{Least: untold, Longest: untold}, Conns: cfg.MaxConns,
+		Rest: retry.Rest{Least: untold, Longest: untold}, Conns: cfg.MaxConns,
 	})
 	b.verbs = b.leases
 	b.conf = b.configure(cfg.Conn)

@@ -58,7 +58,7 @@
 // Hand-over. The transaction that frees a lock grants it to the next waiters in the queue, drops
 // those whose sessions have ended, and notifies the processes that wait, by a datagram to a Unix
 // socket of each, in the directory with the suffix -wake. A datagram names what to read, and
-// carries no authority: the receiver reads the file. Where many are unread at once, others may not
+// carries no authority: the receiver reads the file. Where many are unread, others may not
 // have fitted into the inbox, so the receiver reads all that concerns it. In the same way holders are
 // notified of a break, and watchers of events, which are rows that are written only while there are
 // watchers.

@@ -3,7 +3,6 @@ package connlease
 import (
 	"context"
 	"errors"
-	"math/rand/v2"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -11,6 +10,7 @@ import (
 	"github.com/holdfast-io/holdfast/backend"
 	"github.com/holdfast-io/holdfast/internal/connect"
 	"github.com/holdfast-io/holdfast/internal/lockstate"
+	"github.com/holdfast-io/holdfast/internal/retry"
 )
 
 // Config is the configuration of Leases.
@@ -20,21 +20,11 @@ type Config struct {
 	// Caps are the capabilities of the backend. With Push the store queues a request that waits
 	// (Try.Queue), and wakes it when the lock may be free.
 	Caps backend.Capabilities
-	// Poll is how often a session with waiters tries in any case. Required.
-	Poll Poll
+	// Rest is how often a session with waiters tries in any case. Required.
+	Rest retry.Rest
 	// LookEvery is how often a session with leases reads whether they were marked. 0: never,
 	// because it is notified.
 	LookEvery time.Duration
-}
-
-// Poll bounds the pause between two tries of the same locks. Within the bounds it is an eighth of the time in which nothing
-// changed, give or take an eighth.
-type Poll struct{ Least, Most time.Duration }
-
-func (p Poll) pause(still time.Duration) time.Duration {
-	const part = 8
-	d := min(max(still/part, p.Least), p.Most)
-	return d - d/part + rand.N(d/part*2) //nolint:mnd // on both sides
 }
 
 // Leases keeps leases. Its methods are safe for concurrent use. Use New to make one.

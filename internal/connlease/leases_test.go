@@ -10,6 +10,7 @@ import (
 	"github.com/holdfast-io/holdfast/backend"
 	"github.com/holdfast-io/holdfast/fence"
 	"github.com/holdfast-io/holdfast/internal/connlease"
+	"github.com/holdfast-io/holdfast/internal/retry"
 	"github.com/holdfast-io/holdfast/internal/testkit/leasetest"
 )
 
@@ -86,7 +87,7 @@ func TestSilentDatabase(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				s := &silent{question: question}
 				b := connlease.New(connlease.Config{
-					Store: s, Poll: connlease.Poll{Least: time.Hour, Most: time.Hour},
+					Store: s, Rest: retry.Rest{Least: time.Hour, Longest: time.Hour},
 					Caps: backend.Capabilities{Name: "database", Sessions: true, MinTTL: time.Second, MaxTTL: 24 * time.Hour},
 				})
 				defer b.Close()

@@ -157,7 +157,7 @@ func (s *session) gather() *Work {
 		s.collect(name, t)
 	}
 	if s.again.IsZero() && len(s.queues) > 0 {
-		s.again = now.Add(s.b.cfg.Poll.pause(now.Sub(s.moved)))
+		s.again = now.Add(s.b.cfg.Rest.About(now.Sub(s.moved)))
 	}
 	w := s.next
 	s.next = new(Work)

@@ -6,11 +6,12 @@ import (
 	"time"
 
 	"github.com/holdfast-io/holdfast/backend"
+	"github.com/holdfast-io/holdfast/internal/retry"
 )
 
 // pushing returns a session whose store queues requests and wakes them, and which is not connected.
 func pushing() *session {
-	b := New(Config{Caps: backend.Capabilities{Push: true}, Poll: Poll{Least: time.Hour, Most: time.Hour}})
+	b := New(Config{Caps: backend.Capabilities{Push: true}, Rest: retry.Rest{Least: time.Hour, Longest: time.Hour}})
 	s := newSession(b, backend.SessionRequest{ID: "s", TTL: time.Hour})
 	s.deadline = time.Now().Add(time.Hour)
 	return s

@@ -11,6 +11,7 @@ import (
 	"github.com/holdfast-io/holdfast/backend"
 	"github.com/holdfast-io/holdfast/fence"
 	"github.com/holdfast-io/holdfast/internal/connlease"
+	"github.com/holdfast-io/holdfast/internal/retry"
 	"github.com/holdfast-io/holdfast/internal/testkit/leasetest"
 )
 
@@ -119,7 +120,7 @@ func (connection) Close() {}
 func open(t *testing.T, d connlease.Store) (*connlease.Leases, backend.SessionID) {
 	t.Helper()
 	b := connlease.New(connlease.Config{
-		Store: d, Poll: connlease.Poll{Least: time.Hour, Most: time.Hour},
+		Store: d, Rest: retry.Rest{Least: time.Hour, Longest: time.Hour},
 		Caps: backend.Capabilities{Name: "database", Sessions: true, MinTTL: time.Second, MaxTTL: 24 * time.Hour},
 	})
 	t.Cleanup(b.Close)

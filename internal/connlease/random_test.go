@@ -12,6 +12,7 @@ import (
 
 	"github.com/holdfast-io/holdfast/backend"
 	"github.com/holdfast-io/holdfast/internal/connlease"
+	"github.com/holdfast-io/holdfast/internal/retry"
 )
 
 // holders is who believes that they hold each lock.
@@ -47,14 +48,14 @@ type process struct {
 	b      *connlease.Leases
 	id     backend.SessionID
 	inside *holders
-	exact  bool // no connection ends, so nobody holds what another client has lost
+	exact  bool // no connection ends, so no client holds what another one has lost
 }
 
 // openProcess opens a client of the server, whose waiters poll after the pause.
 func openProcess(t *testing.T, s *server, poll time.Duration, inside *holders, exact bool) *process {
 	t.Helper()
 	p := &process{t: t, id: backend.NewSessionID(), inside: inside, exact: exact, b: connlease.New(connlease.Config{
-		Store: s, Poll: connlease.Poll{Least: poll, Most: poll},
+		Store: s, Rest: retry.Rest{Least: poll, Longest: poll},
 		Caps: backend.Capabilities{Name: "server", Sessions: true, Shared: true, Push: true, MinTTL: time.Second, MaxTTL: 24 * time.Hour},
 	})}
 	t.Cleanup(p.b.Close)
@@ -107,7 +108,7 @@ func (p *process) isLost() bool {
 }
 
 // C1, C7, C8: callers of several processes acquire, try, give up and release the same few locks. No lock is
-// held twice, nothing is left, and nobody is woken by the timer alone, which is set to an hour.
+// held twice, nothing is left, and no caller is woken by the timer alone, which is set to an hour.
 func TestRandomCallers(t *testing.T) {
 	t.Parallel()
 	const rounds, fewest, most = 60, 2, 6

@@ -16,7 +16,7 @@ import (
 	"github.com/holdfast-io/holdfast/internal/connlease"
 )
 
-// server is a database with notifications, as PostgreSQL: a lock is had and let go at once, and what a piece of
+// server is a database with notifications, as PostgreSQL: a lock is taken and freed immediately, and what a piece of
 // work writes is seen, and its notifications are sent, when it commits a while later.
 type server struct {
 	mu    sync.Mutex

@@ -23,6 +23,26 @@ func About(d time.Duration) time.Duration {
 	return d/2 + rand.N(max(d, least))
 }
 
+// Rest is how often a value polls while it waits for what nothing notifies it of: after an eighth of the time in which
+// nothing changed, at least Least and at most Longest. So polling prolongs a wait, however long, by about an eighth, and
+// long waits poll rarely.
+type Rest struct {
+	Least, Longest time.Duration
+}
+
+const restPart = 8
+
+// After returns the rest when nothing changed for that long.
+func (r Rest) After(quiet time.Duration) time.Duration {
+	return min(max(quiet/restPart, r.Least), r.Longest)
+}
+
+// About returns After, give or take an eighth.
+func (r Rest) About(quiet time.Duration) time.Duration {
+	d := r.After(quiet)
+	return d - d/restPart + rand.N(d/restPart*2) //nolint:mnd // on both sides
+}
+
 // Pause waits for d. It reports false when ctx has ended.
 func Pause(ctx context.Context, d time.Duration) bool { return Until(d, ctx.Done(), nil) }
 

@@ -37,6 +37,21 @@ func TestAbout(t *testing.T) {
 	}
 }
 
+func TestRest(t *testing.T) {
+	t.Parallel()
+	r := retry.Rest{Least: 8 * time.Millisecond, Longest: time.Second}
+	for quiet, want := range map[time.Duration]time.Duration{0: r.Least, 800 * time.Millisecond: 100 * time.Millisecond, time.Hour: r.Longest} {
+		if got := r.After(quiet); got != want {
+			t.Errorf("nothing changed for %s: it rests for %s, not %s", quiet, got, want)
+		}
+		for range 1000 {
+			if got := r.About(quiet); got < want-want/8 || got >= want+want/8 {
+				t.Fatalf("nothing changed for %s: it rests for %s, not about %s", quiet, got, want)
+			}
+		}
+	}
+}
+
 func TestPause(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

@@ -3,13 +3,13 @@ package seqlock_test
 import (
 	"context"
 	"errors"
-	"math/rand/v2"
 	"slices"
 	"sync"
 	"time"
 
 	"github.com/holdfast-io/holdfast/backend"
 	"github.com/holdfast-io/holdfast/internal/seqlock"
+	"github.com/holdfast-io/holdfast/internal/testkit/simulate"
 )
 
 // keys is a store with ordered keys in memory, as ZooKeeper and Consul are: it counts its changes, a key belongs to a
@@ -54,11 +54,7 @@ func newKeys() *keys {
 	}
 }
 
-var (
-	errUnsent = errors.New("the request did not leave")
-	errCut    = errors.New("the connection was cut")
-	errGone   = errors.New("the session is gone")
-)
+var errGone = errors.New("the session is gone")
 
 // change counts a change of a queue, and wakes those that watch it. The mutex is held.
 func (k *keys) change(lock string) uint64 {
@@ -215,62 +211,14 @@ func (k *keys) missing(o *owner, held []seqlock.Key) []seqlock.Key {
 	})
 }
 
-// way is the way of one value to the keys. Requests and answers get lost, and requests are late.
+// way is the way of one value to the keys.
 type way struct {
 	*keys
 
-	dice sync.Mutex // guards rand
-	rand *rand.Rand // nil: the way has no faults
+	net *simulate.Network
 }
 
-// carry carries a request that is executed by do, and its answer.
-func (w *way) carry(ctx context.Context, do func()) error {
-	fate, delay := -1, time.Duration(0)
-	if w.rand != nil {
-		w.dice.Lock()
-		fate, delay = w.rand.IntN(60), time.Duration(w.rand.ExpFloat64()*float64(time.Millisecond))
-		w.dice.Unlock()
-	}
-	if !sleep(ctx, delay) {
-		return errCut
-	}
-	switch fate {
-	case 0:
-		return errUnsent
-	case 1: // the answer is lost
-		do()
-		return errCut
-	case 2: // it is late
-		time.AfterFunc(min(1000*delay, 3*time.Second), do)
-		return errCut
-	case 3:
-		delay *= 1000
-	}
-	do()
-	if !sleep(ctx, delay) {
-		return errCut
-	}
-	return nil
-}
-
-func sleep(ctx context.Context, d time.Duration) bool {
-	if d == 0 {
-		return ctx.Err() == nil
-	}
-	select {
-	case <-time.After(d):
-		return true
-	case <-ctx.Done():
-		return false
-	}
-}
-
-// ask carries a request whose answer is a value. That of a late request goes nowhere.
+// ask carries a request whose answer is a value.
 func ask[T any](ctx context.Context, w *way, do func() T) (T, error) {
-	answer := make(chan T, 1)
-	if err := w.carry(ctx, func() { answer <- do() }); err != nil {
-		var none T
-		return none, err
-	}
-	return <-answer, nil
+	return simulate.Ask(ctx, w.net, true, func(context.Context) (T, error) { return do(), nil })
 }

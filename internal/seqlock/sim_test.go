@@ -3,16 +3,13 @@ package seqlock_test
 import (
 	"context"
 	"errors"
-	"fmt"
 	"maps"
 	"math/rand/v2"
 	"slices"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/holdfast-io/holdfast/backend"
-	"github.com/holdfast-io/holdfast/backend/backendtest"
 	"github.com/holdfast-io/holdfast/fence"
 	"github.com/holdfast-io/holdfast/internal/seqlock"
 	"github.com/holdfast-io/holdfast/internal/sessions"
@@ -43,7 +40,7 @@ func (v value) Close() error {
 
 // on returns a value on the keys. Faults come from rand; nil: there are none.
 func on(k *keys, faults *rand.Rand) value {
-	w := &way{keys: k, rand: faults}
+	w := &way{keys: k, net: simulate.NewNetwork(faults)}
 	v := value{way: w}
 	var engine *seqlock.Engine[*member, *item, struct{}]
 	engine = seqlock.NewEngine(sessions.Config[*member]{
@@ -61,17 +58,27 @@ func fail(ctx context.Context, op string, err error, changes bool) error {
 	switch {
 	case errors.Is(err, errGone):
 		return backend.ErrSessionLost
-	case errors.Is(err, errUnsent), errors.Is(err, errCut):
+	case notDone(err), mayBeDone(err):
+		mayHold := changes && mayBeDone(err)
 		if ctx.Err() != nil {
 			err = context.Cause(ctx)
 		}
-		return &backend.UnavailableError{Backend: "keys", Op: op, MayHold: changes && !errors.Is(err, errUnsent), Err: err}
+		return &backend.UnavailableError{Backend: "keys", Op: op, MayHold: mayHold, Err: err}
 	}
 	return err
 }
 
 // storeTTL is how many TTLs a session lives in the store: longer than here.
 const storeTTL = 2
+
+// notDone reports whether the request was not executed, mayBeDone whether that is not known.
+func notDone(err error) bool {
+	return errors.Is(err, simulate.ErrUnsent) || errors.Is(err, simulate.ErrRefused)
+}
+
+func mayBeDone(err error) bool {
+	return errors.Is(err, simulate.ErrCut) || errors.Is(err, simulate.ErrEnds)
+}
 
 // member is a session.
 type member struct {
@@ -114,7 +121,7 @@ func (p *member) hear() {
 			return
 		}
 		if err := p.take(p.Life, notices); err != nil {
-			sleep(p.Life, time.Second)
+			simulate.Sleep(p.Life, time.Second)
 			continue
 		}
 		select {
@@ -155,7 +162,8 @@ func (p *member) End(ctx context.Context) error {
 	if p.owner == nil {
 		return nil
 	}
-	return p.way.carry(ctx, func() { p.way.end(p.owner) })
+	_, err := ask(ctx, p.way, func() bool { p.way.end(p.owner); return true })
+	return err
 }
 
 func (p *member) Bury() bool {
@@ -166,7 +174,7 @@ func (p *member) Bury() bool {
 		if err == nil || p.Expired() {
 			return true
 		}
-		if !sleep(p.base, time.Second) {
+		if !simulate.Sleep(p.base, time.Second) {
 			return false
 		}
 	}
@@ -226,7 +234,7 @@ func (a *place) enter(ctx context.Context) (queue, error) {
 	switch {
 	case err == nil && answer.err == nil:
 		a.lease.Entry, a.lease.Unsure = string(e.ID), false
-	case errors.Is(err, errCut):
+	case mayBeDone(err):
 		a.lease.Unsure = true
 	}
 	leases.Unlock()
@@ -360,7 +368,7 @@ func (b breaking) Evict(ctx context.Context, victims []seqlock.Victim[*item]) (i
 	n := min(2, len(victims))
 	done, err := ask(ctx, b.way, func() bool { return b.evict(slices.Clone(victims[:n]), b.req.Reason) })
 	switch {
-	case errors.Is(err, errUnsent):
+	case notDone(err):
 		return n, seqlock.Nothing, err
 	case err != nil:
 		return n, seqlock.Unknown, err
@@ -370,49 +378,25 @@ func (b breaking) Evict(ctx context.Context, victims []seqlock.Victim[*item]) (i
 	return n, seqlock.Done, nil
 }
 
-// TestConformance runs every case of the suite in a bubble of its own.
 func TestConformance(t *testing.T) {
 	t.Parallel()
-	for _, c := range backendtest.Cases() {
-		if c.Restarts {
-			continue
-		}
-		t.Run(c.ID+"/"+c.Name, func(t *testing.T) {
-			t.Parallel()
-			synctest.Test(t, func(t *testing.T) {
-				k := newKeys()
-				r := c.Run(t.Context(), backendtest.Harness{
-					Open: func(backendtest.T) backend.Backend { return on(k, nil) },
-					TTL:  20 * time.Second, Slack: time.Second,
-				})
-				for _, s := range r.Failures {
-					t.Error(s)
-				}
-			})
-		})
-	}
+	simulate.Suite(t, 20*time.Second, time.Second, func() func() backend.Backend {
+		k := newKeys()
+		return func() backend.Backend { return on(k, nil) }
+	})
 }
 
 // TestSimulation simulates hours with the client, with faults on both sides of the engine.
 func TestSimulation(t *testing.T) {
 	t.Parallel()
-	hours := uint64(4)
-	if testing.Short() {
-		hours = 1
-	}
-	for seed := range hours {
-		t.Run(fmt.Sprintf("seed=%d", seed), func(t *testing.T) {
-			t.Parallel()
-			synctest.Test(t, func(t *testing.T) {
-				k, opened := newKeys(), uint64(0)
-				simulate.Run(t, seed, time.Hour, 1, func() backend.Backend {
-					opened++
-					if opened == 1 {
-						return on(k, nil)
-					}
-					return on(k, rand.New(rand.NewPCG(seed, opened)))
-				})
-			})
-		})
-	}
+	simulate.Hours(t, func(seed uint64) func() backend.Backend {
+		k, opened := newKeys(), uint64(0)
+		return func() backend.Backend {
+			opened++
+			if opened == 1 {
+				return on(k, nil)
+			}
+			return on(k, rand.New(rand.NewPCG(seed, opened)))
+		}
+	})
 }

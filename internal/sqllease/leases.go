@@ -10,6 +10,7 @@ import (
 
 	"github.com/holdfast-io/holdfast/backend"
 	"github.com/holdfast-io/holdfast/internal/lockstate"
+	"github.com/holdfast-io/holdfast/internal/retry"
 	"github.com/holdfast-io/holdfast/internal/waiters"
 )
 
@@ -25,8 +26,12 @@ type Config struct {
 	// Quick is how many locks, presumed uncontended, are first tried together in one round trip.
 	// Zero disables that.
 	Quick int
-	// Rest is how often a value without notifications polls while it has waiters.
-	Rest Rest
+	// Rest is how often a value without notifications polls while it has waiters. One poll reads for all of them.
+	//
+	// Where all that is waited for is held under sessions of this very value, it is released here,
+	// and the release reveals the next holder. Only a Break hands a lease over elsewhere. Then
+	// Longest is short enough.
+	Rest retry.Rest
 	// Conns is the number of connections, 3 or more.
 	Conns int
 }
@@ -45,7 +50,7 @@ type Leases struct {
 	caps  backend.Capabilities
 	addr  string // empty: this value gets no notifications
 	quick int    // the most locks of one quick batch
-	pace  Rest
+	pace  retry.Rest
 
 	life       context.Context         //nolint:containedctx // Close ends it
 	end        context.CancelCauseFunc // ends life

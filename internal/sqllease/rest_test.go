@@ -1,5 +1,3 @@
-//go:build !race
-
 package sqllease_test
 
 import (
@@ -12,22 +10,23 @@ import (
 	"github.com/holdfast-io/holdfast/backend"
 	"github.com/holdfast-io/holdfast/internal/sqllease"
 	"github.com/holdfast-io/holdfast/internal/testkit/leasetest"
+	"github.com/holdfast-io/holdfast/internal/testkit/simulate"
 )
 
 // C8: a commit whose answer is lost may have granted the lock to a waiter of the same value, who is not notified. It is
 // read, and not only when the first session can end; also where the commit arrives later.
 func TestGrantOfALostCommit(t *testing.T) {
 	t.Parallel()
-	for name, f := range map[string]fate{
-		"was done":       {err: errCut, done: true},
-		"arrives later":  {err: errCut, late: true, delay: time.Millisecond},
-		"did not arrive": {err: errCut},
+	for name, f := range map[string]simulate.Fate{
+		"was done":       {Err: simulate.ErrCut, Done: true},
+		"arrives later":  {Err: simulate.ErrCut, Late: true, Delay: time.Millisecond},
+		"did not arrive": {Err: simulate.ErrCut},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
 				d := newTables()
-				s := &server{tables: d, commits: make(chan fate, 1)}
+				s := &server{tables: d, net: simulate.NewNetwork(nil), commits: make(chan simulate.Fate, 1)}
 				b := value{sqllease.New(sqllease.Config{Store: s, Caps: capabilities(true), Addr: "b", Conns: 4}), true}
 				defer b.Leases.Close()
 				d.values["b"] = b.Leases
@@ -43,7 +42,7 @@ func TestGrantOfALostCommit(t *testing.T) {
 				if err == nil {
 					t.Fatal("the answer was not lost")
 				}
-				if !f.done && !f.late {
+				if !f.Done && !f.Late {
 					leasetest.Give(t, b, held)
 				}
 				if g := <-got; g.Err != nil {
@@ -80,7 +79,7 @@ func TestEndedSessionAfterAClockSetBack(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		d := newTables()
-		s := &counted{server: &server{tables: d}}
+		s := &counted{server: &server{tables: d, net: simulate.NewNetwork(nil)}}
 		b := value{sqllease.New(sqllease.Config{Store: s, Caps: capabilities(true), Addr: "b", Conns: 4}), true}
 		defer b.Leases.Close()
 		b.KeepStill()

@@ -1,7 +1,3 @@
-// A race of this test was mended, and the detector has not been run on all of it since.
-
-//go:build !race
-
 package sqllease_test
 
 import (
@@ -9,13 +5,11 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
-	"sync"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/holdfast-io/holdfast/backend"
-	"github.com/holdfast-io/holdfast/backend/backendtest"
+	"github.com/holdfast-io/holdfast/internal/retry"
 	"github.com/holdfast-io/holdfast/internal/sqllease"
 	"github.com/holdfast-io/holdfast/internal/testkit/simulate"
 )
@@ -54,8 +48,8 @@ func (d *tables) open(faults *rand.Rand, hears bool) value {
 		addr = fmt.Sprintf("value-%d", len(d.values))
 	}
 	b := sqllease.New(sqllease.Config{
-		Store: &server{tables: d, rand: faults}, Caps: capabilities(hears), Addr: addr, Quick: 8,
-		Rest: sqllease.Rest{Least: 50 * time.Millisecond, Longest: time.Second}, Conns: 4,
+		Store: &server{tables: d, net: simulate.NewNetwork(faults)}, Caps: capabilities(hears), Addr: addr, Quick: 8,
+		Rest: retry.Rest{Least: 50 * time.Millisecond, Longest: time.Second}, Conns: 4,
 	})
 	if hears {
 		d.values[addr] = b
@@ -64,106 +58,19 @@ func (d *tables) open(faults *rand.Rand, hears bool) value {
 	return value{b, hears}
 }
 
-var (
-	errRefused     = errors.New("the server refused")
-	errUnsent      = errors.New("the request did not leave")
-	errEnds        = errors.New("the server ends the connection")
-	errCut         = errors.New("the connection was cut")
-	errLockTimeout = errors.New("another client has the row")
-)
+var errLockTimeout = errors.New("another client has the row")
 
 // server is the way of one value to the tables. It implements sqllease.Store.
 type server struct {
 	*tables
 
-	dice    sync.Mutex // guards rand
-	rand    *rand.Rand // nil: the way has no faults
-	commits chan fate  // of the next commits; nil: as rand has it
-}
-
-// fate is what happens to a request.
-type fate struct {
-	delay time.Duration
-	err   error // nil: it is answered
-	done  bool  // it is executed before err is returned
-	late  bool  // it is executed afterwards
-}
-
-func (s *server) draw() fate {
-	if s.rand == nil {
-		return fate{}
-	}
-	s.dice.Lock()
-	defer s.dice.Unlock()
-	f := fate{delay: time.Duration(s.rand.ExpFloat64() * float64(time.Millisecond))}
-	switch s.rand.IntN(60) {
-	case 0:
-		f.delay += time.Duration(s.rand.IntN(3000)) * time.Millisecond
-	case 1:
-		f.err = errUnsent
-	case 2:
-		f.err = errRefused
-	case 3:
-		f.err, f.done = errCut, true
-	case 4:
-		f.err, f.late = errCut, true
-	case 5:
-		f.err, f.done = errEnds, s.rand.IntN(2) == 0
-	}
-	return f
-}
-
-// pass carries a request and its answer. It reports whether the request was executed, or will be.
-func (s *server) pass(ctx context.Context, f fate, do func(context.Context) error) (bool, error) {
-	if !sleep(ctx, f.delay) {
-		return false, errCut
-	}
-	switch {
-	case f.late:
-		go func() {
-			late := context.WithoutCancel(ctx)
-			sleep(late, min(1000*f.delay, time.Second))
-			_ = do(late)
-		}()
-	case f.err == nil, f.done:
-		if err := do(ctx); err != nil {
-			return true, err
-		}
-		if !sleep(ctx, f.delay) {
-			return true, errCut
-		}
-	}
-	return f.late || f.done, f.err
-}
-
-func sleep(ctx context.Context, d time.Duration) bool {
-	select {
-	case <-time.After(d):
-		return ctx.Err() == nil
-	case <-ctx.Done():
-		return false
-	}
-}
-
-// ask carries a request and its answer. The answer to a request that is late goes nowhere; only one that writes is late.
-func ask[T any](ctx context.Context, s *server, writes bool, do func(context.Context) (T, error)) (T, error) {
-	answer := make(chan T, 1)
-	f := s.draw()
-	f.late = f.late && writes
-	if _, err := s.pass(ctx, f, func(ctx context.Context) error {
-		x, err := do(ctx)
-		answer <- x
-		return err
-	}); err != nil {
-		var none T
-		return none, err
-	}
-	return <-answer, nil
+	net     *simulate.Network
+	commits chan simulate.Fate // of the next commits; nil: as the network has it
 }
 
 func (s *server) Begin(ctx context.Context, scope *sqllease.Scope) (sqllease.Tx, *sqllease.View, error) {
 	t := &transaction{server: s, scope: scope}
-	v, err := ask(ctx, s, false, func(ctx context.Context) (*sqllease.View, error) { return s.begin(ctx, t) })
+	v, err := simulate.Ask(ctx, s.net, false, func(ctx context.Context) (*sqllease.View, error) { return s.begin(ctx, t) })
 	if err != nil {
 		t.held.unlock()
 		return nil, nil, err
@@ -179,12 +86,12 @@ func (t *transaction) Again(ctx context.Context, sessions []backend.SessionID, l
 func (t *transaction) Commit(ctx context.Context, c *sqllease.Changes) (bool, error) {
 	rows := t.held
 	t.held.rows = nil
-	f := t.server.draw()
+	f := t.server.net.Draw()
 	select {
 	case f = <-t.server.commits:
 	default:
 	}
-	going, err := t.server.pass(ctx, f, func(context.Context) error {
+	going, err := f.Pass(ctx, func(context.Context) error {
 		sent := t.server.commit(t, c)
 		rows.unlock()
 		t.server.notify(sent)
@@ -193,7 +100,7 @@ func (t *transaction) Commit(ctx context.Context, c *sqllease.Changes) (bool, er
 	if err != nil && !going {
 		rows.unlock()
 	}
-	return errors.Is(err, errRefused) || errors.Is(err, errUnsent), err
+	return errors.Is(err, simulate.ErrRefused) || errors.Is(err, simulate.ErrUnsent), err
 }
 
 func (t *transaction) End(context.Context) { t.held.unlock() }
@@ -207,7 +114,7 @@ func (s *server) notify(sent []sqllease.Notification) {
 		if b == nil {
 			continue
 		}
-		if s.draw().err == nil {
+		if s.net.Draw().Err == nil {
 			b.Read(n.Payload)
 			continue
 		}
@@ -219,7 +126,7 @@ func (s *server) notify(sent []sqllease.Notification) {
 func (*server) Migrate(context.Context) error { return nil }
 
 func (s *server) Read(ctx context.Context, scope *sqllease.Scope) (*sqllease.View, error) {
-	return ask(ctx, s, false, func(context.Context) (*sqllease.View, error) {
+	return simulate.Ask(ctx, s.net, false, func(context.Context) (*sqllease.View, error) {
 		s.mu.Lock()
 		defer s.mu.Unlock()
 		return s.read(scope), nil
@@ -228,7 +135,7 @@ func (s *server) Read(ctx context.Context, scope *sqllease.Scope) (*sqllease.Vie
 
 func (s *server) Quick(ctx context.Context, q *sqllease.Quick) error {
 	sent := *q // a late request outlives the call
-	x, err := ask(ctx, s, true, func(ctx context.Context) (sqllease.Quick, error) {
+	x, err := simulate.Ask(ctx, s.net, true, func(ctx context.Context) (sqllease.Quick, error) {
 		x := sent
 		err := s.quick(ctx, &x)
 		return x, err
@@ -240,12 +147,12 @@ func (s *server) Quick(ctx context.Context, q *sqllease.Quick) error {
 }
 
 func (s *server) OpenSession(ctx context.Context, id backend.SessionID, ttl time.Duration, addr string) (bool, error) {
-	return ask(ctx, s, true, func(ctx context.Context) (bool, error) { return s.openSession(ctx, id, ttl, addr) })
+	return simulate.Ask(ctx, s.net, true, func(ctx context.Context) (bool, error) { return s.openSession(ctx, id, ttl, addr) })
 }
 
 func (s *server) Renew(ctx context.Context, r *sqllease.Renewals) error {
 	sent := *r // as above
-	x, err := ask(ctx, s, true, func(ctx context.Context) (sqllease.Renewals, error) {
+	x, err := simulate.Ask(ctx, s.net, true, func(ctx context.Context) (sqllease.Renewals, error) {
 		x := sent
 		x.Renewed = make(map[sqllease.Key]sqllease.Renewed)
 		err := s.renew(ctx, &x)
@@ -258,23 +165,23 @@ func (s *server) Renew(ctx context.Context, r *sqllease.Renewals) error {
 }
 
 func (s *server) LocksOf(ctx context.Context, id backend.SessionID) ([]string, error) {
-	return ask(ctx, s, false, func(context.Context) ([]string, error) { return s.locksOf(id), nil })
+	return simulate.Ask(ctx, s.net, false, func(context.Context) ([]string, error) { return s.locksOf(id), nil })
 }
 
 func (s *server) Names(ctx context.Context, req backend.ListRequest) ([]string, error) {
-	return ask(ctx, s, false, func(context.Context) ([]string, error) { return s.names(req), nil })
+	return simulate.Ask(ctx, s.net, false, func(context.Context) ([]string, error) { return s.names(req), nil })
 }
 
 func (s *server) Dead(ctx context.Context, age time.Duration) ([]string, error) {
-	return ask(ctx, s, false, func(context.Context) ([]string, error) { return s.dead(age), nil })
+	return simulate.Ask(ctx, s.net, false, func(context.Context) ([]string, error) { return s.dead(age), nil })
 }
 
 func (s *server) Sweep(ctx context.Context, _ string, age time.Duration) (*sqllease.Swept, error) {
-	return ask(ctx, s, true, func(context.Context) (*sqllease.Swept, error) { return s.sweep(age), nil })
+	return simulate.Ask(ctx, s.net, true, func(context.Context) (*sqllease.Swept, error) { return s.sweep(age), nil })
 }
 
 func (s *server) Sync(ctx context.Context) error {
-	_, err := ask(ctx, s, true, func(context.Context) (bool, error) { return true, nil })
+	_, err := simulate.Ask(ctx, s.net, true, func(context.Context) (bool, error) { return true, nil })
 	return err
 }
 
@@ -282,8 +189,8 @@ func (*server) Reset() {}
 
 func (*server) Fault(err error) sqllease.Fault {
 	return sqllease.Fault{
-		Answered: errors.Is(err, errRefused) || errors.Is(err, errLockTimeout), Unsent: errors.Is(err, errUnsent), Ended: errors.Is(err, errEnds),
-		Transient: errors.Is(err, errRefused), Locked: errors.Is(err, errLockTimeout), Broken: errors.Is(err, errCut) || errors.Is(err, errEnds),
+		Answered: errors.Is(err, simulate.ErrRefused) || errors.Is(err, errLockTimeout), Unsent: errors.Is(err, simulate.ErrUnsent), Ended: errors.Is(err, simulate.ErrEnds),
+		Transient: errors.Is(err, simulate.ErrRefused), Locked: errors.Is(err, errLockTimeout), Broken: errors.Is(err, simulate.ErrCut) || errors.Is(err, simulate.ErrEnds),
 	}
 }
 
@@ -291,50 +198,26 @@ func (*server) Unavailable(op string, mayHold bool, err error) error {
 	return &backend.UnavailableError{Backend: "tables", Op: op, MayHold: mayHold, Err: err}
 }
 
-// TestConformance runs every case of the suite in a bubble of its own.
 func TestConformance(t *testing.T) {
 	t.Parallel()
-	for _, c := range backendtest.Cases() {
-		if c.Restarts {
-			continue
-		}
-		t.Run(c.ID+"/"+c.Name, func(t *testing.T) {
-			t.Parallel()
-			synctest.Test(t, func(t *testing.T) {
-				d := newTables()
-				r := c.Run(t.Context(), backendtest.Harness{
-					Open: func(backendtest.T) backend.Backend { return d.open(nil, true) },
-					TTL:  20 * time.Second, Slack: time.Second,
-				})
-				for _, s := range r.Failures {
-					t.Error(s)
-				}
-			})
-		})
-	}
+	simulate.Suite(t, 20*time.Second, time.Second, func() func() backend.Backend {
+		d := newTables()
+		return func() backend.Backend { return d.open(nil, true) }
+	})
 }
 
 // TestSimulation simulates hours with the client, with faults on both sides of the engine.
 func TestSimulation(t *testing.T) {
 	t.Parallel()
-	hours := uint64(4)
-	if testing.Short() {
-		hours = 1
-	}
-	for seed := range hours {
-		t.Run(fmt.Sprintf("seed=%d", seed), func(t *testing.T) {
-			t.Parallel()
-			synctest.Test(t, func(t *testing.T) {
-				d, opened := newTables(), uint64(0)
-				d.early = seed%2 == 1
-				simulate.Run(t, seed, time.Hour, 1, func() backend.Backend {
-					opened++
-					if opened == 1 {
-						return d.open(nil, true)
-					}
-					return d.open(rand.New(rand.NewPCG(seed, opened)), opened%3 > 0)
-				})
-			})
-		})
-	}
+	simulate.Hours(t, func(seed uint64) func() backend.Backend {
+		d, opened := newTables(), uint64(0)
+		d.early = seed%2 == 1
+		return func() backend.Backend {
+			opened++
+			if opened == 1 {
+				return d.open(nil, true)
+			}
+			return d.open(rand.New(rand.NewPCG(seed, opened)), opened%3 > 0)
+		}
+	})
 }

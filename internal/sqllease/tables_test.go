@@ -1,5 +1,3 @@
-//go:build !race
-
 package sqllease_test
 
 import (

@@ -34,24 +34,6 @@ const (
 	notificationTime = 100 * time.Millisecond
 )
 
-// Rest is how often a value without notifications polls while it has waiters: after an eighth of
-// the time in which nothing changed, at least Least and at most Longest. So polling prolongs a
-// wait, however long, by about an eighth, and long waits poll rarely. One poll reads for all
-// waiters.
-//
-// Where all that is waited for is held under sessions of this very value, it is released here,
-// and the release reveals the next holder. Only a Break hands a lease over elsewhere. Then
-// Longest is short enough.
-type Rest struct {
-	Least, Longest time.Duration
-}
-
-// after returns the rest when nothing changed for that long.
-func (r Rest) after(quiet time.Duration) time.Duration {
-	const share = 8
-	return min(max(quiet/share, r.Least), r.Longest)
-}
-
 // noteChange notes that something changed. mu is not held.
 func (b *Leases) noteChange(at time.Time) {
 	b.mu.Lock()
@@ -150,7 +132,7 @@ func (b *Leases) schedule(at time.Time) {
 	if !b.hearing {
 		pause := b.pace.Longest
 		if len(b.strange) > 0 {
-			pause = b.pace.after(now.Sub(b.moved))
+			pause = b.pace.After(now.Sub(b.moved))
 		}
 		if rest := now.Add(pause); at.After(rest) {
 			at = rest

@@ -67,7 +67,7 @@ type acquisition struct {
 	keeps   int           // how often the votes were kept
 	attempt int64         // in progress, or of the votes that were kept; 0: none
 	traces  uint64        // by node: the attempt may have left a vote, or a request that may still get one
-	ever    uint64        // the same, of all attempts: it is not known whether they were given back
+	ever    uint64        // the same, of all attempts: it is not known whether they were returned
 }
 
 // mayHold reports whether there may be a quorum of votes, of this round and of those before.

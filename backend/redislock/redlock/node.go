@@ -315,7 +315,7 @@ func (n *node) survey() ([]program.Reply, error) {
 	return []program.Reply{marked, program.Int(int64(toInt(safe)))}, err
 }
 
-// close accepts nothing more. What is queued is sent.
+// close accepts nothing more. The queue is sent.
 func (n *node) close() {
 	n.mu.Lock()
 	defer n.mu.Unlock()

@@ -248,7 +248,7 @@ func TestBreakBesideARelease(t *testing.T) {
 	}
 	res, err := p.Break(t.Context(), backend.BreakRequest{Name: "n"})
 	if err != nil || len(res.Broken) != 0 {
-		t.Errorf("%+v, %v; want that nobody lost the lock", res, err)
+		t.Errorf("%+v, %v; want that no holder lost the lock", res, err)
 	}
 }
 

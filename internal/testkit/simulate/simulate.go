@@ -12,10 +12,12 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/holdfast-io/holdfast"
 	"github.com/holdfast-io/holdfast/backend"
+	"github.com/holdfast-io/holdfast/backend/backendtest"
 	"github.com/holdfast-io/holdfast/fence"
 )
 
@@ -79,6 +81,42 @@ func (r *referee) take(ctx context.Context, name string) {
 	maps.DeleteFunc(r.holders[name], func(l *holdfast.Lock, _ bool) bool { return r.broken[l.Lease().ID] })
 }
 
+// Suite runs every case of the conformance suite in a bubble of its own, where nothing is late. fresh returns what opens
+// values of a new store.
+func Suite(t *testing.T, ttl, slack time.Duration, fresh func() func() backend.Backend) {
+	t.Helper()
+	for _, c := range backendtest.Cases() {
+		if c.Restarts {
+			continue
+		}
+		t.Run(c.ID+"/"+c.Name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				open := fresh()
+				r := c.Run(t.Context(), backendtest.Harness{Open: func(backendtest.T) backend.Backend { return open() }, TTL: ttl, Slack: slack})
+				for _, s := range r.Failures {
+					t.Error(s)
+				}
+			})
+		})
+	}
+}
+
+// Hours simulates four hours, one with -short, each with a seed and a store of its own.
+func Hours(t *testing.T, fresh func(seed uint64) func() backend.Backend) {
+	t.Helper()
+	hours := uint64(4)
+	if testing.Short() {
+		hours = 1
+	}
+	for seed := range hours {
+		t.Run(fmt.Sprintf("seed=%d", seed), func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) { Run(t, seed, time.Hour, 1, fresh(seed)) })
+		})
+	}
+}
+
 // Run simulates for that long, in a bubble of testing/synctest, and returns how many operations of locks there were,
 // and how many of them were grants. open returns another value
 // of one store; the first is that of the operator, who meets no faults. All times except those of the network
@@ -126,7 +164,7 @@ func Run(t *testing.T, seed uint64, length time.Duration, pace int, open func() 
 		w.late.Wait()
 	}
 	// C13: when all clients are gone and all leases have expired, nothing is left.
-	sleep(t.Context(), time.Duration(pace)*time.Minute)
+	Sleep(t.Context(), time.Duration(pace)*time.Minute)
 	page, err := quiet.List(t.Context(), backend.ListRequest{})
 	if err != nil || len(page.Locks) != 0 {
 		t.Errorf("left behind: %+v, %v", page.Locks, err)
@@ -204,7 +242,7 @@ func (p *player) one(ctx context.Context) {
 	}
 	p.referee.enter(lock, limit)
 	work := time.Duration(p.rand.ExpFloat64() * float64(p.ms(2000)))
-	if sleep(lock.Context(), work/2) {
+	if Sleep(lock.Context(), work/2) {
 		switch p.rand.IntN(4) {
 		case 0, 1:
 			p.extend(lock)
@@ -214,7 +252,7 @@ func (p *player) one(ctx context.Context) {
 			}
 		}
 	}
-	sleep(lock.Context(), work/2)
+	Sleep(lock.Context(), work/2)
 	p.giveBack(ctx, lock, lock)
 }
 
@@ -233,7 +271,7 @@ func (p *player) several(ctx context.Context) {
 	for _, l := range locks {
 		p.referee.enter(l, 0)
 	}
-	sleep(locks.Context(), time.Duration(p.rand.ExpFloat64()*float64(p.ms(1000))))
+	Sleep(locks.Context(), time.Duration(p.rand.ExpFloat64()*float64(p.ms(1000))))
 	p.giveBack(ctx, locks, locks...)
 }
 
@@ -241,7 +279,7 @@ func (p *player) refused(ctx context.Context, err error) {
 	if errors.Is(err, holdfast.ErrInvalid) || errors.Is(err, holdfast.ErrDeadlock) {
 		p.referee.t.Error(err)
 	}
-	sleep(ctx, p.ms(p.rand.IntN(1000)))
+	Sleep(ctx, p.ms(p.rand.IntN(1000)))
 }
 
 // extend makes the lease longer or shorter than before. After a failure it is as before, or lost.

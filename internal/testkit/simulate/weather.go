@@ -47,7 +47,7 @@ func pass[T any](ctx context.Context, w *weather, call func(context.Context) (T,
 	if fate == 0 { // late both ways
 		delay += time.Duration(delay.Nanoseconds()%3000) * time.Millisecond
 	}
-	if !sleep(ctx, delay) {
+	if !Sleep(ctx, delay) {
 		return none, context.Cause(ctx)
 	}
 	switch fate {
@@ -67,20 +67,21 @@ func pass[T any](ctx context.Context, w *weather, call func(context.Context) (T,
 		w.late.Go(func() {
 			ghost, cancel := context.WithTimeout(context.WithoutCancel(ctx), lateMost)
 			defer cancel()
-			if sleep(ghost, lateMost*time.Duration(1+delay.Nanoseconds()%10)/20) {
+			if Sleep(ghost, lateMost*time.Duration(1+delay.Nanoseconds()%10)/20) {
 				_, _ = call(ghost)
 			}
 		})
 		return none, unavailable(true)
 	}
 	answer, err := call(ctx)
-	if !sleep(ctx, delay) {
+	if !Sleep(ctx, delay) {
 		return none, context.Cause(ctx)
 	}
 	return answer, err
 }
 
-func sleep(ctx context.Context, d time.Duration) bool {
+// Sleep waits, and reports whether ctx has not ended.
+func Sleep(ctx context.Context, d time.Duration) bool {
 	if d <= 0 {
 		return ctx.Err() == nil
 	}
