@@ -2,6 +2,7 @@ package remotelock
 
 import (
 	"bufio"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -53,15 +54,11 @@ func (b *Backend) Watch(ctx context.Context, req backend.WatchRequest, deliver f
 	if res.StatusCode != http.StatusOK {
 		return b.answer(outer, c, res)
 	}
-	err = b.read(res.Body, func() { alive.Reset(silence) }, deliver)
-	if cause := context.Cause(outer); cause != nil {
-		return cause
-	}
-	return err
+	return b.failed(outer, c, read(res.Body, func() { alive.Reset(silence) }, deliver))
 }
 
-// read reads server-sent events until the stream ends.
-func (b *Backend) read(r io.Reader, heard func(), deliver func(backend.Event)) error {
+// read reads server-sent events until the stream ends, and returns why it did.
+func read(r io.Reader, heard func(), deliver func(backend.Event)) error {
 	lines := bufio.NewScanner(r)
 	lines.Buffer(nil, maxLine)
 	var kind, data string
@@ -76,31 +73,27 @@ func (b *Backend) read(r io.Reader, heard func(), deliver func(backend.Event)) e
 		case field == "data":
 			data += value
 		case line == "" && kind != "":
-			if err := b.event(kind, data, deliver); err != nil {
+			if err := deliverEvent(kind, data, deliver); err != nil {
 				return err
 			}
 			kind, data = "", ""
 		}
 	}
-	err := lines.Err()
-	if err == nil {
-		err = io.ErrUnexpectedEOF
-	}
-	return b.unavailable("watch", false, err)
+	return cmp.Or(lines.Err(), io.ErrUnexpectedEOF)
 }
 
-// event delivers one event.
-func (b *Backend) event(kind, data string, deliver func(backend.Event)) error {
+// deliverEvent delivers one event.
+func deliverEvent(kind, data string, deliver func(backend.Event)) error {
 	if kind == "error" {
 		var p wire.Problem
 		if err := json.Unmarshal([]byte(data), &p); err != nil {
-			return b.unavailable("watch", false, errAnswer)
+			return errAnswer
 		}
-		return b.unavailable("watch", false, fmt.Errorf("the server ended the stream: %s", text(p))) //nolint:err113 // the text of the server
+		return fmt.Errorf("the server ended the stream: %s", text(p)) //nolint:err113 // the text of the server
 	}
 	var e wire.Event
 	if err := json.Unmarshal([]byte(data), &e); err != nil {
-		return b.unavailable("watch", false, errAnswer)
+		return errAnswer
 	}
 	switch got := e.Backend(kind); got.Kind {
 	case backend.EventWatching, backend.EventAcquired, backend.EventReleased, backend.EventExpired,
