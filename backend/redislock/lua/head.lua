@@ -8,7 +8,8 @@
 -- ARGV     see main.lua
 --
 -- Times are the server's, in microseconds. Numbers stay below 2^53, where a double
--- counts exactly. They are written with %d, because tostring rounds them.
+-- counts exactly. They are written with %d, because tostring rounds them. What is sent often has its constants
+-- as strings: Redis prints a number slowly.
 --
 -- A function of the server is loaded once, and what is defined here stays from one
 -- execution to the next: begin sets everything that belongs to one execution. A script
@@ -76,11 +77,11 @@ local function tokens(count)
   local first = now
   local last = call('SET', LAST, num(first + count - 1), 'GET')
   if not last then return first end
-  if not string.find(last, '^%d+$') then
+  local greatest = tonumber(last)
+  if not (greatest and greatest >= 0) then
     call('SET', LAST, last)
     foreign(LAST)
   end
-  local greatest = tonumber(last)
   if greatest < first then return first end
   if greatest > now + HOUR then
     call('SET', LAST, last)
@@ -119,7 +120,7 @@ end
 -- too. Whatever needs more than that inflates the lock first: see inflate. All scores are 0, so
 -- the members are in the order of the names.
 local function thin(name)
-  return call('ZRANGEBYLEX', THIN, '[' .. name .. '\n', '(' .. name .. '\11', 'LIMIT', 0, 1)[1]
+  return call('ZRANGEBYLEX', THIN, '[' .. name .. '\n', '(' .. name .. '\11', 'LIMIT', '0', '1')[1]
 end
 
 -- Those of the leases whose locks are free, and that were not released before they were
@@ -180,7 +181,7 @@ local function take(i, n)
   local tail = '\n' .. instant .. '\n' .. num(ttl) .. '\n-\n' .. ARGV[i + 6] .. '\n' .. ARGV[i + 7] .. '\n' .. ARGV[i + 8]
   for k, at in ipairs(those) do
     local name, lease = ARGV[at], ARGV[at + 1]
-    members[2 * k - 1], members[2 * k] = 0, name .. '\n' .. lease .. head .. num(first + k - 1) .. tail
+    members[2 * k - 1], members[2 * k] = '0', name .. '\n' .. lease .. head .. num(first + k - 1) .. tail
     lives[2 * k - 1], lives[2 * k] = ends, 't:' .. lease .. ':' .. name
   end
   if ttl > 0 then call('ZADD', X, unpack(lives)) end
@@ -241,7 +242,7 @@ local function join(i, name, lease)
   if not till or not got[1] or got[2] then return nil end
   local n, x, used, shared, limit, queued, seq = string.match(got[1], SUMMARY)
   if not n or n == '0' or queued == '0' then return nil end
-  local last = call('ZRANGE', q, -1, -1)[1]
+  local last = call('ZRANGE', q, '-1', '-1')[1]
   local recs = last and call('HMGET', w, last, lease)
   if not recs or not recs[1] or recs[2] then return nil end
   -- When takeone met one record, that is the lock.
@@ -257,7 +258,7 @@ local function join(i, name, lease)
   if ends > now + longest * 1000 then return nil end -- the clock went back
   if timed == '1' and now + ttl * 1000 < ends then ends = now + ttl * 1000 end
   call('HSET', T .. 's:' .. sid, lease, name)
-  call('ZADD', q, seq + 1, lease)
+  call('ZADD', q, num(seq + 1), lease)
   call('HSET', w, lease, sid .. '\nx\n' .. ARGV[i + 5] .. '\n' .. ARGV[i + 2] .. '\n' .. instant .. '\n0\n0\n' .. ARGV[i + 6] .. '\n'
     .. ARGV[i + 7] .. '\n' .. ARGV[i + 8])
   call('HSET', key, '@', n .. ' ' .. x .. ' ' .. used .. ' ' .. shared .. ' ' .. limit .. ' ' .. num(queued + 1) .. ' ' .. num(seq + 1))
@@ -277,7 +278,7 @@ local function pass(i, name, lease)
   local shared, limit, queued, seq = string.match(got[1] or '', '^1 1 0 (%d+) (%d+) (%d+) (%d+)$')
   if not queued or queued == '0' then return nil end
   if not string.find(rec, '^[^\n]*\nx\n%d+\n%d+\n%d+\n0\n') then return nil end -- it is timed
-  local next = call('ZRANGE', q, 0, 0)[1]
+  local next = call('ZRANGE', q, '0', '0')[1]
   local waits = next and call('HGET', w, next)
   local who, permits, chan, rest
   if waits then

@@ -182,7 +182,7 @@ local function takeone(remembers)
   if thin(name) or unmet(ARGV[1], remembers) then return nil end
   local token = tokens(1)
   if not token then return nil end
-  call('ZADD', THIN, 0, name .. '\n' .. lease .. '\n' .. sid .. '\nx\n' .. ARGV[10] .. '\n' .. num(token) .. '\n' .. instant
+  call('ZADD', THIN, '0', name .. '\n' .. lease .. '\n' .. sid .. '\nx\n' .. ARGV[10] .. '\n' .. num(token) .. '\n' .. instant
     .. '\n0\n-\n' .. ARGV[11] .. '\n' .. ARGV[12] .. '\n' .. ARGV[13])
   if token == now and token >= LEAST then return token end
   return {'OK', {'ALL', token, now, 0}}
