@@ -153,3 +153,34 @@ func TestNothingIsDoneBeforeTheSetUp(t *testing.T) {
 		})
 	}
 }
+
+// C10: a loss that no answered renewal has reported is reported by the next one that is answered, however many were not.
+func TestLossAfterLostAnswers(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		inside := &holders{all: make(map[string]map[backend.LeaseID]backend.Mode)}
+		p := openProcess(t, newServer(), time.Hour, inside, false)
+		req := leasetest.Ask("n", p.id)
+		if _, err := p.b.Acquire(t.Context(), req); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := p.b.Break(t.Context(), backend.BreakRequest{Name: "n"}); err != nil {
+			t.Fatal(err)
+		}
+		renew := func(patience time.Duration) (backend.RenewResult, error) {
+			ctx, cancel := context.WithTimeout(t.Context(), patience)
+			defer cancel()
+			return p.b.Renew(ctx, backend.RenewRequest{Session: p.id})
+		}
+		for range 3 {
+			if _, err := renew(time.Nanosecond); err == nil {
+				t.Fatal("the answer was not lost")
+			}
+			time.Sleep(time.Second)
+		}
+		res, err := renew(time.Minute)
+		if err != nil || len(res.Lost) != 1 || res.Lost[0].Lease != req.Lease {
+			t.Errorf("%+v, %v; want the loss of the lease", res, err)
+		}
+	})
+}

@@ -223,9 +223,6 @@ func (s *session) settle(w *Work) {
 	for _, f := range w.done {
 		f()
 	}
-	if w.Renew {
-		s.told, s.newLosses = s.newLosses, nil
-	}
 }
 
 // settleTry processes the answer to one try, unless that is a refusal.
@@ -316,7 +313,7 @@ func (s *session) settleMarked(all []Told) {
 		}
 		s.free(l)
 		x := backend.Loss{Session: s.id, Lease: m.ID, Cause: backend.CauseBroken, Reason: m.Reason}
-		s.newLosses = append(s.newLosses, x)
+		s.losses = append(s.losses, report{x, time.Now().Add(s.ttl)})
 		if s.lost != nil {
 			s.lost(x)
 		}
