@@ -37,7 +37,7 @@ func (r *referee) enter(l *holdfast.Lock, limit int) {
 	r.turn <- struct{}{}
 	defer func() { <-r.turn }()
 	r.grants++
-	if r.broken[l.Lease().ID] {
+	if r.broken[l.Lease().ID] || l.Err() != nil { // or it was lost while this waited for its turn
 		return
 	}
 	if r.holders[l.Name()] == nil {
