@@ -293,7 +293,9 @@ func (a *acquisition) again(within context.Context, err error, n int) bool {
 		}
 		return a.Pause(within, min(Backoff(n), 100*time.Millisecond))
 	case errors.Is(err, backend.ErrLost):
-		// Granted and lost before it was accepted, or abandoned: this ID cannot be used again.
+		// Granted and lost before it was accepted, or abandoned: this ID cannot be used again. The backend may
+		// have repeated its request by itself, and have it granted a second time.
+		a.unknown = a.unknown || a.req.Fixed == ""
 		a.Mu.Lock()
 		a.abandon()
 		a.Mu.Unlock()
