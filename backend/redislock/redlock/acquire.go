@@ -47,7 +47,7 @@ func (b *Backend) Acquire(ctx context.Context, req backend.AcquireRequest) (back
 	if err == nil {
 		return g, nil
 	}
-	a.giveBack(false)
+	a.giveBack()
 	switch {
 	case b.base.Err() != nil:
 		return backend.Grant{}, backend.ErrClosed
@@ -174,7 +174,7 @@ func (a *acquisition) round(ctx context.Context) verdict {
 	})
 	a.leaves(bal)
 	if err != nil {
-		a.giveBack(false)
+		a.giveBack()
 		return verdict{kind: failed, err: err}
 	}
 	if bal.n >= a.quorum {
@@ -193,7 +193,7 @@ func (a *acquisition) round(ctx context.Context) verdict {
 		a.pause = min(2*max(a.pause, time.Since(began)/2), maxPause)
 		v.again = retry.About(a.pause)
 	}
-	a.giveBack(false)
+	a.giveBack()
 	return v
 }
 
@@ -432,9 +432,10 @@ func (a *acquisition) leaves(bal *ballot) {
 }
 
 // giveBack releases the votes of the attempt, also those that are still to come, and those on
-// nodes that do not answer now. told: the lease may have been seen as the holder, so that waiters
-// must be notified.
-func (a *acquisition) giveBack(told bool) {
+// nodes that do not answer now. Where they may be a quorum the lease may have been seen as the
+// holder, so that waiters must be notified.
+func (a *acquisition) giveBack() {
+	told := bits.OnesCount64(a.traces) >= a.quorum
 	for i, n := range a.b.nodes {
 		if a.traces&(1<<i) != 0 {
 			n.submit(&op{request: one(opBack, a.req.Name, string(a.req.Lease), itoa(a.attempt), flag(told))})

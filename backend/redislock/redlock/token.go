@@ -17,7 +17,7 @@ import (
 func (a *acquisition) conclude(ctx context.Context, bal *ballot) verdict {
 	token, err := a.settle(ctx, bal)
 	if err != nil {
-		a.giveBack(true)
+		a.giveBack()
 		if ctx.Err() == nil && !errors.Is(err, backend.ErrClosed) {
 			return verdict{kind: split, err: err, again: retry.About(a.pause)}
 		}
@@ -38,7 +38,7 @@ func (a *acquisition) conclude(ctx context.Context, bal *ballot) verdict {
 	slices.Sort(lefts)
 	left, asked := lefts[len(lefts)-a.quorum], bal.p.asked
 	if time.Since(asked) >= left-drift(a.req.TTL) {
-		a.giveBack(true)
+		a.giveBack()
 		return verdict{kind: failed, err: backend.ErrLost}
 	}
 	a.inform(bal, token)

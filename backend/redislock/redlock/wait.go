@@ -109,7 +109,7 @@ func (a *acquisition) queue(ctx context.Context, l *queue, w *waiter) (bool, err
 	if first || err != nil {
 		return false, err
 	}
-	a.giveBack(false)
+	a.giveBack()
 	isOut, err := a.isOut(ctx)
 	if err != nil {
 		return false, err
@@ -282,6 +282,9 @@ func (b *Backend) heard(node int, name string, lease backend.LeaseID) {
 		return
 	}
 	before := l.heard[lease]
+	if before&(1<<node) != 0 {
+		before = 0 // its votes were given back, and it had the lock later
+	}
 	if before == 0 && len(l.heard) >= maxHeard {
 		clear(l.heard)
 	}

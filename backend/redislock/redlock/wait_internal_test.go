@@ -1,10 +1,13 @@
 package redlock
 
 import (
+	"context"
+	"slices"
 	"testing"
 	"time"
 
 	"github.com/holdfast-io/holdfast/backend"
+	"github.com/holdfast-io/holdfast/backend/redislock/internal/program"
 	"github.com/holdfast-io/holdfast/fence"
 	"github.com/holdfast-io/holdfast/internal/testkit/leasetest"
 	"github.com/holdfast-io/holdfast/internal/testkit/testserver"
@@ -71,4 +74,83 @@ func TestSubscriptionOutlivesItsQueue(t *testing.T) {
 		p.leave(l, w)
 		p.due(l)
 	}
+}
+
+// late is a node whose votes are given, but not reported before it may speak.
+type late struct {
+	link
+	given    chan<- struct{}
+	maySpeak <-chan struct{}
+}
+
+func (l *late) run(ctx context.Context, load bool, key string, a []string) ([]program.Reply, error) {
+	r, err := l.link.run(ctx, load, key, a)
+	if slices.Contains(a, opAcquire) {
+		l.given <- struct{}{}
+		<-l.maySpeak
+	}
+	return r, err
+}
+
+// A call that was given up had the votes of all nodes for a while. Who has seen it as the holder learns that it is none.
+func TestVotesOfACallThatWasGivenUp(t *testing.T) {
+	t.Parallel()
+	servers := testserver.RedisNodes(t, 3, "--appendonly", "no")
+	p, other := newPanel(t, servers), newPanel(t, servers)
+	given, maySpeak := make(chan struct{}, len(servers)), make(chan struct{})
+	for _, n := range p.nodes {
+		n.link = &late{n.link, given, maySpeak}
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		_, _ = p.Acquire(ctx, backend.AcquireRequest{Name: "n", Lease: backend.NewLeaseID(), Timed: true, TTL: 5 * time.Minute})
+	}()
+	for range servers {
+		<-given
+	}
+	cancel()
+	<-ended
+	granted := make(chan error, 1)
+	go func() {
+		_, err := other.Acquire(t.Context(), backend.AcquireRequest{Name: "n", Lease: backend.NewLeaseID(), Timed: true, TTL: time.Minute, Wait: true})
+		granted <- err
+	}()
+	leasetest.Eventually(t, "the other one listens to all nodes", func() bool {
+		other.mu.Lock()
+		defer other.mu.Unlock()
+		return !slices.ContainsFunc(other.nodes, func(n *node) bool { return !n.channels["n"] })
+	})
+	time.Sleep(100 * time.Millisecond) // until it waits: each subscription makes it ask again
+	close(maySpeak)
+	select {
+	case err := <-granted:
+		if err != nil {
+			t.Error(err)
+		}
+	case <-time.After(15 * time.Second):
+		t.Error("the lock is free, and its waiter waits for the end of a lease that never was")
+	}
+}
+
+// The votes of a lease are given back, and later it has the lock: its release is heard, too.
+func TestReleaseIsHeardAgain(t *testing.T) {
+	t.Parallel()
+	b, err := newBackend(make([]link, 3), Config{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	l, w := b.enter("n", "lease")
+	for n := range 3 {
+		for i := range b.nodes {
+			b.heard(i, "n", "other")
+		}
+		select {
+		case <-w.wake:
+		default:
+			t.Errorf("release %d is not heard", n+1)
+		}
+	}
+	b.leave(l, w)
 }
