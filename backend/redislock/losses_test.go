@@ -177,6 +177,31 @@ func TestRestoredLeaseIsNotRenewed(t *testing.T) {
 	})
 }
 
+// A grant is lost in a restart, and the session that has it is not. Its client learns of that without pushes, too: another
+// one is granted the lock when the quarantine has ended, however often the session is renewed.
+func TestRestoredSessionIsNotRenewed(t *testing.T) {
+	t.Parallel()
+	s, cfg := quick(t, "--appendonly", "no")
+	b, other := open(t, s, cfg), open(t, s, cfg)
+	id := session(t, b, time.Minute)
+	s.Do("SAVE") // what is on the disk
+	acquire(t, b, backend.AcquireRequest{Name: "one", Session: id})
+	s.Restart()
+	for range 2 {
+		leasetest.Succeeds(t, func() error { // once it is connected again
+			r, err := b.Renew(t.Context(), backend.RenewRequest{Session: id})
+			if err == nil && !r.SessionLost {
+				info, err := other.Inspect(t.Context(), "one")
+				t.Errorf("the session is renewed, and the lock is held by %+v, %v", info.Holders, err)
+			}
+			return err
+		})
+	}
+	if err := b.OpenSession(t.Context(), backend.SessionRequest{ID: id, TTL: time.Minute}); !errors.Is(err, backend.ErrSessionLost) {
+		t.Errorf("open it again: %v; want ErrSessionLost", err)
+	}
+}
+
 // The longest TTL is forgotten while a timed lease waits. When it is granted, the marker has
 // it again: after a loss of data nothing is granted before that lease has ended.
 func TestLongestTTLOfAWaiter(t *testing.T) {

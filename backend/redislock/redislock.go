@@ -80,11 +80,12 @@ type Backend struct {
 	closed       bool
 	subscription *subscription // nil until the first subscription is needed
 	sessions     map[backend.SessionID]*session
-	final        lockstate.Losses              // has a mutex of its own
-	waiting      map[backend.LeaseID][]*waiter // more than one where the same acquire was called again
-	doubts       map[backend.LeaseID]time.Time // until when they are kept: see doubt
-	longest      int64                         // ms: the longest TTL that this Backend has used, or seen in use
-	synced       string                        // see syncedRun; as it was when the Backend was created
+	final        lockstate.Losses                    // has a mutex of its own
+	gone         *lockstate.Ended[backend.SessionID] // were lost with the data; has a mutex of its own
+	waiting      map[backend.LeaseID][]*waiter       // more than one where the same acquire was called again
+	doubts       map[backend.LeaseID]time.Time       // until when they are kept: see doubt
+	longest      int64                               // ms: the longest TTL that this Backend has used, or seen in use
+	synced       string                              // see syncedRun; as it was when the Backend was created
 }
 
 var _ backend.Backend = (*Backend)(nil)
@@ -161,6 +162,7 @@ func backendOver(ctx context.Context, link transport, cfg Config) (*Backend, err
 	b := &Backend{
 		cfg: cfg, link: link, jitter: mathrand.N(jitter),
 		sessions: make(map[backend.SessionID]*session),
+		gone:     lockstate.NewEnded[backend.SessionID](MaxTTL),
 		waiting:  make(map[backend.LeaseID][]*waiter),
 		doubts:   make(map[backend.LeaseID]time.Time),
 	}
@@ -272,7 +274,7 @@ func (b *Backend) hello(ctx context.Context, again bool) ([]string, error) {
 }
 
 // learn processes the answer to hello. When the known generation of the data is gone, all its
-// sessions are lost.
+// sessions are lost. The server may still have some of them, but not all of their leases.
 func (b *Backend) learn(w welcome) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -286,6 +288,7 @@ func (b *Backend) learn(w welcome) {
 		}
 		delete(b.sessions, id)
 		b.final.Drop(id)
+		b.gone.Add(id)
 		s.tell(backend.Loss{Session: id, Cause: backend.CauseGone})
 	}
 	b.checkAll()

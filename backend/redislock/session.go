@@ -53,6 +53,9 @@ func (b *Backend) OpenSession(ctx context.Context, req backend.SessionRequest) e
 	if err := req.Validate(b.caps); err != nil {
 		return err
 	}
+	if b.gone.Has(req.ID) && b.base.Err() == nil {
+		return backend.ErrSessionLost
+	}
 	channel := ""
 	if req.Lost != nil {
 		channel = b.channel
@@ -166,6 +169,7 @@ func (b *Backend) Renew(ctx context.Context, req backend.RenewRequest) (backend.
 		}
 		result.Leases = append(result.Leases, r.Leases...)
 	}
+	result.SessionLost = result.SessionLost || b.gone.Has(req.Session)
 	b.renewed(req.Session, result, acks, asked)
 	return result, nil
 }
