@@ -78,7 +78,8 @@
 // move to an etcd lease of their own, which is renewed from then on, and the others move to another
 // shared one. So a short lock costs two writes, instead of the four that an etcd lease for each
 // would cost, and a long one is soon renewed without any. A renewal with another TTL moves a lease
-// as well.
+// as well. It announces that in the entry first, so that a later renewal moves the lease, too: a
+// move that is late, because its process was stopped, then finds another entry and does nothing.
 //
 // Waiting. An exclusive entry waits for the deletion of the entry right before it. A shared one
 // waits for that of the last exclusive entry before it, or, in a semaphore, for any deletion. Each

@@ -27,6 +27,8 @@ type record struct {
 	Out bool `json:"out,omitempty"`
 	// Pooled is set when its etcd lease is shared with others, so that it must not be revoked.
 	Pooled bool `json:"pooled,omitempty"`
+	// Moving is set before it moves from an etcd lease of its own: see Backend.announce.
+	Moving bool `json:"moving,omitempty"`
 	// Term is that of sessionLease, for the etcd lease of a timed lease that is held.
 	Term uint64 `json:"term,omitempty"`
 	// Asked and Since are wall-clock milliseconds, for people. Since is 0 where the lease may have been

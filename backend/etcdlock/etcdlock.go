@@ -91,16 +91,15 @@ type Backend struct {
 	cluster atomic.Uint64 // ID of the cluster that answered last; 0: none has
 	term    atomic.Uint64 // the latest term of etcd that was seen
 
-	mu           sync.Mutex
-	closed       bool
-	calls        sync.WaitGroup // calls and goroutines under way
-	revokes      sync.WaitGroup // of etcd leases, under way
-	revoking     chan struct{}  // capacity revokesAtOnce: held while an etcd lease is being revoked
-	sessions     map[backend.SessionID]*session
-	ending       map[backend.SessionID][]clientv3.LeaseID // what is to be revoked for sessions whose EndSession has not finished
-	dead         *lockstate.Ended[backend.SessionID]      // sessions that were seen dead
-	inDoubt      *lockstate.Ended[backend.LeaseID]        // leases whose acquire may still be on its way
-	movesInDoubt *lockstate.Ended[backend.LeaseID]        // timed leases that a move may still be on its way for
+	mu       sync.Mutex
+	closed   bool
+	calls    sync.WaitGroup // calls and goroutines under way
+	revokes  sync.WaitGroup // of etcd leases, under way
+	revoking chan struct{}  // capacity revokesAtOnce: held while an etcd lease is being revoked
+	sessions map[backend.SessionID]*session
+	ending   map[backend.SessionID][]clientv3.LeaseID // what is to be revoked for sessions whose EndSession has not finished
+	dead     *lockstate.Ended[backend.SessionID]      // sessions that were seen dead
+	inDoubt  *lockstate.Ended[backend.LeaseID]        // leases whose acquire may still be on its way
 }
 
 var _ backend.Backend = (*Backend)(nil)
@@ -120,16 +119,15 @@ func New(client *clientv3.Client, cfg Config) (*Backend, error) {
 		return nil, &backend.InvalidError{Field: "client", Value: "none, or one without a connection", Bound: "a client of etcd with a connection"}
 	}
 	b := &Backend{
-		cfg:          cfg,
-		client:       client,
-		keys:         keys{prefix: cfg.Prefix + "/"},
-		caps:         cfg.capabilities(),
-		sessions:     make(map[backend.SessionID]*session),
-		ending:       make(map[backend.SessionID][]clientv3.LeaseID),
-		revoking:     make(chan struct{}, revokesAtOnce),
-		dead:         lockstate.NewEnded[backend.SessionID](memoryTTL),
-		inDoubt:      lockstate.NewEnded[backend.LeaseID](memoryTTL),
-		movesInDoubt: lockstate.NewEnded[backend.LeaseID](memoryTTL),
+		cfg:      cfg,
+		client:   client,
+		keys:     keys{prefix: cfg.Prefix + "/"},
+		caps:     cfg.capabilities(),
+		sessions: make(map[backend.SessionID]*session),
+		ending:   make(map[backend.SessionID][]clientv3.LeaseID),
+		revoking: make(chan struct{}, revokesAtOnce),
+		dead:     lockstate.NewEnded[backend.SessionID](memoryTTL),
+		inDoubt:  lockstate.NewEnded[backend.LeaseID](memoryTTL),
 	}
 	b.base, b.cancel = context.WithCancelCause(context.Background())
 	b.commits = &committer{b: b, patience: rideTime}

@@ -46,7 +46,7 @@ func (h *home) shared() clientv3.LeaseID {
 
 // record returns the record of a timed lease that is put there.
 func (h *home) record(r record, ttl time.Duration) record {
-	r.TTL, r.Out, r.Pooled, r.Term = ttl.Milliseconds(), true, h.pool != nil, h.term
+	r.TTL, r.Out, r.Pooled, r.Moving, r.Term = ttl.Milliseconds(), true, h.pool != nil, false, h.term
 	return r
 }
 

@@ -218,7 +218,7 @@ func TestShorterRenewalComesLate(t *testing.T) {
 		t.Fatal(r.Err)
 	}
 	var late *pb.TxnRequest
-	met := next(string(req.Lease), func(txn *pb.TxnRequest, _ func() error) error {
+	met := next(`\"ttl\":10000,`, func(txn *pb.TxnRequest, _ func() error) error {
 		late = txn
 		return errLost
 	})
@@ -238,6 +238,53 @@ func TestShorterRenewalComesLate(t *testing.T) {
 	}
 	if r := renew(long); r.Err != nil { // and it stays
 		t.Error(r.Err)
+	}
+}
+
+// A renewal for longer, of which the last request is late because its process was stopped before it, does not end a lease
+// before the time that a renewal by another client has reported in the meantime.
+func TestLongerRenewalComesLate(t *testing.T) {
+	t.Parallel()
+	members := etcd(t)
+	other := direct(t, members)
+	b, next := postman(t, members)
+	req := timed("lock", time.Minute)
+	if _, err := b.Acquire(t.Context(), req); err != nil {
+		t.Fatal(err)
+	}
+	renew := func(by *etcdlock.Backend, ttl time.Duration) time.Duration {
+		t.Helper()
+		res, err := by.Renew(t.Context(), backend.RenewRequest{Leases: []backend.TimedRenewal{{Name: req.Name, Lease: req.Lease, TTL: ttl}}})
+		if err != nil || res.Leases[0].Err != nil {
+			t.Errorf("%+v, %v", res, err)
+			return 0
+		}
+		return res.Leases[0].Left
+	}
+	renew(b, time.Minute) // on an etcd lease of its own from here on
+	stopped, wakes := make(chan struct{}), make(chan struct{})
+	next(`\"ttl\":61000,`, func(_ *pb.TxnRequest, send func() error) error {
+		close(stopped)
+		<-wakes
+		return send()
+	})
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		renew(b, time.Minute+time.Second)
+	}()
+	<-stopped
+	time.Sleep(4 * time.Second) // more than the whole seconds of etcd hide
+	asked := time.Now()
+	ends := asked.Add(renew(other, time.Minute))
+	close(wakes)
+	<-done
+	info, err := other.Inspect(t.Context(), "lock")
+	if err != nil || len(info.Holders) != 1 {
+		t.Fatalf("%+v, %v", info, err)
+	}
+	if early := time.Until(ends) - info.Holders[0].Left - time.Second; early > 0 { // Left is rounded down
+		t.Errorf("the lease ends %s before what a holder was told", early)
 	}
 }
 

@@ -166,10 +166,27 @@ func (b *Backend) kept(e *entry, ttl time.Duration, has int64) backend.Renewal {
 // moves reports whether the renewal of a timed lease moves it to another etcd lease. It moves from
 // one that it shares, because no single lease may renew that; where the TTL changes, because etcd
 // cannot change that of a lease; and from one that a deposed leader may revoke, see sessionLease. It
-// also moves where an earlier move, to an etcd lease that was made before, may still arrive: once
-// the entry is written again, that move no longer finds it as it was.
+// also moves where another move may be on its way: see announce.
 func (b *Backend) moves(e *entry, ttl time.Duration) bool {
-	return e.Pooled || seconds(ttlOf(e)) != seconds(ttl) || e.Term < b.term.Load() || b.movesInDoubt.Has(e.LeaseID())
+	return e.Pooled || e.Moving || seconds(ttlOf(e)) != seconds(ttl) || e.Term < b.term.Load()
+}
+
+// announce writes into an entry that it is about to move, before the etcd lease is made that it moves to. Every later
+// renewal, of whatever client, then moves it too, and the announced move no longer finds the entry as it was. Without
+// that, a move that arrives late would put it on an etcd lease that ends earlier than the later renewal has reported.
+// An entry that shares its etcd lease moves with every renewal anyway. announce returns false if the entry has changed.
+func (b *Backend) announce(ctx context.Context, e *entry) (bool, error) {
+	if e.Pooled || e.Moving {
+		return true, nil
+	}
+	e.Moving = true
+	resp, rev, err := b.commits.commit(ctx, opRenew, &change{
+		name: e.name,
+		cmps: []clientv3.Cmp{created(e.key, e.rev), modified(e.key, e.mod)},
+		then: []clientv3.Op{clientv3.OpPut(e.key, encode(e.record), clientv3.WithLease(e.lease))},
+	})
+	e.mod = rev
+	return err == nil && resp.Succeeded, err
 }
 
 func ttlOf(e *entry) time.Duration { return time.Duration(e.TTL) * time.Millisecond }
@@ -187,6 +204,9 @@ func leftOf(e *entry, has time.Duration) time.Duration {
 // moveTimed moves a timed lease to another etcd lease: one that it shares, or one of its own, which
 // is renewed from then on. It returns false if the entry has changed in the meantime.
 func (b *Backend) moveTimed(ctx context.Context, e *entry, ttl time.Duration, share bool) (backend.Renewal, bool) {
+	if announced, err := b.announce(ctx, e); err != nil || !announced {
+		return backend.Renewal{Err: err}, err != nil
+	}
 	h, err := b.home(ctx, ttl, share)
 	if err != nil {
 		return backend.Renewal{Err: err}, true
@@ -197,16 +217,12 @@ func (b *Backend) moveTimed(ctx context.Context, e *entry, ttl time.Duration, sh
 		cmps: []clientv3.Cmp{created(e.key, e.rev), modified(e.key, e.mod)},
 		then: b.puts(id, e.key, h.id, h.record(e.record, ttl)),
 	})
-	if mayHold(err) {
-		b.movesInDoubt.Add(e.LeaseID())
-	}
 	if leaseGone(err) { // it took longer than the TTL
 		err = backend.PartDone(name, opRenew, err)
 	}
 	if err != nil {
 		return backend.Renewal{Err: err}, true
 	}
-	b.movesInDoubt.Drop(e.LeaseID())
 	if !resp.Succeeded {
 		return backend.Renewal{}, false
 	}
