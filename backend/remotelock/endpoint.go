@@ -83,12 +83,15 @@ func (s *endpoints) leave(e *endpoint) *endpoint {
 
 // send sends the request to the current server. If there was no connection to it, or it turns out that it
 // cannot be used, send tries each of the others: nothing was sent then. Otherwise the next request goes to
-// another server.
+// another server. A wait that ends before the server had to answer is no reason for that: the next server may hang,
+// and the renewals would go there.
 func (b *Backend) send(ctx context.Context, c call) (*http.Response, error) {
 	for tries := len(b.servers.all); ; tries-- {
 		e := b.servers.current()
+		asked := time.Now()
 		res, sent, err := b.sendTo(ctx, e, c, tries > 1)
-		if err != nil || res.StatusCode == http.StatusServiceUnavailable {
+		early := sent && ctx.Err() != nil && time.Since(asked) < c.waits
+		if err != nil && !early || err == nil && res.StatusCode == http.StatusServiceUnavailable {
 			if next := b.servers.leave(e); next != nil {
 				b.logLeft(ctx, e, next, res, err)
 			}

@@ -246,6 +246,35 @@ func TestServerIsSilent(t *testing.T) {
 	leasetest.Take(t, remote, req)
 }
 
+// The end of a wait does not move a client to another server, which may hang: renewals would go there.
+func TestEndOfAWaitKeepsTheServer(t *testing.T) {
+	leasetest.Slow(t)
+	t.Parallel()
+	silent, err := new(net.ListenConfig).Listen(t.Context(), "tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer silent.Close()
+	servers := []*running{serveRemote(t, memlock.NewStore(), "127.0.0.1:0", server.Config{}), {url: "holdfast://" + silent.Addr().String()}}
+	remote := remote(t, several(servers...))
+	held := leasetest.Ask("n", "")
+	held.Timed, held.TTL = true, time.Minute
+	leasetest.Take(t, remote, held)
+	waiter := held
+	waiter.Lease = backend.NewLeaseID()
+	soon, cancel := context.WithTimeout(t.Context(), 200*time.Millisecond)
+	defer cancel()
+	if g, err := remote.Acquire(soon, waiter); err == nil {
+		t.Fatalf("the lock is held, and a waiter got %+v", g)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Second) // a silent server is given up after four
+	defer cancel()
+	renewal := backend.RenewRequest{Leases: []backend.TimedRenewal{{Name: held.Name, Lease: held.Lease, TTL: held.TTL}}}
+	if _, err := remote.Renew(ctx, renewal); err != nil {
+		t.Errorf("a renewal after a wait that ended: %v", err)
+	}
+}
+
 // A holder learns from its next renewal that an operator broke the lock, and why.
 func TestHolderLearnsTheReason(t *testing.T) {
 	leasetest.Slow(t)
