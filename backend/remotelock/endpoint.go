@@ -151,17 +151,17 @@ func (b *Backend) sendTo(ctx context.Context, e *endpoint, c call, others bool) 
 // meet returns the client for polls and the client for everything else. Before the first use of one of several
 // servers it finds out whether the server answers and is ready.
 func (b *Backend) meet(ctx context.Context, e *endpoint, others bool) (*client, *client, error) {
+	if others { // from here on: calls that come at the same time do not give it that time one after the other
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeoutCause(ctx, firstAnswer, errNoAnswer)
+		defer cancel()
+	}
 	select {
 	case e.door <- struct{}{}:
 	case <-ctx.Done():
 		return nil, nil, context.Cause(ctx)
 	}
 	defer func() { <-e.door }()
-	if others && !e.ready {
-		var cancel context.CancelFunc
-		ctx, cancel = context.WithTimeoutCause(ctx, firstAnswer, errNoAnswer)
-		defer cancel()
-	}
 	if !e.known && time.Now().After(e.until) {
 		if err := e.settle(ctx); err != nil {
 			return nil, nil, err

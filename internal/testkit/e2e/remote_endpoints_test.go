@@ -11,6 +11,7 @@ import (
 	"net/http/httptest"
 	"strconv"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -244,6 +245,34 @@ func TestServerIsSilent(t *testing.T) {
 	req := leasetest.Ask("n", "")
 	req.Timed, req.TTL = true, time.Minute
 	leasetest.Take(t, remote, req)
+}
+
+// Many calls at the same time find out together that a server is silent, not one after the other.
+func TestServerIsSilentToMany(t *testing.T) {
+	leasetest.Slow(t)
+	t.Parallel()
+	silent, err := new(net.ListenConfig).Listen(t.Context(), "tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer silent.Close()
+	servers := []*running{{url: "holdfast://" + silent.Addr().String()}, serveRemote(t, memlock.NewStore(), "127.0.0.1:0", server.Config{})}
+	remote, err := remotelock.New(several(servers...), remotelock.Config{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer remote.Close()
+	ctx, cancel := context.WithTimeout(t.Context(), 12*time.Second) // three times what one of them waits for the silent one
+	defer cancel()
+	var calls sync.WaitGroup
+	for range 8 {
+		calls.Go(func() {
+			if _, err := remote.Inspect(ctx, "n"); err != nil {
+				t.Errorf("the other server was not asked in time: %v", err)
+			}
+		})
+	}
+	calls.Wait()
 }
 
 // The end of a wait does not move a client to another server, which may hang: renewals would go there.
