@@ -62,15 +62,15 @@ func (a *acquisition) wait(ctx context.Context) (backend.Grant, error) {
 	defer b.leave(l, w)
 	waited, byTimer, doubt := false, false, idle
 	for {
+		select {
+		case <-w.wake: // what follows sees what the signal was for
+		default:
+		}
 		queued, err := a.queue(ctx, l, w)
 		if err != nil {
 			return backend.Grant{}, err
 		}
 		waited = waited || queued
-		select {
-		case <-w.wake: // the next round sees what the signal was for
-		default:
-		}
 		listening := b.listening(l)
 		v := a.round(ctx)
 		rest, wake := v.again, w.wake
