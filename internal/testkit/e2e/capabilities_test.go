@@ -16,6 +16,7 @@ import (
 	"github.com/holdfast-io/holdfast/backend/mysqllock"
 	"github.com/holdfast-io/holdfast/backend/pglock"
 	"github.com/holdfast-io/holdfast/backend/redislock/redlock"
+	"github.com/holdfast-io/holdfast/backend/remotelock"
 	"github.com/holdfast-io/holdfast/backend/sqlitelock"
 	"github.com/holdfast-io/holdfast/backend/zklock"
 	"github.com/holdfast-io/holdfast/internal/testkit/testserver"
@@ -42,8 +43,8 @@ func capabilities(t *testing.T) []backend.Capabilities {
 	}
 	all := []backend.Backend{mem, file}
 	for _, name := range []string{"redis", "etcd"} {
-		addr, connect := networks()[name](t)
-		all = append(all, connect(t, addr))
+		n := networks()[name](t)
+		all = append(all, n.open(t, n.addr))
 	}
 	nodes := testserver.RedisAddrs(sharedRedlock())
 	masters, err := redlock.Open(t.Context(), "redlock://"+nodes, redlock.Config{})
@@ -79,9 +80,12 @@ func capabilities(t *testing.T) []backend.Capabilities {
 		t.Fatal(err)
 	}
 	all = append(all, ensemble, agent, database, advisory, other, named, cluster)
-	all = slices.Insert(all, 3, backend.Backend(masters)) // beside the one Redis
-	addr, connect := overHTTPOn(t, file)                  // as "holdfast serve" is without a backend
-	all = append(all, connect(t, addr))
+	all = slices.Insert(all, 3, backend.Backend(masters))                                             // beside the one Redis
+	served, err := remotelock.Open(t.Context(), "holdfast://"+overHTTP(t, file), remotelock.Config{}) // as "holdfast serve" is without a backend
+	if err != nil {
+		t.Fatal(err)
+	}
+	all = append(all, served)
 	caps := make([]backend.Capabilities, 0, len(all))
 	for _, b := range all {
 		caps = append(caps, b.Capabilities())

@@ -23,8 +23,6 @@ import (
 	"github.com/holdfast-io/holdfast/server"
 )
 
-// eventually waits until ok is true.
-
 func remote(t *testing.T, url string) *remotelock.Backend {
 	t.Helper()
 	b, _ := probed(t, url)
@@ -48,12 +46,7 @@ func probed(t *testing.T, url string) (*remotelock.Backend, *remoteprobe.Probe) 
 
 func remoteClient(t *testing.T, b backend.Backend) *holdfast.Client {
 	t.Helper()
-	return remoteClientWith(t, b, holdfast.Config{})
-}
-
-func remoteClientWith(t *testing.T, b backend.Backend, cfg holdfast.Config) *holdfast.Client {
-	t.Helper()
-	c, err := holdfast.New(b, cfg)
+	c, err := holdfast.New(b, holdfast.Config{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -74,7 +67,7 @@ type taken struct {
 
 func acquireAs(t *testing.T, c *holdfast.Client, name, owner string) *taken {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(t.Context()), 9*remotePatience) // hundreds may have it before
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(t.Context()), 9*remotePatience)
 	w := &taken{done: make(chan struct{})}
 	go func() {
 		defer close(w.done)
@@ -159,45 +152,6 @@ func TestServerRestart(t *testing.T) {
 	}
 }
 
-// A wait of many polls keeps its place: no other waiter overtakes between two of them.
-func TestManyPolls(t *testing.T) {
-	leasetest.Slow(t)
-	t.Parallel()
-	store := memlock.NewStore()
-	direct := store.Open()
-	defer direct.Close()
-	s := serveRemote(t, store, "127.0.0.1:0", server.Config{})
-	holder := remoteClient(t, remote(t, s.url))
-	lock, err := holder.Acquire(t.Context(), "x")
-	if err != nil {
-		t.Fatal(err)
-	}
-	const n = 5
-	var queue []*taken
-	var owners []string
-	for i := range n {
-		b, probe := probed(t, s.url)
-		probe.SetPoll(100 * time.Millisecond)
-		owners = append(owners, fmt.Sprint("w", i))
-		queue = append(queue, acquireAs(t, remoteClient(t, b), "x", owners[i]))
-		queueIs(t, direct, "x", owners...)
-	}
-	for begun := time.Now(); time.Since(begun) < time.Second; {
-		queueIs(t, direct, "x", owners...)
-	}
-	last := lock
-	for i, w := range queue {
-		if err := last.Release(t.Context()); err != nil {
-			t.Fatal(err)
-		}
-		next := w.get(t)
-		if next.Token() <= last.Token() {
-			t.Errorf("grant %d: token %d after %d", i, next.Token(), last.Token())
-		}
-		last = next
-	}
-}
-
 // A lease whose TTL is shorter than the wait for it is held for all of its TTL.
 func TestShortLeaseAfterLongWait(t *testing.T) {
 	leasetest.Slow(t)
@@ -277,59 +231,6 @@ func TestPlaceBetweenPolls(t *testing.T) {
 	waiting.Wait()
 	if who := <-order; who != "first" {
 		t.Errorf("%s was served first", who)
-	}
-}
-
-// Many waiters use few connections: there are more of them than the connections that a server
-// accepts from one address.
-func TestManyWaiters(t *testing.T) {
-	leasetest.Slow(t)
-	t.Parallel()
-	const n = 300
-	store := memlock.NewStore()
-	direct := store.Open()
-	defer direct.Close()
-	s := serveRemote(t, store, "127.0.0.1:0", server.Config{}) // with its default limits
-	b := remote(t, s.url)
-	c := remoteClient(t, b)
-	lock, err := c.Acquire(t.Context(), "x")
-	if err != nil {
-		t.Fatal(err)
-	}
-	queue := make([]*taken, n)
-	for i := range queue {
-		queue[i] = acquireAs(t, c, "x", "w")
-	}
-	leasetest.Eventually(t, "all are in the queue", func() bool {
-		info, err := direct.Inspect(t.Context(), "x")
-		return err == nil && len(info.Waiters) == n
-	})
-	if err := lock.Extend(t.Context(), time.Minute); err != nil {
-		t.Errorf("a renewal beside %d waiters: %v", n, err)
-	}
-	if err := lock.Release(t.Context()); err != nil {
-		t.Fatal(err)
-	}
-	for range n {
-		var got *holdfast.Lock
-		leasetest.Eventually(t, "the next one has it", func() bool {
-			for i, w := range queue {
-				select {
-				case <-w.done:
-					if w.err != nil {
-						t.Fatal(w.err)
-					}
-					got, queue[i] = w.lock, queue[len(queue)-1]
-					queue = queue[:len(queue)-1]
-					return true
-				default:
-				}
-			}
-			return false
-		})
-		if err := got.Release(t.Context()); err != nil {
-			t.Fatal(err)
-		}
 	}
 }
 
