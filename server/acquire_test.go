@@ -294,21 +294,6 @@ func TestBadInput(t *testing.T) {
 	}
 }
 
-func TestExpiry(t *testing.T) {
-	t.Parallel()
-	a := start(t, server.Config{})
-	g := a.take("x", `{"ttl":"1s"}`)
-	begun := time.Now()
-	next := a.take("x", `{"wait":"60s"}`)
-	if next.Token <= g.Token {
-		t.Errorf("token %d after %d", next.Token, g.Token)
-	}
-	if took := time.Since(begun); took > 25*time.Second { // less than the default TTL
-		t.Errorf("waited %s for a lease of 1s", took)
-	}
-	a.release("x", g.Lease, 410)
-}
-
 func TestBackendAway(t *testing.T) {
 	leasetest.Slow(t)
 	t.Parallel()
