@@ -116,15 +116,11 @@ func sqliteURL(t *testing.T) string {
 	return "sqlite://" + filepath.Join(t.TempDir(), "locks.db")
 }
 
-// backends are those on which the command is tested: with sessions, with notifications by the store, and with timed
-// leases only. That the stores keep the contract is proved by their own tests.
+// backends are those on which the command is tested: with sessions, and with timed leases only. That the stores keep the
+// contract is proved by their own tests.
 func backends() map[string]func(t *testing.T) string {
 	return map[string]func(t *testing.T) string{
 		"sqlite": sqliteURL,
-		"redis": func(t *testing.T) string {
-			t.Helper()
-			return "redis://" + testserver.Redis(t).Addr() + "?quarantine=off"
-		},
 		"holdfast": func(t *testing.T) string {
 			t.Helper()
 			return "holdfast://" + startServer(t, testserver.Dir(t), testserver.FreePort(t)).addr
@@ -397,7 +393,7 @@ func TestInterrupted(t *testing.T) {
 	for s, want := range map[syscall.Signal]int{syscall.SIGINT: 130, syscall.SIGTERM: 143, syscall.SIGHUP: 129} {
 		cmd := command(t, url, "acquire", "n", "--wait", "1m")
 		if s == syscall.SIGTERM {
-			cmd = command(t, url, "run", "n", "--", "true")
+			cmd = command(t, url, "run", "--ttl", "5m", "n", "--", "true")
 		}
 		if err := cmd.Start(); err != nil {
 			t.Fatal(err)
