@@ -16,7 +16,7 @@ func TestLeaseCountsFromTheQuestion(t *testing.T) {
 	leasetest.Slow(t)
 	t.Parallel()
 	const late = 400 * time.Millisecond
-	sideBySide(t, networks(), func(t *testing.T, _ string, start func(*testing.T) network) { //nolint:thelper // it is the test
+	sideBySide(t, networks(), func(t *testing.T, _ string, start func(*testing.T) reachable) { //nolint:thelper // it is the test
 		n := start(t)
 		proxy := chaos.Start(t, n.addr)
 		b := n.open(t, proxy.Addr())

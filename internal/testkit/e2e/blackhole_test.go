@@ -18,49 +18,49 @@ import (
 	"github.com/holdfast-io/holdfast/server"
 )
 
-// network has the address of a real server that all tests share, and the URL of that server behind another address.
-type network struct {
+// reachable has the address of a real server that all tests share, and the URL of that server behind another address.
+type reachable struct {
 	addr string
 	url  func(addr string) string
 }
 
 // open returns a backend value that reaches the server through an address.
-func (n network) open(t *testing.T, addr string) backend.Backend {
+func (n reachable) open(t *testing.T, addr string) backend.Backend {
 	t.Helper()
 	b, err := openurl.URL(t.Context(), n.url(addr), openurl.Options{})
 	return opened(t, b, err)
 }
 
 // networks returns the stores that have a network in front of them.
-func networks() map[string]func(t *testing.T) network {
-	return map[string]func(t *testing.T) network{
-		"redis": func(*testing.T) network {
-			return network{sharedRedis().Addr(), func(addr string) string { return "redis://" + addr + "?quarantine=off" }}
+func networks() map[string]func(t *testing.T) reachable {
+	return map[string]func(t *testing.T) reachable{
+		"redis": func(*testing.T) reachable {
+			return reachable{sharedRedis().Addr(), func(addr string) string { return "redis://" + addr + "?quarantine=off" }}
 		},
-		"etcd": func(*testing.T) network {
-			return network{sharedEtcd().Addr(), func(addr string) string { return "etcd://" + addr }}
+		"etcd": func(*testing.T) reachable {
+			return reachable{sharedEtcd().Addr(), func(addr string) string { return "etcd://" + addr }}
 		},
-		"zookeeper": func(*testing.T) network {
-			return network{sharedZooKeeper().Addr(), func(addr string) string {
+		"zookeeper": func(*testing.T) reachable {
+			return reachable{sharedZooKeeper().Addr(), func(addr string) string {
 				return "zookeeper://" + addr + "?tick=" + testserver.ZooKeeperTick.String() + "&max_session=" + testserver.ZooKeeperMaxSession.String()
 			}}
 		},
-		"consul": func(*testing.T) network {
-			return network{sharedConsul().Addr(), func(addr string) string { return "consul://" + addr + "?min_ttl=" + testserver.ConsulMinTTL.String() }}
+		"consul": func(*testing.T) reachable {
+			return reachable{sharedConsul().Addr(), func(addr string) string { return "consul://" + addr + "?min_ttl=" + testserver.ConsulMinTTL.String() }}
 		},
-		"postgres": func(*testing.T) network {
-			return network{sharedPostgres().Addr(), func(addr string) string { return sharedPostgres().URLOf("postgres", addr) }}
+		"postgres": func(*testing.T) reachable {
+			return reachable{sharedPostgres().Addr(), func(addr string) string { return sharedPostgres().URLOf("postgres", addr) }}
 		},
-		"mysql": func(*testing.T) network {
-			return network{sharedMariaDB().Addr(), func(addr string) string { return sharedMariaDB().URLOf("root", addr) }}
+		"mysql": func(*testing.T) reachable {
+			return reachable{sharedMariaDB().Addr(), func(addr string) string { return sharedMariaDB().URLOf("root", addr) }}
 		},
-		"kubernetes": func(*testing.T) network {
+		"kubernetes": func(*testing.T) reachable {
 			s := sharedKubernetes()
-			return network{s.Addr(), func(addr string) string { return "kubernetes://default?kubeconfig=" + s.Kubeconfig(addr) }}
+			return reachable{s.Addr(), func(addr string) string { return "kubernetes://default?kubeconfig=" + s.Kubeconfig(addr) }}
 		},
-		"holdfast": func(t *testing.T) network {
+		"holdfast": func(t *testing.T) reachable {
 			t.Helper()
-			return network{overHTTP(t, memlock.New()), func(addr string) string { return "holdfast://" + addr }}
+			return reachable{overHTTP(t, memlock.New()), func(addr string) string { return "holdfast://" + addr }}
 		},
 	}
 }
@@ -95,7 +95,7 @@ func TestBlackHole(t *testing.T) {
 	leasetest.Slow(t)
 	t.Parallel()
 	const ttl = 15 * time.Second
-	sideBySide(t, networks(), func(t *testing.T, _ string, start func(*testing.T) network) { //nolint:thelper // it is the test
+	sideBySide(t, networks(), func(t *testing.T, _ string, start func(*testing.T) reachable) { //nolint:thelper // it is the test
 		n := start(t)
 		proxy := chaos.Start(t, n.addr)
 		holder := client(t, n.open(t, proxy.Addr()), holdfast.Config{TTL: ttl, Timeout: ttl / 4, Owner: "holder"})

@@ -16,7 +16,7 @@ func TestConnectionsReset(t *testing.T) {
 	leasetest.Slow(t)
 	t.Parallel()
 	const ttl, resets = 20 * time.Second, 12
-	sideBySide(t, networks(), func(t *testing.T, _ string, start func(*testing.T) network) { //nolint:thelper // it is the test
+	sideBySide(t, networks(), func(t *testing.T, _ string, start func(*testing.T) reachable) { //nolint:thelper // it is the test
 		n := start(t)
 		proxy := chaos.Start(t, n.addr)
 		holder := client(t, n.open(t, proxy.Addr()), holdfast.Config{TTL: ttl, Timeout: ttl, Owner: "holder"})
