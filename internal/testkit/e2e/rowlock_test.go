@@ -64,9 +64,13 @@ func rowCases() map[string]func(rowEngine) {
 		"Missing":             testMissing,
 		"Deadlock":            testDeadlock,
 		"OneOrder":            testOneOrder,
-		"LostUpdate":          testLostUpdate, "NoLostUpdate": testNoLostUpdate, "Explain": testExplain,
-		"Names": testNames, "ScanError": testScanError, "ClaimOrder": testClaimOrder, "ClaimAll": testClaimAll, "ClaimDeadWorker": testClaimDeadWorker,
-		"Conflict": testConflict, "Name": testName,
+		"Explain":             testExplain,
+		"Names":               testNames,
+		"ScanError":           testScanError,
+		"ClaimOrder":          testClaimOrder,
+		"ClaimAll":            testClaimAll,
+		"Conflict":            testConflict,
+		"Name":                testName,
 	}
 }
 
