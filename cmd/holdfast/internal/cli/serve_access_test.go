@@ -68,7 +68,7 @@ limits: [{to: [app], locks: 1}]
 	file := put("policy.yaml", policy("first"))
 	addr := fmt.Sprintf("127.0.0.1:%d", testserver.FreePort(t))
 	server := testserver.Start(t, testserver.Command{Path: binary, Args: []string{
-		"serve", "--listen", addr, "--data-dir", at("data"), "--policy", file, "-q",
+		"serve", "--listen", addr, "--data-dir", at("data"), "--policy", file,
 		"--tls-cert", at("server.pem"), "--tls-key", at("server.key"), "--tls-client-ca", ca,
 	}})
 	token := put("token", "first\n")
