@@ -177,33 +177,33 @@ func TestSameLeaseAgain(t *testing.T) {
 // A poll ends, and the next one uses the same lease: the place is kept if the request asked for
 // that.
 func TestKeepPlace(t *testing.T) {
-	leasetest.Slow(t)
 	t.Parallel()
-	a := start(t, server.Config{})
-	g := a.take("x", `{}`)
-	poll := func(wait string) *later {
-		return a.send("POST", lockPath("x"), `{"owner":"polls","lease":"my-own-lease-0001","wait":"`+wait+`"}`, wire.HeaderKeepPlace, "14s")
-	}
-	first := poll("5s")
-	a.waiters("x", 1)
-	other := a.send("POST", lockPath("x"), `{"owner":"other","wait":"60s"}`)
-	a.waiters("x", 2)
-	if got := first.get(t); got.status != 409 || decode[wire.Problem](t, got).Position != 1 {
-		t.Fatalf("status %d: %s", got.status, got.body)
-	}
-	if w := a.inspect("x").Waiters; len(w) != 2 || w[0].Owner != "polls" {
-		t.Fatalf("queue %+v", w)
-	}
-	second := poll("60s")
-	a.release("x", g.Lease, 204)
-	got := second.get(t)
-	if got.status != 200 {
-		t.Fatalf("status %d: %s", got.status, got.body)
-	}
-	a.release("x", decode[wire.Grant](t, got).Lease, 204)
-	if got := other.get(t); got.status != 200 {
-		t.Fatalf("status %d: %s", got.status, got.body)
-	}
+	virtual(t, inMemory, server.Config{}, func(t *testing.T, a *api) { //nolint:thelper // it is the test
+		g := a.take("x", `{}`)
+		poll := func(wait string) *later {
+			return a.send("POST", lockPath("x"), `{"owner":"polls","lease":"my-own-lease-0001","wait":"`+wait+`"}`, wire.HeaderKeepPlace, "14s")
+		}
+		first := poll("5s")
+		a.waiters("x", 1)
+		other := a.send("POST", lockPath("x"), `{"owner":"other","wait":"60s"}`)
+		a.waiters("x", 2)
+		if got := first.get(t); got.status != 409 || decode[wire.Problem](t, got).Position != 1 {
+			t.Fatalf("status %d: %s", got.status, got.body)
+		}
+		if w := a.inspect("x").Waiters; len(w) != 2 || w[0].Owner != "polls" {
+			t.Fatalf("queue %+v", w)
+		}
+		second := poll("60s")
+		a.release("x", g.Lease, 204)
+		got := second.get(t)
+		if got.status != 200 {
+			t.Fatalf("status %d: %s", got.status, got.body)
+		}
+		a.release("x", decode[wire.Grant](t, got).Lease, 204)
+		if got := other.get(t); got.status != 200 {
+			t.Fatalf("status %d: %s", got.status, got.body)
+		}
+	})
 }
 
 // The server never releases a lease that its client named: it may be held through another
@@ -294,54 +294,38 @@ func TestBadInput(t *testing.T) {
 	}
 }
 
-func TestExpiry(t *testing.T) {
-	t.Parallel()
-	a := start(t, server.Config{})
-	g := a.take("x", `{"ttl":"1s"}`)
-	begun := time.Now()
-	next := a.take("x", `{"wait":"60s"}`)
-	if next.Token <= g.Token {
-		t.Errorf("token %d after %d", next.Token, g.Token)
-	}
-	if took := time.Since(begun); took > 25*time.Second { // less than the default TTL
-		t.Errorf("waited %s for a lease of 1s", took)
-	}
-	a.release("x", g.Lease, 410)
-}
-
 func TestBackendAway(t *testing.T) {
-	leasetest.Slow(t)
 	t.Parallel()
-	store := memlock.NewStore()
-	a, calm := startOn(t, store, server.Config{Timeout: time.Second}), startOn(t, store, server.Config{})
-	g := calm.take("x", `{}`)
-	a.b.away.Store(true)
-	for _, r := range []struct{ method, path, body string }{
-		{"POST", lockPath("y"), `{}`},
-		{"POST", lockPath("y"), `{"wait":"100ms"}`},
-		{"POST", lockPath("y"), `{"lease":"my-own-lease-0001"}`},
-		{"POST", lockPath("y"), `{"lease":"my-own-lease-0001","wait":"100ms"}`},
-		{"PUT", lockPath("x") + "/leases/" + g.Lease, `{}`},
-		{"DELETE", lockPath("x") + "/leases/" + g.Lease, ``},
-		{"GET", lockPath("x"), ``},
-		{"GET", "/v1/locks", ``},
-		{"DELETE", lockPath("x"), ``},
-	} {
-		got := a.call(r.method, r.path, r.body)
-		p := decode[wire.Problem](t, got)
-		if got.status != 503 || p.Type != wire.TypeUnavailable || p.MayHold == nil || got.header.Get("Retry-After") == "" {
-			t.Errorf("%s %s %s: status %d: %s", r.method, r.path, r.body, got.status, got.body)
+	virtual(t, inMemory, server.Config{}, func(t *testing.T, a *api) { //nolint:thelper // it is the test
+		g := a.take("x", `{"ttl":"1h"}`)
+		a.b.away.Store(true)
+		for _, r := range []struct{ method, path, body string }{
+			{"POST", lockPath("y"), `{}`},
+			{"POST", lockPath("y"), `{"wait":"100ms"}`},
+			{"POST", lockPath("y"), `{"lease":"my-own-lease-0001"}`},
+			{"POST", lockPath("y"), `{"lease":"my-own-lease-0001","wait":"100ms"}`},
+			{"PUT", lockPath("x") + "/leases/" + g.Lease, `{}`},
+			{"DELETE", lockPath("x") + "/leases/" + g.Lease, ``},
+			{"GET", lockPath("x"), ``},
+			{"GET", "/v1/locks", ``},
+			{"DELETE", lockPath("x"), ``},
+		} {
+			got := a.call(r.method, r.path, r.body)
+			p := decode[wire.Problem](t, got)
+			if got.status != 503 || p.Type != wire.TypeUnavailable || p.MayHold == nil || got.header.Get("Retry-After") == "" {
+				t.Errorf("%s %s %s: status %d: %s", r.method, r.path, r.body, got.status, got.body)
+			}
 		}
-	}
-	res := want[wire.RenewManyResponse](a, 200, "POST", "/v1/leases/renew", `{"leases":[{"name":"x","lease":"`+g.Lease+`"}]}`)
-	if e := res.Leases[0].Error; e == nil || e.Status != 503 {
-		t.Errorf("batch %+v", res)
-	}
-	want[wire.Health](a, 200, "GET", "/healthz", "")
-	a.b.away.Store(false)
-	leasetest.Eventually(t, "the lease is renewed", func() bool { return a.call("PUT", lockPath("x")+"/leases/"+g.Lease, `{}`).status == 200 })
-	// The client can still get its lease: nothing was abandoned for it.
-	calm.take("y", `{"lease":"my-own-lease-0001"}`)
+		res := want[wire.RenewManyResponse](a, 200, "POST", "/v1/leases/renew", `{"leases":[{"name":"x","lease":"`+g.Lease+`"}]}`)
+		if e := res.Leases[0].Error; e == nil || e.Status != 503 {
+			t.Errorf("batch %+v", res)
+		}
+		want[wire.Health](a, 200, "GET", "/healthz", "")
+		a.b.away.Store(false)
+		leasetest.Eventually(t, "the lease is renewed", func() bool { return a.call("PUT", lockPath("x")+"/leases/"+g.Lease, `{}`).status == 200 })
+		// The client can still get its lease: nothing was abandoned for it.
+		a.take("y", `{"lease":"my-own-lease-0001"}`)
+	})
 }
 
 func TestRenewMany(t *testing.T) {

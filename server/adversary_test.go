@@ -9,6 +9,7 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/holdfast-io/holdfast/backend"
@@ -85,28 +86,30 @@ func (s *slowly) Inspect(ctx context.Context, n string) (backend.LockInfo, error
 	return p, s.wait(ctx)
 }
 
-// A holder's release works on the backend, which answers after half of Config.Timeout. Its client is not
-// told that the lease was lost.
-func TestSlowReleaseIsNotALoss(t *testing.T) {
-	leasetest.Slow(t)
+// A release, an inspect and a list that the backend answers after half of Config.Timeout succeed: no client is told that
+// its lease was lost.
+func TestSlowAnswers(t *testing.T) {
 	t.Parallel()
-	a := serve(t, &faulty{Backend: &slowly{memlock.NewStore().Open(), 6 * time.Second}}, server.Config{Timeout: 12 * time.Second})
-	g := a.take("x", `{}`)
-	if got := a.call("DELETE", lockPath("x")+"/leases/"+g.Lease, ""); got.status != 204 {
-		t.Errorf("released by its holder, within half of the time-out: status %d: %s", got.status, got.body)
-	}
-}
-
-// Inspect and list are answered by a backend that takes half of Config.Timeout.
-func TestSlowReads(t *testing.T) {
-	leasetest.Slow(t)
-	t.Parallel()
-	a := serve(t, &faulty{Backend: &slowly{memlock.NewStore().Open(), 6 * time.Second}}, server.Config{Timeout: 12 * time.Second})
-	for _, path := range []string{lockPath("x"), "/v1/locks"} {
-		if got := a.call("GET", path, ""); got.status != 200 {
-			t.Errorf("GET %s: answered within half of the time-out: status %d: %s", path, got.status, got.body)
+	synctest.Test(t, func(t *testing.T) {
+		b := &slowly{memlock.NewStore().Open(), 6 * time.Second}
+		srv := newServer(t, b, server.Config{Timeout: 12 * time.Second})
+		for _, c := range []struct {
+			method, path, body string
+			status             int
+		}{
+			{"POST", lockPath("x"), `{"lease":"my-own-lease-0001","ttl":"5m"}`, 200},
+			{"GET", lockPath("x"), "", 200},
+			{"GET", "/v1/locks", "", 200},
+			{"DELETE", lockPath("x") + "/leases/my-own-lease-0001", "", 204},
+		} {
+			if got := direct(t.Context(), srv, c.method, c.path, c.body); got.status != c.status {
+				t.Errorf("%s %s: %d %s", c.method, c.path, got.status, got.body)
+			}
 		}
-	}
+		if err := errors.Join(srv.Close(t.Context()), b.Close()); err != nil {
+			t.Error(err)
+		}
+	})
 }
 
 // C12: the outcome of a release is unknown when the server is closed. The client is told that the lease

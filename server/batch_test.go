@@ -11,7 +11,6 @@ import (
 	"net/http"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/holdfast-io/holdfast/backend"
 	"github.com/holdfast-io/holdfast/backend/memlock"
@@ -301,19 +300,19 @@ func TestBatchIsCutShort(t *testing.T) {
 
 // An item that the backend does not answer has an unknown outcome, and may be retried.
 func TestBatchBackendAway(t *testing.T) {
-	leasetest.Slow(t)
 	t.Parallel()
-	a := start(t, server.Config{Timeout: 10 * time.Second})
-	mine := a.take("mine", `{"lease":"my-own-lease-0000"}`)
-	a.b.away.Store(true)
-	body := `{"acquire":[{"name":"x","lease":"my-own-lease-0001"}],"release":[{"name":"mine","lease":"` + mine.Lease + `"}]}`
-	got := a.batch(body)
-	told(t, got, map[string]int{"acquire 0": 503, "release 0": 503})
-	for key, res := range got {
-		if p := res.Error; p.Type != wire.TypeUnavailable || p.MayHold == nil || !*p.MayHold {
-			t.Errorf("%s: %+v", key, p)
+	virtual(t, inMemory, server.Config{}, func(t *testing.T, a *api) { //nolint:thelper // it is the test
+		mine := a.take("mine", `{"lease":"my-own-lease-0000"}`)
+		a.b.away.Store(true)
+		body := `{"acquire":[{"name":"x","lease":"my-own-lease-0001"}],"release":[{"name":"mine","lease":"` + mine.Lease + `"}]}`
+		got := a.batch(body)
+		told(t, got, map[string]int{"acquire 0": 503, "release 0": 503})
+		for key, res := range got {
+			if p := res.Error; p.Type != wire.TypeUnavailable || p.MayHold == nil || !*p.MayHold {
+				t.Errorf("%s: %+v", key, p)
+			}
 		}
-	}
+	})
 }
 
 // A batch of as many items as may be in one is served as a whole.

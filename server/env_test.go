@@ -3,6 +3,7 @@ package server_test
 import (
 	"bufio"
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -10,10 +11,12 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"net/http/httptest"
 	"net/url"
 	"strings"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/holdfast-io/holdfast/backend"
@@ -171,6 +174,45 @@ func serve(t *testing.T, b *faulty, cfg server.Config) *api {
 		}
 	})
 	return a
+}
+
+// virtual runs a test in virtual time: requests go to the handler of a server, without a network.
+func virtual(t *testing.T, open func() *faulty, cfg server.Config, test func(t *testing.T, a *api)) {
+	t.Helper()
+	synctest.Test(t, func(t *testing.T) {
+		b := open()
+		srv, err := server.New(b, cfg)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() {
+			if err := errors.Join(srv.Close(context.WithoutCancel(t.Context())), b.Close()); err != nil {
+				t.Log(err) // the backend of the test does not answer
+			}
+		})
+		test(t, &api{t: t, base: "http://127.0.0.1", b: b, srv: srv, http: &http.Client{Transport: handled{srv}}})
+	})
+}
+
+// inMemory returns a store of its own.
+func inMemory() *faulty { return &faulty{Backend: memlock.NewStore().Open()} }
+
+// handled is a transport that calls a handler.
+type handled struct{ http.Handler }
+
+// RoundTrip returns when the handler does, which sees the end of the request's context.
+func (h handled) RoundTrip(r *http.Request) (*http.Response, error) {
+	w := httptest.NewRecorder()
+	in := r.Clone(r.Context())
+	in.Host, in.RemoteAddr, in.RequestURI = cmp.Or(r.Host, r.URL.Host), "127.0.0.1:1", r.URL.RequestURI()
+	func() {
+		defer func() { _ = recover() }() // http.ErrAbortHandler
+		h.ServeHTTP(w, in)
+	}()
+	if err := r.Context().Err(); err != nil {
+		return nil, err
+	}
+	return w.Result(), nil
 }
 
 // answer is the answer to a request.

@@ -8,7 +8,6 @@ import (
 	"net/url"
 	"slices"
 	"strings"
-	"sync"
 	"sync/atomic"
 	"testing"
 
@@ -21,43 +20,6 @@ import (
 // somePath fills in a route's pattern.
 func somePath(pattern string) string {
 	return strings.NewReplacer("{name}", "team-a%2Fx", "{lease}", "0123456789abcdef", "{action}", "init").Replace(pattern)
-}
-
-// Every route passes the guard: each route of the table is authorised, and refused when
-// Authorize refuses it.
-func TestEveryRouteIsAuthorized(t *testing.T) {
-	t.Parallel()
-	for _, c := range []struct {
-		err    error
-		status int
-	}{{server.ErrUnauthenticated, 401}, {errors.New("not for you"), 403}} {
-		var mu sync.Mutex
-		asked := make(map[server.Verb]int)
-		a := start(t, server.Config{Authorize: func(_ string, act server.Action) error {
-			mu.Lock()
-			defer mu.Unlock()
-			asked[act.Verb]++
-			return c.err
-		}})
-		table := server.Routes()
-		if len(table) < 15 {
-			t.Fatalf("%d routes", len(table))
-		}
-		for _, r := range table {
-			got := a.call(r.Method, somePath(r.Pattern), "")
-			if got.status != c.status {
-				t.Errorf("%s %s without permission: status %d, want %d", r.Method, r.Pattern, got.status, c.status)
-			}
-			if c.status == 401 && got.header.Get("WWW-Authenticate") == "" {
-				t.Errorf("%s %s: no WWW-Authenticate", r.Method, r.Pattern)
-			}
-		}
-		mu.Lock()
-		defer mu.Unlock()
-		if len(asked) != 11 {
-			t.Errorf("asked about %v", asked)
-		}
-	}
 }
 
 // teamA may do everything below team-a/ and nothing else.

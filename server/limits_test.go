@@ -204,27 +204,27 @@ func TestWaitersPerLock(t *testing.T) {
 // A kept place counts as one in the queue until its time has passed. A new request for its
 // lease uses it.
 func TestKeptPlacesPerLock(t *testing.T) {
-	leasetest.Slow(t)
 	t.Parallel()
-	a := start(t, server.Config{Limits: server.Limits{WaitersPerLock: 2}})
-	a.take("x", `{}`)
-	ask := func(lease, keep string) int {
-		t.Helper()
-		return a.call("POST", lockPath("x"), `{"wait":"1ms","lease":"my-own-lease-`+lease+`"}`, wire.HeaderKeepPlace, keep).status
-	}
-	for _, c := range []struct {
-		lease, keep string
-		want        int
-	}{{"0001", "14s", 409}, {"0001", "14s", 409}, {"0002", "14s", 409}, {"0003", "14s", 429}, {"0001", "14s", 409}} {
-		if got := ask(c.lease, c.keep); got != c.want {
-			t.Errorf("lease %s: status %d, want %d", c.lease, got, c.want)
+	virtual(t, inMemory, server.Config{Limits: server.Limits{WaitersPerLock: 2}}, func(t *testing.T, a *api) { //nolint:thelper // it is the test
+		a.take("x", `{}`)
+		ask := func(lease, keep string) int {
+			t.Helper()
+			return a.call("POST", lockPath("x"), `{"wait":"1ms","lease":"my-own-lease-`+lease+`"}`, wire.HeaderKeepPlace, keep).status
 		}
-	}
-	if got := a.call("POST", lockPath("x"), `{"wait":"1ms"}`); got.status != 429 {
-		t.Errorf("a lease of the server's: status %d", got.status)
-	}
-	a.take("y", `{"wait":"1s"}`) // another lock
-	leasetest.Eventually(t, "a place is free again", func() bool { return ask("0003", "0s") == 409 })
+		for _, c := range []struct {
+			lease, keep string
+			want        int
+		}{{"0001", "14s", 409}, {"0001", "14s", 409}, {"0002", "14s", 409}, {"0003", "14s", 429}, {"0001", "14s", 409}} {
+			if got := ask(c.lease, c.keep); got != c.want {
+				t.Errorf("lease %s: status %d, want %d", c.lease, got, c.want)
+			}
+		}
+		if got := a.call("POST", lockPath("x"), `{"wait":"1ms"}`); got.status != 429 {
+			t.Errorf("a lease of the server's: status %d", got.status)
+		}
+		a.take("y", `{"wait":"1s"}`) // another lock
+		leasetest.Eventually(t, "a place is free again", func() bool { return ask("0003", "0s") == 409 })
+	})
 }
 
 // A poll has a longest wait, and the configured value is the one in the error.

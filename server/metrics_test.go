@@ -192,22 +192,22 @@ func TestMetricsOfAQuarantine(t *testing.T) {
 
 // A client that polls for one lease is one waiter, as old as its first request; it ends with its place.
 func TestMetricsOfAPollingWaiter(t *testing.T) {
-	leasetest.Slow(t)
 	t.Parallel()
-	a := start(t, server.Config{})
-	oldest := func() float64 { return metric(a, `holdfast_oldest_waiter_seconds{backend="memory"}`) }
-	g := a.take("n", `{"ttl":"1m"}`)
-	begun := time.Now()
-	for range 5 {
-		got := a.call("POST", lockPath("n"), `{"wait":"200ms","lease":"a-lease-of-a-client"}`, wire.HeaderKeepPlace, "10s")
-		if got.status != 409 {
-			t.Fatalf("status %d: %s", got.status, got.body)
+	virtual(t, inMemory, server.Config{}, func(t *testing.T, a *api) { //nolint:thelper // it is the test
+		oldest := func() float64 { return metric(a, `holdfast_oldest_waiter_seconds{backend="memory"}`) }
+		g := a.take("n", `{"ttl":"1m"}`)
+		begun := time.Now()
+		for range 5 {
+			got := a.call("POST", lockPath("n"), `{"wait":"200ms","lease":"a-lease-of-a-client"}`, wire.HeaderKeepPlace, "10s")
+			if got.status != 409 {
+				t.Fatalf("status %d: %s", got.status, got.body)
+			}
 		}
-	}
-	if age := oldest(); age < 1 || age > time.Since(begun).Seconds() { // each poll took 200 ms or more
-		t.Errorf("the oldest waiter is %v s old after five polls in %v", age, time.Since(begun))
-	}
-	a.release("n", g.Lease, 204)
-	want[wire.Grant](a, 200, "POST", lockPath("n"), `{"wait":"10s","lease":"a-lease-of-a-client"}`)
-	leasetest.Eventually(t, "no client waits", func() bool { return oldest() == 0 })
+		if age := oldest(); age < 1 || age > time.Since(begun).Seconds() { // each poll took 200 ms or more
+			t.Errorf("the oldest waiter is %v s old after five polls in %v", age, time.Since(begun))
+		}
+		a.release("n", g.Lease, 204)
+		want[wire.Grant](a, 200, "POST", lockPath("n"), `{"wait":"10s","lease":"a-lease-of-a-client"}`)
+		leasetest.Eventually(t, "no client waits", func() bool { return oldest() == 0 })
+	})
 }

@@ -4,37 +4,22 @@ import (
 	"context"
 	"sync/atomic"
 	"testing"
-	"time"
 
 	"github.com/holdfast-io/holdfast/backend"
 	"github.com/holdfast-io/holdfast/backend/memlock"
-	"github.com/holdfast-io/holdfast/internal/testkit/leasetest"
 	"github.com/holdfast-io/holdfast/internal/wire"
 	"github.com/holdfast-io/holdfast/server"
 )
 
 // silent is a real backend that executes calls without answering: a free lock is granted, a
 // session is not opened, and a lease that does not exist is made unusable. Every call blocks
-// until the caller's context, or the test, ends.
-type silent struct {
-	backend.Backend
-	over chan struct{}
-}
+// until the caller's context ends.
+type silent struct{ backend.Backend }
 
-// startSilent serves a silent backend.
-func startSilent(t *testing.T, cfg server.Config) *api {
-	t.Helper()
-	s := &silent{memlock.NewStore().Open(), make(chan struct{})}
-	a := serve(t, &faulty{Backend: s}, cfg)
-	t.Cleanup(func() { close(s.over) })
-	return a
-}
+func answersNothing() *faulty { return &faulty{Backend: &silent{memlock.NewStore().Open()}} }
 
 func (s *silent) none(ctx context.Context, op string) error {
-	select {
-	case <-ctx.Done():
-	case <-s.over:
-	}
+	<-ctx.Done()
 	return &backend.UnavailableError{Backend: "memory", Op: op, MayHold: op == "acquire", Err: errAway}
 }
 
@@ -59,27 +44,28 @@ func (s *silent) Release(ctx context.Context, r backend.ReleaseRequest) error {
 // A wait that ends before the backend has answered may have worked, whatever was sent after the
 // call that counted: a client that is told otherwise would leave the lease held.
 func TestWaitWithoutAnAnswer(t *testing.T) {
-	leasetest.Slow(t)
 	t.Parallel()
-	a := startSilent(t, server.Config{})
-	p := want[wire.Problem](a, 503, "POST", lockPath("x"), `{"lease":"my-own-lease-0001","wait":"3s"}`)
-	held := a.inspect("x").Holders
-	if len(held) != 1 || held[0].Lease != "my-own-lease-0001" {
-		t.Fatalf("the holders are %+v", held)
-	}
-	if p.MayHold == nil || !*p.MayHold {
-		t.Errorf("the client has the lock, and is told %+v", p)
-	}
+	virtual(t, answersNothing, server.Config{}, func(t *testing.T, a *api) { //nolint:thelper // it is the test
+		p := want[wire.Problem](a, 503, "POST", lockPath("x"), `{"lease":"my-own-lease-0001","wait":"3s"}`)
+		held := a.inspect("x").Holders
+		if len(held) != 1 || held[0].Lease != "my-own-lease-0001" {
+			t.Fatalf("the holders are %+v", held)
+		}
+		if p.MayHold == nil || !*p.MayHold {
+			t.Errorf("the client has the lock, and is told %+v", p)
+		}
+	})
 }
 
 // A release waits for the backend no longer than its time-out.
 func TestReleaseWithoutAnAnswer(t *testing.T) {
 	t.Parallel()
-	a := startSilent(t, server.Config{Timeout: 300 * time.Millisecond})
-	p := want[wire.Problem](a, 503, "DELETE", lockPath("x")+"/leases/my-own-lease-0001", "")
-	if p.Type != wire.TypeUnavailable {
-		t.Errorf("%+v", p)
-	}
+	virtual(t, answersNothing, server.Config{}, func(t *testing.T, a *api) { //nolint:thelper // it is the test
+		p := want[wire.Problem](a, 503, "DELETE", lockPath("x")+"/leases/my-own-lease-0001", "")
+		if p.Type != wire.TypeUnavailable {
+			t.Errorf("%+v", p)
+		}
+	})
 }
 
 // late is a real backend that grants to a waiter without an answer, and then is unavailable.
@@ -107,9 +93,11 @@ func (l *late) Acquire(ctx context.Context, r backend.AcquireRequest) (backend.G
 // longer be asked.
 func TestSeenAndNotAnswered(t *testing.T) {
 	t.Parallel()
-	a := serve(t, &faulty{Backend: &late{Backend: memlock.NewStore().Open()}}, server.Config{Timeout: 3 * time.Second})
-	p := want[wire.Problem](a, 503, "POST", lockPath("x"), `{"lease":"my-own-lease-0001","wait":"3s"}`)
-	if held := a.inspect("x").Holders; len(held) != 1 || p.MayHold == nil || !*p.MayHold {
-		t.Errorf("the holders are %+v, and the client is told %+v", held, p)
-	}
+	open := func() *faulty { return &faulty{Backend: &late{Backend: memlock.NewStore().Open()}} }
+	virtual(t, open, server.Config{}, func(t *testing.T, a *api) { //nolint:thelper // it is the test
+		p := want[wire.Problem](a, 503, "POST", lockPath("x"), `{"lease":"my-own-lease-0001","wait":"3s"}`)
+		if held := a.inspect("x").Holders; len(held) != 1 || p.MayHold == nil || !*p.MayHold {
+			t.Errorf("the holders are %+v, and the client is told %+v", held, p)
+		}
+	})
 }

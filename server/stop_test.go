@@ -134,23 +134,6 @@ func (p pretend) Accept() (net.Conn, error) { return nil, net.ErrClosed }
 func (p pretend) Close() error              { return nil }
 func (p pretend) Addr() net.Addr            { return p.addr }
 
-// A Server without Serve, in a program's own http.Server, ends all it started.
-func TestHandlerOnly(t *testing.T) {
-	t.Parallel()
-	b := memlock.New()
-	defer b.Close()
-	srv, err := server.New(b, server.Config{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	if srv.Handler() == nil {
-		t.Fatal("no handler")
-	}
-	if err := srv.Close(t.Context()); err != nil {
-		t.Error(err)
-	}
-}
-
 // Metrics count what happened, and all of them exist from the start.
 func TestMetrics(t *testing.T) {
 	t.Parallel()

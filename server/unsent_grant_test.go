@@ -133,30 +133,35 @@ func (m *mute) Release(ctx context.Context, r backend.ReleaseRequest) error {
 // A grant that was not sent is released also when the backend is unavailable for longer than
 // Config.Timeout, or does not answer.
 func TestGoneBeforeAnOutage(t *testing.T) {
-	leasetest.Slow(t)
 	t.Parallel()
-	const timeout = 3 * time.Second // the grant comes in this time
 	for _, silent := range []bool{false, true} {
-		ctx, cancel := context.WithCancel(t.Context())
-		inner := &mute{}
-		b := &faulty{Backend: inner}
-		outage := b.away.Store
-		if silent {
-			outage = inner.silent.Store
+		var outage func(bool)
+		var hangUp context.CancelFunc
+		open := func() *faulty {
+			inner := &mute{}
+			b := &faulty{Backend: inner}
+			outage = b.away.Store
+			if silent {
+				outage = inner.silent.Store
+			}
+			inner.Backend = &hookBackend{Backend: memlock.New(), granted: func(inside context.Context) {
+				outage(true)
+				hangUp()
+				<-inside.Done()
+			}}
+			return b
 		}
-		inner.Backend = &hookBackend{Backend: memlock.New(), granted: func(inside context.Context) {
-			outage(true)
-			cancel()
-			<-inside.Done()
-		}}
-		a := serve(t, b, server.Config{Timeout: timeout})
-		if got, err := a.do(ctx, "POST", lockPath("x"), `{"ttl":"1h"}`); err == nil {
-			t.Fatalf("answer %d %s", got.status, got.body)
-		}
-		leasetest.Eventually(t, "it is counted", func() bool { return metric(a, givenBack) == 1 })
-		time.Sleep(3 * timeout)
-		outage(false)
-		leasetest.Eventually(t, "the lock is free", func() bool { return len(a.inspect("x").Holders) == 0 })
+		virtual(t, open, server.Config{}, func(t *testing.T, a *api) { //nolint:thelper // it is the test
+			ctx, cancel := context.WithCancel(t.Context())
+			hangUp = cancel
+			if got, err := a.do(ctx, "POST", lockPath("x"), `{"ttl":"1h"}`); err == nil {
+				t.Fatalf("answer %d %s", got.status, got.body)
+			}
+			leasetest.Eventually(t, "it is counted", func() bool { return metric(a, givenBack) == 1 })
+			time.Sleep(time.Minute)
+			outage(false)
+			leasetest.Eventually(t, "the lock is free", func() bool { return len(a.inspect("x").Holders) == 0 })
+		})
 	}
 }
 
@@ -191,19 +196,20 @@ func TestPerhapsTold(t *testing.T) {
 // C14: a grant whose time ran out on the way is not returned. The server retries; under a lease
 // ID of the client's own the client must take another.
 func TestOverBeforeItWasTold(t *testing.T) {
-	leasetest.Slow(t)
 	t.Parallel()
 	for lease, status := range map[string]int{"": 200, `,"lease":"my-own-lease-0001"`: 410} {
-		var slow sync.Once
-		b := &hookBackend{Backend: memlock.New(), granted: func(context.Context) { slow.Do(func() { time.Sleep(8100 * time.Millisecond) }) }}
-		a := serve(t, &faulty{Backend: b}, server.Config{Timeout: time.Minute})
-		got := a.call("POST", lockPath("x"), `{"ttl":"8s"`+lease+`}`)
-		if got.status != status {
-			t.Errorf("lease %q: status %d: %s", lease, got.status, got.body)
+		open := func() *faulty {
+			var slow sync.Once
+			return &faulty{Backend: &hookBackend{Backend: memlock.New(), granted: func(context.Context) { slow.Do(func() { time.Sleep(8100 * time.Millisecond) }) }}}
 		}
-		if status != 200 {
-			leasetest.Eventually(t, "the lock is free", func() bool { return len(a.inspect("x").Holders) == 0 })
-		}
+		virtual(t, open, server.Config{}, func(t *testing.T, a *api) { //nolint:thelper // it is the test
+			if got := a.call("POST", lockPath("x"), `{"ttl":"8s"`+lease+`}`); got.status != status {
+				t.Errorf("lease %q: status %d: %s", lease, got.status, got.body)
+			}
+			if status != 200 {
+				leasetest.Eventually(t, "the lock is free", func() bool { return len(a.inspect("x").Holders) == 0 })
+			}
+		})
 	}
 }
 

@@ -16,11 +16,10 @@ func TestLeaseCountsFromTheQuestion(t *testing.T) {
 	leasetest.Slow(t)
 	t.Parallel()
 	const late = 400 * time.Millisecond
-	sideBySide(t, networks(), func(t *testing.T, _ string, start throughProxy) { //nolint:thelper // it is the test
-		addr, open := start(t)
-		proxy := chaos.Start(t, addr)
-		b := open(t, proxy.Addr())
-		t.Cleanup(func() { _ = b.Close() })
+	sideBySide(t, networks(), func(t *testing.T, _ string, start func(*testing.T) reachable) { //nolint:thelper // it is the test
+		n := start(t)
+		proxy := chaos.Start(t, n.addr)
+		b := n.open(t, proxy.Addr())
 		caps := b.Capabilities()
 		req := backend.AcquireRequest{Name: t.Name(), Lease: backend.NewLeaseID(), Timed: caps.Timed}
 		if caps.Timed {

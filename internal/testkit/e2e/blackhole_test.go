@@ -4,143 +4,69 @@ import (
 	"context"
 	"errors"
 	"net"
-	"sync"
+	"strings"
 	"testing"
 	"time"
 
 	"github.com/holdfast-io/holdfast"
 	"github.com/holdfast-io/holdfast/backend"
-	"github.com/holdfast-io/holdfast/backend/consullock"
-	"github.com/holdfast-io/holdfast/backend/etcdlock"
-	"github.com/holdfast-io/holdfast/backend/k8slock"
 	"github.com/holdfast-io/holdfast/backend/memlock"
-	"github.com/holdfast-io/holdfast/backend/mysqllock"
-	"github.com/holdfast-io/holdfast/backend/pglock"
-	"github.com/holdfast-io/holdfast/backend/redislock"
-	"github.com/holdfast-io/holdfast/backend/remotelock"
-	"github.com/holdfast-io/holdfast/backend/zklock"
 	"github.com/holdfast-io/holdfast/internal/chaos"
 	"github.com/holdfast-io/holdfast/internal/testkit/leasetest"
 	"github.com/holdfast-io/holdfast/internal/testkit/testserver"
+	openurl "github.com/holdfast-io/holdfast/open"
 	"github.com/holdfast-io/holdfast/server"
 )
 
-// throughProxy starts a server behind a network; see networks.
-type throughProxy func(t *testing.T) (addr string, open func(t *testing.T, proxy string) backend.Backend)
+// reachable has the address of a real server that all tests share, and the URL of that server behind another address.
+type reachable struct {
+	addr string
+	url  func(addr string) string
+}
 
-// networks returns the backends that have a network in front of them. Each function returns the
-// address of the real server that all tests share, and a function for a backend value that reaches it through proxy.
-func networks() map[string]throughProxy {
-	return map[string]throughProxy{
-		"redis":      overRedis,
-		"etcd":       overEtcd,
-		"holdfast":   overHTTP,
-		"zookeeper":  overZooKeeper,
-		"postgres":   overPostgres,
-		"mysql":      overMySQL,
-		"consul":     overConsul,
-		"kubernetes": overKubernetes,
+// open returns a backend value that reaches the server through an address.
+func (n reachable) open(t *testing.T, addr string) backend.Backend {
+	t.Helper()
+	b, err := openurl.URL(t.Context(), n.url(addr), openurl.Options{})
+	return opened(t, b, err)
+}
+
+// networks returns the stores that have a network in front of them.
+func networks() map[string]func(t *testing.T) reachable {
+	return map[string]func(t *testing.T) reachable{
+		"redis": func(*testing.T) reachable {
+			return reachable{sharedRedis().Addr(), func(addr string) string { return "redis://" + addr + "?quarantine=off" }}
+		},
+		"etcd": func(*testing.T) reachable {
+			return reachable{sharedEtcd().Addr(), func(addr string) string { return "etcd://" + addr }}
+		},
+		"zookeeper": func(*testing.T) reachable {
+			return reachable{sharedZooKeeper().Addr(), func(addr string) string {
+				return "zookeeper://" + addr + "?tick=" + testserver.ZooKeeperTick.String() + "&max_session=" + testserver.ZooKeeperMaxSession.String()
+			}}
+		},
+		"consul": func(*testing.T) reachable {
+			return reachable{sharedConsul().Addr(), func(addr string) string { return "consul://" + addr + "?min_ttl=" + testserver.ConsulMinTTL.String() }}
+		},
+		"postgres": func(*testing.T) reachable {
+			return reachable{sharedPostgres().Addr(), func(addr string) string { return sharedPostgres().URLOf("postgres", addr) }}
+		},
+		"mysql": func(*testing.T) reachable {
+			return reachable{sharedMariaDB().Addr(), func(addr string) string { return sharedMariaDB().URLOf("root", addr) }}
+		},
+		"kubernetes": func(*testing.T) reachable {
+			s := sharedKubernetes()
+			return reachable{s.Addr(), func(addr string) string { return "kubernetes://default?kubeconfig=" + s.Kubeconfig(addr) }}
+		},
+		"holdfast": func(t *testing.T) reachable {
+			t.Helper()
+			return reachable{overHTTP(t, memlock.New()), func(addr string) string { return "holdfast://" + addr }}
+		},
 	}
 }
 
-func overKubernetes(t *testing.T) (string, func(t *testing.T, proxy string) backend.Backend) {
-	t.Helper()
-	s := sharedKubernetes()
-	return s.Addr(), func(t *testing.T, proxy string) backend.Backend {
-		t.Helper()
-		b, err := k8slock.Open(t.Context(), "kubernetes://default?kubeconfig="+s.Kubeconfig(proxy), k8slock.Config{})
-		if err != nil {
-			t.Fatal(err)
-		}
-		return b
-	}
-}
-
-func overConsul(t *testing.T) (string, func(t *testing.T, proxy string) backend.Backend) {
-	t.Helper()
-	s := sharedConsul()
-	return s.Addr(), func(t *testing.T, proxy string) backend.Backend {
-		t.Helper()
-		b, err := consullock.Open(t.Context(), "consul://"+proxy+"?min_ttl="+testserver.ConsulMinTTL.String(), consullock.Config{})
-		if err != nil {
-			t.Fatal(err)
-		}
-		return b
-	}
-}
-
-func overZooKeeper(t *testing.T) (string, func(t *testing.T, proxy string) backend.Backend) {
-	t.Helper()
-	s := sharedZooKeeper()
-	return s.Addr(), func(t *testing.T, proxy string) backend.Backend {
-		t.Helper()
-		b, err := zklock.New(zklock.Config{Servers: []string{proxy}, Tick: testserver.ZooKeeperTick, MaxSession: testserver.ZooKeeperMaxSession})
-		if err != nil {
-			t.Fatal(err)
-		}
-		return b
-	}
-}
-
-func overPostgres(t *testing.T) (string, func(t *testing.T, proxy string) backend.Backend) {
-	t.Helper()
-	s := sharedPostgres()
-	return s.Addr(), func(t *testing.T, proxy string) backend.Backend {
-		t.Helper()
-		b, err := pglock.Open(t.Context(), s.URLOf("postgres", proxy), pglock.Config{})
-		if err != nil {
-			t.Fatal(err)
-		}
-		return b
-	}
-}
-
-func overMySQL(t *testing.T) (string, func(t *testing.T, proxy string) backend.Backend) {
-	t.Helper()
-	s := sharedMariaDB()
-	return s.Addr(), func(t *testing.T, proxy string) backend.Backend {
-		t.Helper()
-		b, err := mysqllock.Open(t.Context(), s.URLOf("root", proxy), mysqllock.Config{})
-		if err != nil {
-			t.Fatal(err)
-		}
-		return b
-	}
-}
-
-func overRedis(t *testing.T) (string, func(t *testing.T, proxy string) backend.Backend) {
-	t.Helper()
-	s := sharedRedis()
-	return s.Addr(), func(t *testing.T, proxy string) backend.Backend {
-		t.Helper()
-		b, err := redislock.Open(t.Context(), "redis://"+proxy+"?quarantine=off", redislock.Config{})
-		if err != nil {
-			t.Fatal(err)
-		}
-		return b
-	}
-}
-
-func overEtcd(t *testing.T) (string, func(t *testing.T, proxy string) backend.Backend) {
-	t.Helper()
-	s := sharedEtcd()
-	return s.Addr(), func(t *testing.T, proxy string) backend.Backend {
-		t.Helper()
-		b, err := etcdlock.Open(t.Context(), "etcd://"+proxy, etcdlock.Config{})
-		if err != nil {
-			t.Fatal(err)
-		}
-		return b
-	}
-}
-
-func overHTTP(t *testing.T) (string, func(t *testing.T, proxy string) backend.Backend) {
-	t.Helper()
-	return overHTTPOn(t, memlock.New())
-}
-
-// overHTTPOn serves the store, and closes it in the end.
-func overHTTPOn(t *testing.T, store backend.Backend) (string, func(t *testing.T, proxy string) backend.Backend) {
+// overHTTP serves the store, closes it in the end, and returns the address.
+func overHTTP(t *testing.T, store backend.Backend) string {
 	t.Helper()
 	srv, err := server.New(store, server.Config{})
 	if err != nil {
@@ -160,187 +86,63 @@ func overHTTPOn(t *testing.T, store backend.Backend) (string, func(t *testing.T,
 		}
 		_ = store.Close()
 	})
-	return ln.Addr().String(), func(t *testing.T, proxy string) backend.Backend {
-		t.Helper()
-		b, err := remotelock.Open(t.Context(), "holdfast://"+proxy, remotelock.Config{})
-		if err != nil {
-			t.Fatal(err)
-		}
-		return b
-	}
+	return ln.Addr().String()
 }
 
-// B8, C9: the network drops everything. The holder's context ends at its deadline, within 50
-// ms, and before the server grants the lock to another client. The lateness of this process's
-// timers at that time is the machine's.
+// B8, F3, C9: the network drops everything. The holder's context ends at its deadline, and before the store grants the lock
+// to another client.
 func TestBlackHole(t *testing.T) {
 	leasetest.Slow(t)
 	t.Parallel()
-	cutOff(t, (*chaos.Proxy).BlackHole)
-}
-
-// F4: the same where only the replies are dropped: the holder's requests are executed, its
-// renewals too, and it receives no answer.
-func TestRepliesCut(t *testing.T) {
-	leasetest.Slow(t)
-	t.Parallel()
-	cutOff(t, func(p *chaos.Proxy) { p.Cut(chaos.Replies) })
-}
-
-func cutOff(t *testing.T, cutNetwork func(*chaos.Proxy)) {
-	t.Helper()
 	const ttl = 15 * time.Second
-	sideBySide(t, networks(), func(t *testing.T, _ string, start throughProxy) { //nolint:thelper // it is the test
-		addr, open := start(t)
-		proxy := chaos.Start(t, addr)
-		cut := open(t, proxy.Addr())
-		direct := open(t, addr)
-		t.Cleanup(func() { _, _ = cut.Close(), direct.Close() })
-		holder := client(t, cut, holdfast.Config{TTL: ttl, Timeout: ttl / 4, Owner: "holder"})
-		next := client(t, direct, holdfast.Config{TTL: ttl, Owner: "next"})
-		placeIsGone(t, proxy, holder, next)
-
-		lock, err := holder.Acquire(t.Context(), t.Name())
-		if err != nil {
-			t.Fatal(err)
-		}
-		granted := make(chan time.Time, 1)
-		var others sync.WaitGroup
-		defer others.Wait()
-		others.Go(func() {
-			got, err := next.Acquire(t.Context(), t.Name())
-			if err == nil {
-				granted <- time.Now()
-				err = got.Release(t.Context())
-			}
-			if err != nil {
-				t.Error(err)
-			}
-		})
-		// At least one renewal has moved the deadline before the cut.
-		renewed(t, lock)
-		cutNetwork(proxy)
-		deadline := lock.Deadline()
-		lag := lateness(t)
-		<-lock.Context().Done()
-		ended := time.Now()
-		inTime(t, lock, ended, lag)
-		if ended.Before(deadline.Add(-time.Millisecond)) {
-			t.Errorf("the context ended %s before the deadline", deadline.Sub(ended))
-		}
-		var lost *holdfast.LostError
-		if !errors.As(context.Cause(lock.Context()), &lost) || lost.Cause != holdfast.CauseDeadline {
+	sideBySide(t, networks(), func(t *testing.T, _ string, start func(*testing.T) reachable) { //nolint:thelper // it is the test
+		n := start(t)
+		proxy := chaos.Start(t, n.addr)
+		holder := client(t, n.open(t, proxy.Addr()), holdfast.Config{TTL: ttl, Timeout: ttl / 4, Owner: "holder"})
+		next := client(t, n.open(t, n.addr), holdfast.Config{TTL: ttl, Owner: "next"})
+		lock := outlived(t, holder, next, proxy.BlackHole, func() {})
+		if lost, ok := errors.AsType[*holdfast.LostError](context.Cause(lock.Context())); !ok || lost.Cause != holdfast.CauseDeadline {
 			t.Errorf("cause: %v", context.Cause(lock.Context()))
 		}
-		select {
-		case at := <-granted:
-			if knew := knewBy(lock, ended); at.Before(knew) {
-				t.Errorf("granted to the next %s before the first one knew", knew.Sub(at))
-			}
-		case <-time.After(2 * time.Minute):
-			t.Error("never granted to the next")
-		}
 	})
 }
 
-// placeIsGone checks C7 for the client: when a call returns because its context has ended, its place in the queue
-// is gone. What the client sends is delayed, so that the place cannot be gone by chance. On a machine that is too
-// slow for acquire.Withdrawal the call does not wait for that, so there are several rounds.
-func placeIsGone(t *testing.T, proxy *chaos.Proxy, far, near *holdfast.Client) {
-	t.Helper()
-	proxy.Delay(chaos.Requests, 40*time.Millisecond, 0)
-	defer proxy.Delay(chaos.Requests, 0, 0)
-	var err error
-	for range 5 {
-		held, failed := near.Acquire(t.Context(), t.Name()+"/place")
-		if failed != nil {
-			t.Fatal(failed)
+// F8: the store is stopped for longer than a lease, and resumes: the holder is told at its deadline, and the next has the
+// lock when the store is back. What the other stores do is shown by TestLeaderCutOff, TestBackendHangs and TestTorture.
+func TestStoreStopped(t *testing.T) {
+	leasetest.Slow(t)
+	t.Parallel()
+	const ttl = 15 * time.Second
+	type pausable struct {
+		url     string
+		process *testserver.Process
+	}
+	sideBySide(t, map[string]func(*testing.T) pausable{
+		"holdfast": func(t *testing.T) pausable {
+			t.Helper()
+			s := testserver.StartHoldfast(t)
+			return pausable{s.URL, s.Process()}
+		},
+		"postgres+advisory": func(t *testing.T) pausable {
+			t.Helper()
+			s := testserver.Postgres(t)
+			return pausable{"postgres+advisory" + strings.TrimPrefix(s.URL(), "postgres"), s.Process()}
+		},
+		"mysql+getlock": func(t *testing.T) pausable {
+			t.Helper()
+			s := testserver.MariaDB(t)
+			return pausable{"mysql+getlock" + strings.TrimPrefix(s.URL(), "mysql"), s.Process()}
+		},
+	}, func(t *testing.T, _ string, start func(*testing.T) pausable) { //nolint:thelper // it is the test
+		var s pausable
+		testserver.InTurn(func() { s = start(t) })
+		connect := func(owner string) *holdfast.Client {
+			b, err := openurl.URL(t.Context(), s.url, openurl.Options{})
+			return client(t, opened(t, b, err), holdfast.Config{TTL: ttl, Timeout: ttl, Owner: owner})
 		}
-		ctx, cancel := context.WithCancel(t.Context())
-		done := make(chan error, 1)
-		go func() {
-			_, err := far.Acquire(ctx, t.Name()+"/place")
-			done <- err
-		}()
-		leasetest.Eventually(t, "one waits", func() bool {
-			info, err := near.Inspect(t.Context(), t.Name()+"/place")
-			return err == nil && len(info.Waiters) == 1
+		outlived(t, connect("a"), connect("b"), s.process.Stop, func() {
+			time.Sleep(ttl / 3) // the lease has ended, too, if the store counted while it was stopped
+			s.process.Cont()
 		})
-		cancel()
-		if failed := <-done; !errors.Is(failed, context.Canceled) {
-			t.Fatalf("the end of a wait: %v", failed)
-		}
-		if err := held.Release(t.Context()); err != nil {
-			t.Fatal(err)
-		}
-		if held, err = near.TryAcquire(t.Context(), t.Name()+"/place"); err == nil {
-			if err := held.Release(t.Context()); err != nil {
-				t.Error(err)
-			}
-			return
-		}
-	}
-	t.Errorf("the place of a call that has returned: %v", err)
-}
-
-// renewed waits until the lock was renewed.
-func renewed(t *testing.T, lock *holdfast.Lock) {
-	t.Helper()
-	select {
-	case <-lock.Renewed():
-	case <-lock.Context().Done():
-		t.Fatalf("lost before it was renewed: %v", context.Cause(lock.Context()))
-	}
-}
-
-// inTime checks that the context of a lost lock ended at its deadline, as far as timers were in time.
-func inTime(t *testing.T, lock *holdfast.Lock, ended time.Time, lag func() time.Duration) {
-	t.Helper()
-	if late, machine := ended.Sub(lock.Deadline()), lag(); late > 500*time.Millisecond+machine {
-		t.Errorf("the context ended %s after the deadline, and timers were late by %s at most", late, machine)
-	}
-}
-
-// lateness measures how late timers are, and returns the most that it saw.
-func lateness(t *testing.T) func() time.Duration {
-	t.Helper()
-	stop, most := make(chan struct{}), make(chan time.Duration, 1)
-	go func() {
-		const every = 5 * time.Millisecond
-		worst := time.Duration(0)
-		for {
-			asked := time.Now()
-			select {
-			case <-time.After(every):
-				worst = max(worst, time.Since(asked)-every)
-			case <-stop:
-				most <- max(worst, time.Since(asked)-every) // the timer may be late at this moment
-				return
-			}
-		}
-	}()
-	return sync.OnceValue(func() time.Duration { close(stop); return <-most })
-}
-
-// knewBy returns when the holder knew that its lease was over. ended was read after that by a goroutine, which may have
-// come to it late.
-func knewBy(lock *holdfast.Lock, ended time.Time) time.Time {
-	if deadline := lock.Deadline(); deadline.Before(ended) {
-		return deadline
-	}
-	return ended
-}
-
-func client(t *testing.T, b backend.Backend, cfg holdfast.Config) *holdfast.Client {
-	t.Helper()
-	c, err := holdfast.New(b, cfg)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		ctx, cancel := context.WithTimeout(context.WithoutCancel(t.Context()), 2*time.Second)
-		defer cancel()
-		_ = c.Close(ctx) // a cut client cannot release anything
 	})
-	return c
 }

@@ -4,21 +4,14 @@ import (
 	"flag"
 	"fmt"
 	"net/http"
-	"slices"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/holdfast-io/holdfast/backend"
-	"github.com/holdfast-io/holdfast/backend/consullock"
 	"github.com/holdfast-io/holdfast/backend/k8slock"
-	"github.com/holdfast-io/holdfast/backend/memlock"
-	"github.com/holdfast-io/holdfast/backend/mysqllock"
-	"github.com/holdfast-io/holdfast/backend/pglock"
-	"github.com/holdfast-io/holdfast/backend/redislock/redlock"
-	"github.com/holdfast-io/holdfast/backend/sqlitelock"
-	"github.com/holdfast-io/holdfast/backend/zklock"
 	"github.com/holdfast-io/holdfast/internal/testkit/testserver"
+	"github.com/holdfast-io/holdfast/open"
 )
 
 var update = flag.Bool("update", false, "rewrite the generated parts of the documents")
@@ -35,59 +28,25 @@ func TestCapabilityTable(t *testing.T) {
 
 func capabilities(t *testing.T) []backend.Capabilities {
 	t.Helper()
-	mem := memlock.New()
-	file, err := sqlitelock.Open(t.Context(), t.TempDir()+"/locks.db", sqlitelock.Config{})
-	if err != nil {
-		t.Fatal(err)
+	at := func(url string) backend.Backend {
+		b, err := open.URL(t.Context(), url, open.Options{})
+		return opened(t, b, err)
 	}
-	all := []backend.Backend{mem, file}
-	for _, name := range []string{"redis", "etcd"} {
-		addr, connect := networks()[name](t)
-		all = append(all, connect(t, addr))
-	}
-	nodes := testserver.RedisAddrs(sharedRedlock())
-	masters, err := redlock.Open(t.Context(), "redlock://"+nodes, redlock.Config{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	ensemble, err := zklock.New(zklock.Config{Servers: []string{"127.0.0.1:2181"}}) // with the defaults; nothing is sent
-	if err != nil {
-		t.Fatal(err)
-	}
-	agent, err := consullock.Open(t.Context(), "consul://127.0.0.1:8500", consullock.Config{}) // with the defaults; nothing is sent
-	if err != nil {
-		t.Fatal(err)
-	}
-	database, err := pglock.Open(t.Context(), "postgres://127.0.0.1/postgres", pglock.Config{}) // nothing is sent
-	if err != nil {
-		t.Fatal(err)
-	}
-	other, err := mysqllock.Open(t.Context(), "mysql://127.0.0.1/test", mysqllock.Config{}) // nothing is sent
-	if err != nil {
-		t.Fatal(err)
-	}
-	advisory, err := pglock.OpenAdvisory(t.Context(), "postgres+advisory://127.0.0.1/postgres", pglock.AdvisoryConfig{}) // nothing is sent
-	if err != nil {
-		t.Fatal(err)
-	}
-	named, err := mysqllock.OpenUserLocks(t.Context(), "mysql+getlock://127.0.0.1/test", mysqllock.UserLocksConfig{}) // nothing is sent
-	if err != nil {
-		t.Fatal(err)
+	file := at("sqlite://" + t.TempDir() + "/locks.db")
+	all := []backend.Backend{at("memory://"), file}
+	for _, url := range []string{
+		"redis://" + sharedRedis().Addr() + "?quarantine=off", "redlock://" + testserver.RedisAddrs(sharedRedlock()), "etcd://" + sharedEtcd().Addr(),
+		// With the defaults; nothing is sent.
+		"zookeeper://127.0.0.1", "consul://127.0.0.1", "postgres://127.0.0.1/postgres", "postgres+advisory://127.0.0.1/postgres", "mysql://127.0.0.1/test",
+		"mysql+getlock://127.0.0.1/test",
+	} {
+		all = append(all, at(url))
 	}
 	cluster, err := k8slock.New(http.DefaultClient, "https://127.0.0.1", k8slock.Config{}) // nothing is sent
-	if err != nil {
-		t.Fatal(err)
-	}
-	all = append(all, ensemble, agent, database, advisory, other, named, cluster)
-	all = slices.Insert(all, 3, backend.Backend(masters)) // beside the one Redis
-	addr, connect := overHTTPOn(t, file)                  // as "holdfast serve" is without a backend
-	all = append(all, connect(t, addr))
-	caps := make([]backend.Capabilities, 0, len(all))
-	for _, b := range all {
-		caps = append(caps, b.Capabilities())
-		if err := b.Close(); err != nil {
-			t.Error(err)
-		}
+	all = append(all, opened(t, cluster, err), at("holdfast://"+overHTTP(t, file)))        // as "holdfast serve" is without a backend
+	caps := make([]backend.Capabilities, len(all))
+	for i, b := range all {
+		caps[i] = b.Capabilities()
 	}
 	return caps
 }

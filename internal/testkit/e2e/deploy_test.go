@@ -203,29 +203,3 @@ func TestSystemdFlags(t *testing.T) {
 		}
 	}
 }
-
-// Commands in the text of the page exist, with their flags.
-func TestOperationsMentions(t *testing.T) {
-	leasetest.Slow(t)
-	t.Parallel()
-	spans := regexp.MustCompile("`(holdfast [^`]+)`").FindAllStringSubmatch(strings.ReplaceAll(readFile(t, "docs", "operations.md"), "\n", " "), -1)
-	if len(spans) < 3 {
-		t.Errorf("only %d commands were found", len(spans))
-	}
-	for _, span := range spans {
-		words := strings.Fields(span[1])
-		path := words[:2]
-		if len(words) > 2 && slices.Contains([]string{"policy", "certs"}, words[1]) {
-			path = words[:3]
-		}
-		help := helpOf(t, slices.Clone(path[1:])...)
-		if !strings.Contains(help, "\n  "+strings.Join(path, " ")) {
-			t.Errorf("%s: there is no such command", span[1])
-		}
-		for _, flag := range regexp.MustCompile(`--[a-z-]+`).FindAllString(span[1], -1) {
-			if !strings.Contains(help, flag) {
-				t.Errorf("%s has no %s", span[1], flag)
-			}
-		}
-	}
-}

@@ -131,12 +131,7 @@ func TestDiskFull(t *testing.T) {
 			}
 		}
 		r := <-got
-		if r.err != nil {
-			t.Fatal(r.err)
-		}
-		if knew := knewBy(lock, ended); r.at.Before(knew) || r.lock.Token() <= lock.Token() {
-			t.Errorf("granted at %s with token %d; the holder had %d until %s", r.at, r.lock.Token(), lock.Token(), knew)
-		}
+		follows(t, r, lock, ended)
 		if err := r.lock.Release(t.Context()); err != nil {
 			t.Error(err)
 		}

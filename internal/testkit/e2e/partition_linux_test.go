@@ -2,7 +2,6 @@ package e2e_test
 
 import (
 	"context"
-	"errors"
 	"strings"
 	"sync"
 	"testing"
@@ -158,15 +157,9 @@ func TestLeaderCutOff(t *testing.T) {
 		} else {
 			e.processes[n].Stop()
 		}
-		told(t, lock, lag)
-		ended := time.Now()
+		ended := told(t, lock, lag)
 		r := <-got
-		if r.err != nil {
-			t.Fatal(r.err)
-		}
-		if knew := knewBy(lock, ended); r.at.Before(knew) || r.lock.Token() <= lock.Token() {
-			t.Errorf("granted at %s with token %d; the holder knew at %s, and had %d", r.at, r.lock.Token(), knew, lock.Token())
-		}
+		follows(t, r, lock, ended)
 		for _, name := range []string{t.Name(), t.Name() + "/free"} { // a minority grants nothing
 			ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 			if l, err := minority.TryAcquire(ctx, name); err == nil {
@@ -216,104 +209,6 @@ func TestFollowersGone(t *testing.T) {
 	})
 }
 
-// F17: the servers are lost one by one, until there are none, and come back in another order.
-// No client is granted what another holds, and a waiter has the lock in the end.
-func TestSwizzle(t *testing.T) {
-	t.Parallel()
-	onEnsembles(t, func(t *testing.T, e *ensemble) { //nolint:thelper // it is the test
-		_, one, other := e.sides(t)
-		var mu sync.Mutex
-		var last uint64
-		var holder *holdfast.Lock
-		counted := func(ctx context.Context, lock *holdfast.Lock) error {
-			mu.Lock()
-			if holder != nil && holder.Err() == nil && lock.Err() == nil {
-				t.Errorf("token %d is held while %d is", lock.Token(), holder.Token())
-			}
-			if token := uint64(lock.Token()); token <= last {
-				t.Errorf("token %d after %d", token, last)
-			} else {
-				last = token
-			}
-			holder = lock
-			mu.Unlock()
-			const work = 5 * time.Millisecond
-			select {
-			case <-time.After(work):
-			case <-ctx.Done():
-			}
-			mu.Lock()
-			defer mu.Unlock()
-			if holder == lock {
-				holder = nil
-			}
-			return ctx.Err()
-		}
-		stop, cancel := context.WithCancel(t.Context())
-		var work sync.WaitGroup
-		for _, c := range []*holdfast.Client{one, other} {
-			work.Go(func() {
-				for stop.Err() == nil {
-					if err := c.Do(stop, t.Name(), counted); err != nil && stop.Err() == nil && !errors.Is(err, holdfast.ErrUnavailable) && !errors.Is(err, holdfast.ErrLost) {
-						t.Error(err)
-					}
-				}
-			})
-		}
-		for _, round := range [][2][3]int{{{0, 1, 2}, {1, 0, 2}}, {{2, 0, 1}, {0, 2, 1}}} {
-			for _, i := range round[0] {
-				e.processes[i].Stop()
-			}
-			for _, i := range round[1] {
-				e.processes[i].Cont()
-			}
-			mu.Lock()
-			before := last
-			mu.Unlock()
-			until(t, "a grant after all were back", func() bool {
-				mu.Lock()
-				defer mu.Unlock()
-				return last > before
-			})
-		}
-		cancel()
-		work.Wait()
-	})
-}
-
-type had struct {
-	lock *holdfast.Lock
-	at   time.Time
-	err  error
-}
-
-// waitFor waits for a lock as long as it takes.
-func waitFor(t *testing.T, c *holdfast.Client, name string) <-chan had {
-	t.Helper()
-	got := make(chan had, 1)
-	go func() {
-		ctx, cancel := context.WithTimeout(context.WithoutCancel(t.Context()), 2*time.Minute)
-		defer cancel()
-		l, err := c.Acquire(ctx, name, holdfast.Wait(2*time.Minute)) // also where the store has never answered this client
-		got <- had{l, time.Now(), err}
-	}()
-	return got
-}
-
-// told waits for the end of the holder's context, which ends at its deadline.
-func told(t *testing.T, lock *holdfast.Lock, lag func() time.Duration) {
-	t.Helper()
-	select {
-	case <-lock.Context().Done():
-	case <-time.After(2 * time.Minute):
-		t.Fatal("the holder is not told")
-	}
-	inTime(t, lock, time.Now(), lag)
-	if err := lock.Err(); !errors.Is(err, holdfast.ErrLost) {
-		t.Errorf("the holder has %v", err)
-	}
-}
-
 // handBack has a client request a lock that another holds and then releases.
 func handBack(t *testing.T, c *holdfast.Client, held *holdfast.Lock) {
 	t.Helper()
@@ -336,16 +231,5 @@ func handBack(t *testing.T, c *holdfast.Client, held *holdfast.Lock) {
 	}
 	if err := r.lock.Release(t.Context()); err != nil && !strings.Contains(err.Error(), "unavailable") {
 		t.Error(err)
-	}
-}
-
-func until(t *testing.T, what string, ok func() bool) {
-	t.Helper()
-	tick := time.NewTicker(50 * time.Millisecond)
-	defer tick.Stop()
-	for end := time.Now().Add(2 * time.Minute); !ok(); <-tick.C {
-		if time.Now().After(end) {
-			t.Fatalf("not within two minutes: %s", what)
-		}
 	}
 }

@@ -17,7 +17,6 @@ import (
 
 	"github.com/holdfast-io/holdfast"
 	"github.com/holdfast-io/holdfast/backend"
-	"github.com/holdfast-io/holdfast/backend/memlock"
 	"github.com/holdfast-io/holdfast/internal/testkit/leasetest"
 	"github.com/holdfast-io/holdfast/internal/wire"
 )
@@ -362,61 +361,4 @@ func TestBatchFits(t *testing.T) {
 	if len(batches) < 3 || len(singles) > 10 {
 		t.Errorf("%d batches, and %d had to ask alone", len(batches), len(singles))
 	}
-}
-
-// A server is killed and restarted with many concurrent callers: all of them continue, and no
-// two hold the same lock.
-func TestServerRestartUnderLoad(t *testing.T) {
-	leasetest.Slow(t)
-	t.Parallel()
-	store := memlock.NewStore()
-	first := newStoppable(t, store)
-	c := remoteClient(t, remote(t, first.url))
-	const callers, locks = 24, 12 // two callers for each lock
-	var inside [locks]atomic.Int32
-	var pairs atomic.Int64
-	ctx, cancel := context.WithTimeout(t.Context(), 3*remotePatience)
-	defer cancel()
-	stop := make(chan struct{})
-	var work sync.WaitGroup
-	for i := range callers {
-		work.Go(func() {
-			for {
-				select {
-				case <-stop:
-					return
-				default:
-				}
-				n := i % locks
-				lock, err := c.Acquire(ctx, fmt.Sprint("x", n))
-				if err != nil {
-					t.Errorf("acquire: %v", err)
-					return
-				}
-				if now := inside[n].Add(1); now != 1 {
-					t.Errorf("%d have x%d", now, n)
-				}
-				inside[n].Add(-1)
-				if err := lock.Release(ctx); err != nil {
-					t.Errorf("release: %v", err)
-					return
-				}
-				pairs.Add(1)
-			}
-		})
-	}
-	progress := func(what string) {
-		t.Helper()
-		from := pairs.Load()
-		leasetest.Eventually(t, what, func() bool { return pairs.Load() > from+5*callers })
-	}
-	progress("they begin")
-	first.kill()
-	second := newStoppableAt(t, store, first.addr)
-	progress("they continue after a kill")
-	second.close()
-	newStoppableAt(t, store, first.addr)
-	progress("they continue after a restart")
-	close(stop)
-	work.Wait()
 }

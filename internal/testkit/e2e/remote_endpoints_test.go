@@ -1,15 +1,12 @@
 package e2e_test
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
-	"log/slog"
 	"net"
 	"net/http"
 	"net/http/httptest"
-	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -21,7 +18,6 @@ import (
 	"github.com/holdfast-io/holdfast/backend/memlock"
 	"github.com/holdfast-io/holdfast/backend/remotelock"
 	"github.com/holdfast-io/holdfast/internal/testkit/leasetest"
-	"github.com/holdfast-io/holdfast/internal/testkit/testserver"
 	openurl "github.com/holdfast-io/holdfast/open"
 	"github.com/holdfast-io/holdfast/server"
 )
@@ -224,44 +220,23 @@ func TestAddressLeadsToAnotherStore(t *testing.T) {
 	}
 }
 
-// A server that accepts connections and is silent, like a process that is stopped, does not keep a client from the
-// others.
-func TestServerIsSilent(t *testing.T) {
-	leasetest.Slow(t)
-	t.Parallel()
-	silent, err := new(net.ListenConfig).Listen(t.Context(), "tcp", "127.0.0.1:0")
+// silent returns a server that accepts connections and says nothing.
+func silent(t *testing.T) *running {
+	t.Helper()
+	l, err := new(net.ListenConfig).Listen(t.Context(), "tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer silent.Close()
-	servers := []*running{{url: "holdfast://" + silent.Addr().String()}, serveRemote(t, memlock.NewStore(), "127.0.0.1:0", server.Config{})}
-	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second) // the command has 10 s, on a machine that is not busy
-	defer cancel()
-	remote, err := remotelock.Open(ctx, several(servers...), remotelock.Config{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer remote.Close()
-	req := leasetest.Ask("n", "")
-	req.Timed, req.TTL = true, time.Minute
-	leasetest.Take(t, remote, req)
+	t.Cleanup(func() { _ = l.Close() })
+	return &running{url: "holdfast://" + l.Addr().String()}
 }
 
 // Many calls at the same time find out together that a server is silent, not one after the other.
 func TestServerIsSilentToMany(t *testing.T) {
 	leasetest.Slow(t)
 	t.Parallel()
-	silent, err := new(net.ListenConfig).Listen(t.Context(), "tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer silent.Close()
-	servers := []*running{{url: "holdfast://" + silent.Addr().String()}, serveRemote(t, memlock.NewStore(), "127.0.0.1:0", server.Config{})}
-	remote, err := remotelock.New(several(servers...), remotelock.Config{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer remote.Close()
+	servers := []*running{silent(t), serveRemote(t, memlock.NewStore(), "127.0.0.1:0", server.Config{})}
+	remote := remote(t, several(servers...))
 	ctx, cancel := context.WithTimeout(t.Context(), 12*time.Second) // three times what one of them waits for the silent one
 	defer cancel()
 	var calls sync.WaitGroup
@@ -279,12 +254,7 @@ func TestServerIsSilentToMany(t *testing.T) {
 func TestEndOfAWaitKeepsTheServer(t *testing.T) {
 	leasetest.Slow(t)
 	t.Parallel()
-	silent, err := new(net.ListenConfig).Listen(t.Context(), "tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer silent.Close()
-	servers := []*running{serveRemote(t, memlock.NewStore(), "127.0.0.1:0", server.Config{}), {url: "holdfast://" + silent.Addr().String()}}
+	servers := []*running{serveRemote(t, memlock.NewStore(), "127.0.0.1:0", server.Config{}), silent(t)}
 	remote := remote(t, several(servers...))
 	held := leasetest.Ask("n", "")
 	held.Timed, held.TTL = true, time.Minute
@@ -304,50 +274,35 @@ func TestEndOfAWaitKeepsTheServer(t *testing.T) {
 	}
 }
 
-// A holder learns from its next renewal that an operator broke the lock, and why.
+// A holder learns from its next renewal that an operator broke the lock, and why, also if that was done through another
+// server on the same etcd.
 func TestHolderLearnsTheReason(t *testing.T) {
 	leasetest.Slow(t)
 	t.Parallel()
-	c := remoteClientWith(t, remote(t, serveRemote(t, memlock.NewStore(), "127.0.0.1:0", server.Config{}).url), holdfast.Config{TTL: remoteTTL})
-	held, err := c.Acquire(t.Context(), "n")
-	if err != nil {
-		t.Fatal(err)
+	through := func() *holdfast.Client {
+		store, err := openurl.URL(t.Context(), "etcd://"+sharedEtcd().Addr(), openurl.Options{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return clientOfServers(t, "holdfast://"+overHTTP(t, store))
 	}
-	if _, err := c.Break(t.Context(), "n", "ticket 4711"); err != nil {
-		t.Fatal(err)
-	}
-	select {
-	case <-held.Context().Done():
-	case <-time.After(leasetest.Patience):
-		t.Fatal("the holder learns nothing")
-	}
-	lost, ok := errors.AsType[*holdfast.LostError](context.Cause(held.Context()))
-	if !ok || lost.Cause != holdfast.CauseBroken || lost.Reason != "ticket 4711" {
-		t.Errorf("the holder is told %v", context.Cause(held.Context()))
-	}
-}
-
-// A backend that was opened by its URL logs that it changes the server, and why.
-func TestChangeOfServerIsLogged(t *testing.T) {
-	leasetest.Slow(t)
-	t.Parallel()
-	closed := net.JoinHostPort("127.0.0.1", strconv.Itoa(testserver.FreePort(t)))
-	servers := several(&running{url: "holdfast://" + closed}, serveRemote(t, memlock.NewStore(), "127.0.0.1:0", server.Config{}))
-	var log bytes.Buffer
-	b, err := leasetest.Insist(t, func(ctx context.Context) (backend.Backend, error) {
-		return openurl.URL(ctx, servers, openurl.Options{
-			Logger: slog.New(slog.NewTextHandler(&log, &slog.HandlerOptions{Level: slog.LevelDebug})),
-		})
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := b.Close(); err != nil {
-		t.Fatal(err)
-	}
-	for _, want := range []string{"the next one is tried", closed, "connection refused"} {
-		if !strings.Contains(log.String(), want) {
-			t.Errorf("no %q in the log: %s", want, &log)
+	near, far := through(), through()
+	for name, reason := range map[string]string{t.Name(): "ticket 4711", t.Name() + "/silent": ""} {
+		held, err := near.Acquire(t.Context(), name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := far.Break(t.Context(), name, reason); err != nil {
+			t.Fatal(err)
+		}
+		select {
+		case <-held.Context().Done():
+		case <-time.After(leasetest.Patience):
+			t.Fatal("the holder learns nothing")
+		}
+		lost, ok := errors.AsType[*holdfast.LostError](context.Cause(held.Context()))
+		if !ok || lost.Cause != holdfast.CauseBroken || lost.Reason != reason {
+			t.Errorf("the holder is told %v", context.Cause(held.Context()))
 		}
 	}
 }

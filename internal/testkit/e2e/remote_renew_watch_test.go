@@ -57,7 +57,7 @@ func TestWatchBreaks(t *testing.T) {
 	leasetest.Slow(t)
 	t.Parallel()
 	store := memlock.NewStore()
-	s := newStoppable(t, store)
+	s := newStoppable(t, store, "127.0.0.1:0")
 	b := remote(t, s.url)
 	began, ended := make(chan struct{}, 1), make(chan error, 1)
 	go func() {

@@ -3,6 +3,7 @@ package e2e_test
 import (
 	"context"
 	"net"
+	"sync"
 	"sync/atomic"
 	"testing"
 
@@ -15,16 +16,11 @@ import (
 // stoppable is a server that can be cut off as by kill -9: its connections are reset, and
 // nothing more is sent to the backend.
 type stoppable struct {
-	url, addr   string
-	kill, close func()
+	url, addr string
+	kill      func()
 }
 
-func newStoppable(t *testing.T, store *memlock.Store) *stoppable {
-	t.Helper()
-	return newStoppableAt(t, store, "127.0.0.1:0")
-}
-
-func newStoppableAt(t *testing.T, store *memlock.Store, addr string) *stoppable {
+func newStoppable(t *testing.T, store *memlock.Store, addr string) *stoppable {
 	t.Helper()
 	b := &severed{Backend: store.Open()}
 	srv, err := server.New(b, server.Config{Limits: limits()})
@@ -40,30 +36,20 @@ func newStoppableAt(t *testing.T, store *memlock.Store, addr string) *stoppable 
 	tracked := &trackedListener{Listener: ln}
 	ended := make(chan error, 1)
 	go func() { ended <- srv.Serve(ctx, tracked) }()
-	end := func() {
+	end := sync.OnceFunc(func() {
 		cancel()
 		<-ended //nolint:errcheck // a server that was cut off ends with an error
 		if err := b.Close(); err != nil {
 			t.Error(err)
 		}
-	}
-	var done atomic.Bool
-	s := &stoppable{addr: ln.Addr().String(), url: "holdfast://" + ln.Addr().String()}
-	s.close = func() {
-		if !done.Swap(true) {
-			end()
-		}
-	}
-	s.kill = func() {
-		if !done.Swap(true) {
-			b.cut.Store(true)
-			ln.Close()
-			tracked.reset()
-			end()
-		}
-	}
-	t.Cleanup(s.close)
-	return s
+	})
+	t.Cleanup(end)
+	return &stoppable{addr: ln.Addr().String(), url: "holdfast://" + ln.Addr().String(), kill: func() {
+		b.cut.Store(true)
+		ln.Close()
+		tracked.reset()
+		end()
+	}}
 }
 
 // severed is a real backend. Once it is cut, no call reaches it.

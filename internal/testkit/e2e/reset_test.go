@@ -16,26 +16,16 @@ func TestConnectionsReset(t *testing.T) {
 	leasetest.Slow(t)
 	t.Parallel()
 	const ttl, resets = 20 * time.Second, 12
-	sideBySide(t, networks(), func(t *testing.T, _ string, start throughProxy) { //nolint:thelper // it is the test
-		addr, open := start(t)
-		proxy := chaos.Start(t, addr)
-		a, b := open(t, proxy.Addr()), open(t, proxy.Addr())
-		t.Cleanup(func() { _, _ = a.Close(), b.Close() })
-		holder := client(t, a, holdfast.Config{TTL: ttl, Timeout: ttl, Owner: "holder"})
-		next := client(t, b, holdfast.Config{TTL: ttl, Timeout: ttl, Owner: "next"})
+	sideBySide(t, networks(), func(t *testing.T, _ string, start func(*testing.T) reachable) { //nolint:thelper // it is the test
+		n := start(t)
+		proxy := chaos.Start(t, n.addr)
+		holder := client(t, n.open(t, proxy.Addr()), holdfast.Config{TTL: ttl, Timeout: ttl, Owner: "holder"})
+		next := client(t, n.open(t, proxy.Addr()), holdfast.Config{TTL: ttl, Timeout: ttl, Owner: "next"})
 		lock, err := holder.Acquire(t.Context(), t.Name())
 		if err != nil {
 			t.Fatal(err)
 		}
-		type result struct {
-			lock *holdfast.Lock
-			err  error
-		}
-		got := make(chan result, 1)
-		go func() {
-			l, err := next.Acquire(t.Context(), t.Name())
-			got <- result{l, err}
-		}()
+		got := waitFor(t, next, t.Name())
 		awaitWaiters(t, holder, t.Name(), 1)
 		for range resets {
 			proxy.Reset()

@@ -50,6 +50,34 @@ func testScanError(e rowEngine) {
 	}
 }
 
+// testExplain: the deadlock occurs in the caller's own statements.
+func testExplain(e rowEngine) {
+	t := e.t
+	one, other := e.tx(), e.tx()
+	first := errors.Join(one.exec(t.Context(), "UPDATE mesa SET reserved = 1 WHERE id = 1"), other.exec(t.Context(), "UPDATE mesa SET reserved = 2 WHERE id = 2"))
+	if first != nil {
+		t.Fatal(first)
+	}
+	results := make(chan error, 2)
+	ask := func(tx rowTransaction, q string) {
+		err := rowlock.Explain(tx.exec(t.Context(), q))
+		_ = tx.rollback(t.Context())
+		results <- err
+	}
+	go ask(one, "UPDATE mesa SET reserved = 1 WHERE id = 2")
+	go ask(other, "UPDATE mesa SET reserved = 2 WHERE id = 1")
+	err := errors.Join(soon(t, results), soon(t, results))
+	var failed *rowlock.LockError
+	if !errors.Is(err, rowlock.ErrDeadlock) || !errors.As(err, &failed) || !failed.Over || !rowlock.Again(err) {
+		t.Errorf("two updates that wait for each other: %v", err)
+	}
+	tx := e.tx()
+	err = tx.exec(t.Context(), "SELECT nothing FROM nowhere")
+	if got := rowlock.Explain(err); err == nil || !errors.Is(got, err) || errors.As(got, new(*rowlock.LockError)) || rowlock.Again(err) {
+		t.Errorf("an error that is none of ours: %v", got)
+	}
+}
+
 // TestRollbackOnTimeout: a server that rolls back everything when a row is busy. Continuing would
 // write outside of any transaction, so the error says that the transaction has ended.
 func TestRollbackOnTimeout(t *testing.T) {

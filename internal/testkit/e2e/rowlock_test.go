@@ -20,8 +20,6 @@ type rowEngine struct {
 	t       *testing.T
 	dialect rowlock.Dialect
 	begin   func(ctx context.Context, isolation sql.IsolationLevel) (rowTransaction, error)
-	dsn     string
-	driver  string
 }
 
 // rowTransaction is one of database/sql or of pgx.
@@ -66,9 +64,13 @@ func rowCases() map[string]func(rowEngine) {
 		"Missing":             testMissing,
 		"Deadlock":            testDeadlock,
 		"OneOrder":            testOneOrder,
-		"LostUpdate":          testLostUpdate, "NoLostUpdate": testNoLostUpdate, "Explain": testExplain,
-		"Names": testNames, "ScanError": testScanError, "ClaimOrder": testClaimOrder, "ClaimAll": testClaimAll, "ClaimDeadWorker": testClaimDeadWorker,
-		"Conflict": testConflict, "Name": testName,
+		"Explain":             testExplain,
+		"Names":               testNames,
+		"ScanError":           testScanError,
+		"ClaimOrder":          testClaimOrder,
+		"ClaimAll":            testClaimAll,
+		"Conflict":            testConflict,
+		"Name":                testName,
 	}
 }
 
@@ -91,7 +93,7 @@ func openSQL(t *testing.T, d rowlock.Dialect, driver, dsn string) rowEngine {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = db.Close() })
-	return rowEngine{dialect: d, driver: driver, dsn: dsn, begin: func(ctx context.Context, isolation sql.IsolationLevel) (rowTransaction, error) {
+	return rowEngine{dialect: d, begin: func(ctx context.Context, isolation sql.IsolationLevel) (rowTransaction, error) {
 		tx, err := db.BeginTx(ctx, &sql.TxOptions{Isolation: isolation})
 		if err != nil {
 			return rowTransaction{}, err
@@ -115,14 +117,13 @@ func openSQL(t *testing.T, d rowlock.Dialect, driver, dsn string) rowEngine {
 
 func startPgx(t *testing.T) rowEngine {
 	t.Helper()
-	url := postgresDatabase(t)
-	pool, err := pgxpool.New(t.Context(), url)
+	pool, err := pgxpool.New(t.Context(), postgresDatabase(t))
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(pool.Close)
 	levels := map[sql.IsolationLevel]pgx.TxIsoLevel{sql.LevelDefault: "", sql.LevelRepeatableRead: pgx.RepeatableRead, sql.LevelReadCommitted: pgx.ReadCommitted}
-	return rowEngine{dialect: rowlock.Postgres, driver: "pgx", dsn: url, begin: func(ctx context.Context, isolation sql.IsolationLevel) (rowTransaction, error) {
+	return rowEngine{dialect: rowlock.Postgres, begin: func(ctx context.Context, isolation sql.IsolationLevel) (rowTransaction, error) {
 		tx, err := pool.BeginTx(ctx, pgx.TxOptions{IsoLevel: levels[isolation]})
 		if err != nil {
 			return rowTransaction{}, err

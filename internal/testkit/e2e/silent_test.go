@@ -7,12 +7,13 @@ import (
 	"testing"
 	"time"
 
+	"github.com/holdfast-io/holdfast/backend/memlock"
 	"github.com/holdfast-io/holdfast/internal/testkit/leasetest"
 	"github.com/holdfast-io/holdfast/internal/testkit/testserver"
 )
 
 // A server that accepts connections and is silent, like a process that is stopped, does not keep a client from the
-// other servers of the URL. For our own server, see TestServerIsSilent.
+// other servers of the URL.
 func TestSilentServers(t *testing.T) {
 	leasetest.Slow(t)
 	t.Parallel()
@@ -42,6 +43,10 @@ func TestSilentServers(t *testing.T) {
 		"zookeeper": func(t *testing.T, silent string) string {
 			t.Helper()
 			return "zookeeper://" + silent + "," + sharedZooKeeper().Addr()
+		},
+		"holdfast": func(t *testing.T, silent string) string {
+			t.Helper()
+			return "holdfast://" + silent + "," + overHTTP(t, memlock.New())
 		},
 	} {
 		t.Run(store, func(t *testing.T) {

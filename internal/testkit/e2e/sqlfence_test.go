@@ -152,26 +152,6 @@ func TestLateWriter(t *testing.T) {
 	})
 }
 
-// TestWithoutTheGuard: the same case without the guard, and the data is lost.
-func TestWithoutTheGuard(t *testing.T) {
-	t.Parallel()
-	onEachEngine(t, func(x fenceFixture) {
-		t, db := x.t, x.db
-		for _, n := range []int{7, 9} { // the second holder, then the first, which woke up
-			tx, err := db.BeginTx(t.Context(), nil)
-			if err != nil {
-				t.Fatal(err)
-			}
-			if err := errors.Join(set(t.Context(), n)(tx), tx.Commit()); err != nil {
-				t.Fatal(err)
-			}
-		}
-		if n := stock(t, db); n != 9 {
-			t.Errorf("the stock is %d; the late write was to be there", n)
-		}
-	})
-}
-
 // TestNothingIsRemembered of a transaction that is rolled back.
 func TestNothingIsRemembered(t *testing.T) {
 	t.Parallel()

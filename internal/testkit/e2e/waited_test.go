@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/holdfast-io/holdfast"
+	"github.com/holdfast-io/holdfast/backend/memlock"
 	"github.com/holdfast-io/holdfast/internal/chaos"
 	"github.com/holdfast-io/holdfast/internal/testkit/leasetest"
 	"github.com/holdfast-io/holdfast/internal/testkit/testserver"
@@ -80,8 +81,7 @@ func TestServersThatEndConnectionsAreWaitedFor(t *testing.T) {
 		},
 		"holdfast, TLS": func(t *testing.T, through func(string) string) string {
 			t.Helper()
-			addr, _ := overHTTP(t)
-			return "holdfasts://" + through(certs.Terminate(t, addr)) + trust
+			return "holdfasts://" + through(certs.Terminate(t, overHTTP(t, memlock.New()))) + trust
 		},
 	} {
 		t.Run(store, func(t *testing.T) {
@@ -108,11 +108,7 @@ func TestServersThatEndConnectionsAreWaitedFor(t *testing.T) {
 func connected(ctx context.Context, t *testing.T, at string) *holdfast.Client {
 	t.Helper()
 	b, err := open.URL(ctx, at, open.Options{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = b.Close() })
-	c := client(t, b, holdfast.Config{})
+	c := client(t, opened(t, b, err), holdfast.Config{})
 	lock, err := c.Acquire(ctx, t.Name())
 	if err == nil {
 		err = lock.Release(ctx)

@@ -4,11 +4,7 @@ import (
 	"context"
 	"fmt"
 	"net/http"
-	"os"
 	"path/filepath"
-	"regexp"
-	"slices"
-	"strconv"
 	"testing"
 	"time"
 
@@ -19,27 +15,23 @@ import (
 	"github.com/holdfast-io/holdfast/internal/testkit/testserver"
 )
 
-// The server is killed under load, and with it the writer of its file: leases stand, and tokens grow.
+// The server is killed, and with it the writer of its file, under load and at rest: leases and places in the queue stand, and
+// tokens grow.
 func TestServerKilledUnderLoad(t *testing.T) {
 	leasetest.Slow(t)
 	t.Parallel()
-	dir := testserver.Dir(t)
-	addr := fmt.Sprintf("127.0.0.1:%d", testserver.FreePort(t))
+	folder, addr := filepath.Join(testserver.Dir(t), "data"), fmt.Sprintf("127.0.0.1:%d", testserver.FreePort(t))
 	start := func() *testserver.Process {
-		p := testserver.Start(t, testserver.Command{
-			Path: binary, Args: []string{"serve", "--listen", addr, "--data-dir", filepath.Join(dir, "data")}, Dir: dir,
-		})
+		p := testserver.Start(t, testserver.Command{Path: binary, Args: []string{"serve", "--listen", addr, "--data-dir", folder}})
 		p.Await(time.Minute, func(ctx context.Context) error { return ready(ctx, addr) })
 		return p
 	}
 	p := start()
-	kills := 5
-	if n, err := strconv.Atoi(os.Getenv("HOLDFAST_KILLS")); err == nil {
-		kills = n
-	}
-	cases := backendtest.Cases()
-	c := cases[slices.IndexFunc(cases, func(c backendtest.Case) bool { return c.Name == "killed-under-load" })]
-	r := c.Run(t.Context(), backendtest.Harness{
+	backendtest.Run(t, backendtest.Harness{
+		Only: []string{
+			"C2/killed-under-load", "C1/leases-survive-a-restart", "C2/tokens-rise-after-a-restart", "C5/the-dead-stay-dead-after-a-restart",
+			"C8/waiters-get-over-a-restart",
+		},
 		Open: func(t backendtest.T) backend.Backend {
 			b, err := remotelock.Open(t.Context(), "holdfast://"+addr, remotelock.Config{})
 			if err != nil {
@@ -49,31 +41,7 @@ func TestServerKilledUnderLoad(t *testing.T) {
 		},
 		Restart:    func(backendtest.T) { p.Kill(); p = start() },
 		NoSlowDisk: "sqlitelock tests that answers rest on the disk",
-		Kills:      kills,
 	})
-	if r.Skipped != "" {
-		t.Errorf("it was not run: %s", r.Skipped)
-	}
-	for _, failure := range r.Failures {
-		t.Error(failure)
-	}
-	for _, line := range r.Log {
-		t.Log(line)
-	}
-}
-
-// sample returns the value of a metric on a page of metrics; of several with the name, of the first.
-func sample(t *testing.T, page []byte, name string) float64 {
-	t.Helper()
-	found := regexp.MustCompile(`(?m)^` + name + `(?:\{.*\})? (\S+)$`).FindSubmatch(page)
-	if found == nil {
-		t.Fatalf("there is no %s", name)
-	}
-	v, err := strconv.ParseFloat(string(found[1]), 64)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return v
 }
 
 func ready(ctx context.Context, addr string) error {

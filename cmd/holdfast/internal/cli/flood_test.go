@@ -4,19 +4,24 @@ package cli_test
 
 import (
 	"bufio"
+	"bytes"
 	"context"
+	"crypto/rand"
+	"crypto/tls"
+	"crypto/x509"
 	"encoding/json"
 	"errors"
 	"fmt"
-	"maps"
+	"io"
+	"net"
 	"net/http"
+	"net/url"
 	"os"
 	"path/filepath"
 	"regexp"
 	"strconv"
 	"strings"
 	"sync"
-	"sync/atomic"
 	"testing"
 	"time"
 
@@ -38,7 +43,7 @@ limits: [{to: [%s], locks: %d, waiters: %d, requests: %d}]
 `
 )
 
-// refusals returns the texts of the refusals at the limits of all attackers.
+// refusals returns the texts of the refusals at the limits of an attacker.
 func refusals() []string {
 	return []string{
 		fmt.Sprintf("that this client may hold: %d", maxLocks), fmt.Sprintf("that a client may have: %d", maxWaiters),
@@ -62,24 +67,16 @@ func TestFlood(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	var attack sync.WaitGroup
 	defer func() { cancel(); attack.Wait(); v.wait() }() // also when the test fails early
-	all := make([]*attacker, attackers)
-	for i := range all {
-		all[i] = newAttacker(t, f, i)
-		attack.Go(func() { all[i].run(ctx) })
+	for i := range attackers {
+		attack.Go(func() { f.attack(ctx, fmt.Sprint("attacker", i)) })
 	}
 	begun, served := time.Now(), 0
-	defer func() {
-		if left := missing(all); len(left) > 0 {
-			t.Logf("limits that were not met: %q", left)
-		}
-	}()
 	await(t, 8*time.Minute, "the attackers are at their limits, and the bystander is served", func() bool {
 		b.cycle(b.lock.insist)
 		served++
-		return time.Since(begun) > lasts && served >= 10 && len(missing(all)) == 0
+		return time.Since(begun) > lasts && served >= 10 && f.limits() == attackers*len(refusals())
 	})
 	f.peak(memory)
-	t.Logf("%d rounds of the bystander in %s; answers to the attackers: %v", served, time.Since(begun).Round(time.Second), f.counts())
 	cancel()
 	attack.Wait()
 	for range 3 {
@@ -89,7 +86,6 @@ func TestFlood(t *testing.T) {
 		now := f.gauges(b)
 		return now.waits == 0 && now.queue == 0 && now.files <= before.files+20 && now.goroutines <= before.goroutines+50
 	})
-	all[0].streamsAgain(t)
 	v.wait() // each lease is renewed once more
 }
 
@@ -100,13 +96,13 @@ type flooded struct {
 	dir    string // of the certificates
 	addr   string
 
-	mu      sync.Mutex
-	answers map[int]int // by their status
+	mu  sync.Mutex
+	met map[string]bool // the limits, by attacker
 }
 
 func startFlooded(t *testing.T, attackers int) *flooded {
 	t.Helper()
-	f := &flooded{t: t, dir: filepath.Join(testserver.Dir(t), "certs"), addr: fmt.Sprintf("127.0.0.1:%d", testserver.FreePort(t)), answers: make(map[int]int)}
+	f := &flooded{t: t, dir: filepath.Join(testserver.Dir(t), "certs"), addr: fmt.Sprintf("127.0.0.1:%d", testserver.FreePort(t)), met: make(map[string]bool)}
 	certsJSON(t, "init", f.dir)
 	certsJSON(t, "client", f.dir, "bystander")
 	var names, principals []string
@@ -127,12 +123,6 @@ func startFlooded(t *testing.T, attackers int) *flooded {
 	probe := f.holder("client", "probe")
 	f.server.Await(time.Minute, func(ctx context.Context) error { return probe.call(ctx, http.MethodGet, "/readyz", nil) })
 	return f
-}
-
-// holder returns a client with the certificate of a principal.
-func (f *flooded) holder(principal, name string) *holder {
-	f.t.Helper()
-	return newHolder(f.t, "https://"+f.addr, name, clientTLS(f.t, f.dir, principal), new(atomic.Int64), new(atomic.Int64))
 }
 
 // gauges are what the server uses, and how many wait for a lock for which attackers wait.
@@ -156,6 +146,20 @@ func (f *flooded) gauges(b *bystander) gauges {
 	return gauges{value("holdfast_queue_depth"), value("process_open_fds"), value("go_goroutines"), len(lock.Waiters)}
 }
 
+// sample returns the value of a metric on a page of metrics; of several with the name, of the first.
+func sample(t *testing.T, page []byte, name string) float64 {
+	t.Helper()
+	found := regexp.MustCompile(`(?m)^` + name + `(?:\{.*\})? (\S+)$`).FindSubmatch(page)
+	if found == nil {
+		t.Fatalf("there is no %s", name)
+	}
+	v, err := strconv.ParseFloat(string(found[1]), 64)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return v
+}
+
 // peak checks the most memory that the server ever had.
 func (f *flooded) peak(most int) {
 	f.t.Helper()
@@ -174,27 +178,93 @@ func (f *flooded) peak(most int) {
 	f.t.Logf("the server took %d MiB", kib>>10)
 }
 
-// judge checks the answer to an attacker. An answer beyond a limit says when to try again.
-func (f *flooded) judge(what string, status int, header http.Header) {
-	f.mu.Lock()
-	f.answers[status]++
-	f.mu.Unlock()
-	switch status {
-	case http.StatusOK, http.StatusNoContent, http.StatusConflict, http.StatusGone:
-	case http.StatusRequestTimeout: // the machine is busy
-	case http.StatusTooManyRequests, http.StatusServiceUnavailable:
-		if n, err := strconv.Atoi(header.Get("Retry-After")); err != nil || n < 1 {
-			f.t.Errorf("%s: status %d with Retry-After %q", what, status, header.Get("Retry-After"))
-		}
-	default:
-		f.t.Errorf("%s: status %d", what, status)
-	}
-}
-
-func (f *flooded) counts() map[int]int {
+// limits returns how many limits the attackers have met.
+func (f *flooded) limits() int {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	return maps.Clone(f.answers)
+	return len(f.met)
+}
+
+// attack uses all that a principal can get until ctx ends: leases with long texts, waits, event streams, batches, breaks, and
+// silent connections.
+func (f *flooded) attack(ctx context.Context, who string) {
+	const streams, silent = 11, 100
+	client := &http.Client{Transport: &http.Transport{TLSClientConfig: clientTLS(f.t, f.dir, who), ForceAttemptHTTP2: true}}
+	var work sync.WaitGroup
+	defer client.CloseIdleConnections()
+	defer work.Wait()
+	repeat := func(method, path string, body func() string) {
+		work.Go(func() {
+			for ctx.Err() == nil {
+				f.shoot(ctx, client, who, method, path, body())
+			}
+		})
+	}
+	always := func(text string) func() string { return func() string { return text } }
+	long := strings.Repeat("n", 1024)
+	heavy := always(fmt.Sprintf(`{"ttl":"10m","shared":true,"note":%q,"owner":%q}`, long, long[:250]))
+	batch := func(list string, n int, item func(i int) string) func() string {
+		return func() string {
+			all := make([]string, n)
+			for i := range all {
+				all[i] = item(i)
+			}
+			return `{"` + list + `":[` + strings.Join(all, ",") + `]}`
+		}
+	}
+	for range streams {
+		repeat(http.MethodGet, "/v1/events", always(""))
+	}
+	for i := range maxWaiters + 10 { // for locks of the victim
+		repeat(http.MethodPost, fmt.Sprintf("/v1/locks/victim%%2F%d", i%singles), always(fmt.Sprintf(`{"ttl":"2s","wait":"60s","note":%q}`, long)))
+	}
+	repeat(http.MethodPost, "/v1/locks/crowd", heavy) // from now on an exclusive acquire of that lock is refused because of a crowd
+	repeat(http.MethodPost, "/v1/locks/crowd", always(`{"ttl":"1s"}`))
+	repeat(http.MethodPost, "/v1/locks/hot", always(`{"ttl":"2s"}`))
+	repeat(http.MethodDelete, "/v1/locks/hot?reason="+long, always(""))
+	repeat(http.MethodPost, "/v1/locks/mob", heavy)
+	repeat(http.MethodDelete, "/v1/locks/mob?reason="+long, always(""))
+	repeat(http.MethodPost, "/v1/leases/batch", batch("acquire", 256, func(i int) string { return fmt.Sprintf(`{"name":"crowd","lease":"lease-of-a-crowd-%04d"}`, i) }))
+	repeat(http.MethodPost, "/v1/leases/batch", batch("acquire", 64, func(int) string { // long names for a day
+		return fmt.Sprintf(`{"name":"long/%s/%s","lease":%q,"ttl":"24h"}`, rand.Text(), long[:400], rand.Text())
+	}))
+	repeat(http.MethodPost, "/v1/leases/renew", batch("leases", 1000, func(i int) string { return fmt.Sprintf(`{"name":"n%d","lease":"aaaaaaaaaaaa%04d"}`, i, i) }))
+	repeat(http.MethodGet, "/v1/locks?limit=1000", always(""))
+	repeat(http.MethodDelete, "/v1/locks/never/leases/there-was-no-such-lease", always(""))
+	repeat(http.MethodPut, "/v1/locks/victim%2F0/leases/there-was-no-such-lease", always("{}"))
+	for range silent {
+		if conn, err := (&net.Dialer{Timeout: time.Minute}).DialContext(ctx, "tcp", f.addr); err == nil {
+			defer conn.Close()
+		}
+	}
+	<-ctx.Done()
+}
+
+// shoot sends one request, reads the answer to its end, and pauses for less than a client should if it was refused.
+func (f *flooded) shoot(ctx context.Context, client *http.Client, who, method, path, body string) {
+	const pause = 50 * time.Millisecond
+	req, err := http.NewRequestWithContext(ctx, method, "https://"+f.addr+path, strings.NewReader(body))
+	if err != nil {
+		f.t.Error(err)
+		return
+	}
+	res, err := client.Do(req)
+	if err != nil {
+		retry.Pause(ctx, pause)
+		return
+	}
+	defer res.Body.Close()
+	text, err := io.ReadAll(res.Body)
+	if err != nil || res.StatusCode == http.StatusTooManyRequests || res.StatusCode == http.StatusServiceUnavailable {
+		retry.Pause(ctx, pause)
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for _, limit := range refusals() {
+		if strings.Contains(string(text), limit) {
+			f.met[who+": "+limit] = true
+		}
+	}
 }
 
 // singles is how many leases the victim renews one by one.
@@ -215,13 +285,12 @@ func newVictim(t *testing.T, f *flooded, ttl time.Duration) *victim {
 	v := &victim{t: t, ttl: ttl, stop: make(chan struct{})}
 	for i := range singles {
 		h := f.holder("client", fmt.Sprintf("victim/%d", i))
-		if err := h.acquire(t.Context(), ttl); err != nil {
+		lease := backend.NewLeaseID()
+		if err := h.insist(t.Context(), http.MethodPost, h.path(), map[string]any{"lease": lease, "ttl": ttl.String()}); err != nil {
 			t.Fatal(err)
 		}
-		v.kept.Go(func() {
-			if err := h.keep(t.Context(), ttl, v.stop); err != nil {
-				t.Errorf("%s: %v", h.name, err)
-			}
+		v.every(func() error {
+			return h.insist(t.Context(), http.MethodPut, h.path()+"/leases/"+string(lease), map[string]any{"ttl": ttl.String()})
 		})
 	}
 	for i := range batches {
@@ -242,8 +311,6 @@ func newVictim(t *testing.T, f *flooded, ttl time.Duration) *victim {
 			}
 		})
 	}
-	lists := f.holder("client", "")
-	v.every(func() error { return lists.insist(t.Context(), http.MethodGet, "/v1/locks?prefix=victim", nil) })
 	return v
 }
 
@@ -358,4 +425,88 @@ func (b *bystander) cycle(call func(ctx context.Context, method, path string, bo
 		b.t.Fatalf("the bystander renews and releases: %v", err)
 	}
 	b.sees("released")
+}
+
+// holder is a client of the HTTP API with one connection.
+type holder struct {
+	name string // of its lock
+	base string
+	http *http.Client
+}
+
+// holder returns a client with the certificate of a principal.
+func (f *flooded) holder(principal, name string) *holder {
+	f.t.Helper()
+	transport := &http.Transport{MaxConnsPerHost: 1, TLSClientConfig: clientTLS(f.t, f.dir, principal), IdleConnTimeout: time.Hour}
+	f.t.Cleanup(transport.CloseIdleConnections)
+	return &holder{name, "https://" + f.addr, &http.Client{Transport: transport}}
+}
+
+func (h *holder) path() string { return "/v1/locks/" + url.PathEscape(h.name) }
+
+// errGone is that of a lease which the server does not know any more.
+var errGone = errors.New("the lease is gone")
+
+// ask sends a request, without a body if that is nil. An answer other than 200 and 204 is an error.
+func (h *holder) ask(ctx context.Context, method, path string, body any) ([]byte, error) {
+	var text []byte
+	if body != nil {
+		var err error
+		if text, err = json.Marshal(body); err != nil {
+			return nil, err
+		}
+	}
+	req, err := http.NewRequestWithContext(ctx, method, h.base+path, bytes.NewReader(text))
+	if err != nil {
+		return nil, err
+	}
+	req.Header.Set("Content-Type", "application/json")
+	res, err := h.http.Do(req)
+	if err != nil {
+		return nil, err
+	}
+	defer res.Body.Close()
+	answer, err := io.ReadAll(res.Body)
+	switch {
+	case err != nil:
+		return nil, err
+	case res.StatusCode == http.StatusNotFound, res.StatusCode == http.StatusConflict, res.StatusCode == http.StatusGone:
+		return nil, fmt.Errorf("%w: %s", errGone, answer)
+	case res.StatusCode != http.StatusOK && res.StatusCode != http.StatusNoContent:
+		return nil, fmt.Errorf("%s: %s", res.Status, answer)
+	}
+	return answer, nil
+}
+
+// call is ask for an answer that does not matter.
+func (h *holder) call(ctx context.Context, method, path string, body any) error {
+	_, err := h.ask(ctx, method, path, body)
+	return err
+}
+
+// insist repeats a request, which names the lease and so may be repeated, until it succeeds or the lease is gone.
+func (h *holder) insist(ctx context.Context, method, path string, body any) error {
+	for {
+		err := h.call(ctx, method, path, body)
+		if err == nil || errors.Is(err, errGone) || ctx.Err() != nil {
+			return err
+		}
+		retry.Pause(ctx, 50*time.Millisecond)
+	}
+}
+
+// clientTLS returns the configuration of a client with a certificate in a folder of certs init.
+func clientTLS(t *testing.T, dir, name string) *tls.Config {
+	t.Helper()
+	pair, err := tls.LoadX509KeyPair(filepath.Join(dir, name+".pem"), filepath.Join(dir, name+".key"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	ca, err := os.ReadFile(filepath.Join(dir, "ca.pem"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	roots := x509.NewCertPool()
+	roots.AppendCertsFromPEM(ca)
+	return &tls.Config{MinVersion: tls.VersionTLS12, Certificates: []tls.Certificate{pair}, RootCAs: roots, ServerName: "localhost"}
 }

@@ -16,7 +16,7 @@ func TestSupervisionOfPOSIX(t *testing.T) {
 	leasetest.Slow(t)
 	t.Parallel()
 	same := []string{
-		"TestBrokenWhileRunning", "TestSignalsArePassedOn", "TestSignalWhileWaiting", "TestWatchdogKilled", "TestNoOtherWatchdog",
+		"TestBrokenWhileRunning", "TestSignalsArePassedOn", "TestInterrupted", "TestWatchdogKilled", "TestNoOtherWatchdog",
 		"TestStoppedCommandIsTerminated", "TestDaemonIsLeftAlone", "TestRunWithinRun", "TestFilesArePassedOn", "TestIgnoredSignals",
 		"TestTerminal", "TestStopAndGoOn", "TestCommandOfAnotherUser", "TestStoppedPastTheLease", "TestStopInAPipeline", "TestAtMostSaysSo",
 		"TestHolderKilled/sqlite", "TestHolderStopped/sqlite",

@@ -75,26 +75,8 @@ func TestFiftyProcesses(t *testing.T) {
 	}
 }
 
-// --limit 3 never sees 4.
-func TestLimit(t *testing.T) {
-	leasetest.Slow(t)
-	t.Parallel()
-	url := sqliteURL(t)
-	dir := t.TempDir()
-	script := `touch "$1/$$"; n=$(ls "$1" | wc -l); sleep 0.05; rm "$1/$$"; test "$n" -le 3`
-	var wg sync.WaitGroup
-	for range 15 {
-		wg.Go(func() {
-			if got := run(t, command(t, url, "run", "--limit", "3", "sem", "--", "sh", "-c", script, "sh", dir)); got.status != 0 {
-				t.Errorf("%+v", got)
-			}
-		})
-	}
-	wg.Wait()
-}
-
-// --shared admits any number of readers, and with --limit 1 only one.
-func TestSharedWithLimit(t *testing.T) {
+// --shared admits any number of readers, and with --limit 1 only one; without it --limit counts permits.
+func TestLimits(t *testing.T) {
 	leasetest.Slow(t)
 	t.Parallel()
 	url := sqliteURL(t)
@@ -106,6 +88,8 @@ func TestSharedWithLimit(t *testing.T) {
 		{"readers", []string{"--shared"}, 0},
 		{"three", []string{"--shared", "--limit", "3"}, 0},
 		{"one", []string{"--shared", "--limit", "1"}, 75},
+		{"two", []string{"--limit", "2"}, 0},
+		{"two of three", []string{"--limit", "3", "--permits", "2"}, 75},
 	} {
 		inner := append([]string{binary, "run", "--try"}, append(tc.flags, tc.name, "--", "true")...)
 		outer := append(append([]string{"run"}, tc.flags...), tc.name, "--")
@@ -340,63 +324,6 @@ func TestSignalsArePassedOn(t *testing.T) {
 		if status := cmd.ProcessState.ExitCode(); status != 40+want {
 			t.Errorf("%v: status %d, want the command's own, %d", s, status, 40+want)
 		}
-	}
-}
-
-// A signal during the wait for the lock ends the wait, and leaves nothing in the queue.
-func TestSignalWhileWaiting(t *testing.T) {
-	t.Parallel()
-	url := sqliteURL(t)
-	run(t, command(t, url, "acquire", "n", "--ttl", "5m"))
-	cmd := command(t, url, "run", "--ttl", "5m", "n", "--", "true")
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
-	waiting := func() bool { return strings.Contains(run(t, command(t, url, "show", "n")).out, "waits, 1") }
-	await(t, 30*time.Second, "it waits in the queue", waiting)
-	if err := cmd.Process.Signal(syscall.SIGTERM); err != nil {
-		t.Fatal(err)
-	}
-	_ = cmd.Wait()
-	if status := cmd.ProcessState.ExitCode(); status != 128+15 {
-		t.Errorf("status %d, want 143", status)
-	}
-	await(t, 30*time.Second, "the place in the queue is given up", func() bool { return !waiting() })
-}
-
-// The server is killed with -9 and restarted: leases and tokens are as they were, and a waiter
-// continues to wait and gets the lock.
-func TestServerKilled(t *testing.T) {
-	t.Parallel()
-	dir, port := testserver.Dir(t), testserver.FreePort(t)
-	s := startServer(t, dir, port)
-	url := "holdfast://" + s.addr
-	first := run(t, command(t, url, "acquire", "n", "--ttl", "10m", "--json"))
-	waiter := command(t, url, "run", "n", "--", "sh", "-c", `echo "$HOLDFAST_TOKEN"`)
-	var out strings.Builder
-	waiter.Stdout, waiter.Stderr = &out, os.Stderr
-	if err := waiter.Start(); err != nil {
-		t.Fatal(err)
-	}
-	await(t, 30*time.Second, "it waits in the queue", func() bool {
-		return strings.Contains(run(t, command(t, url, "show", "n")).out, "waits, 1")
-	})
-	before := field(t, run(t, command(t, url, "show", "n", "--json")).out, "token")
-	s.Kill()
-	startServer(t, dir, port)
-	after := field(t, run(t, command(t, url, "show", "n", "--json")).out, "token")
-	if before == "" || before != after {
-		t.Fatalf("the token was %q and is %q", before, after)
-	}
-	if got := run(t, command(t, url, "release", "n", field(t, first.out, "lease"))); got.status != 0 {
-		t.Fatalf("%+v", got)
-	}
-	if err := waiter.Wait(); err != nil {
-		t.Fatalf("the waiter: %v", err)
-	}
-	was, _ := strconv.Atoi(before)
-	if is, _ := strconv.Atoi(strings.TrimSpace(out.String())); is <= was {
-		t.Errorf("token %d after %d", is, was)
 	}
 }
 

@@ -10,6 +10,7 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"io"
 	"net/http"
 	"os"
 	"os/exec"
@@ -18,7 +19,6 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"sync/atomic"
 	"testing"
 	"time"
 
@@ -28,7 +28,7 @@ import (
 )
 
 // A server with a policy tells its clients apart by token, client certificate and user, also after the
-// policy, the certificate and the token were replaced; a lock stays held all the while.
+// policy, the certificate, the authorities and the token were replaced; a lock stays held all the while.
 func TestServeWithPolicy(t *testing.T) {
 	leasetest.Slow(t)
 	t.Parallel()
@@ -44,16 +44,16 @@ func TestServeWithPolicy(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	issue := func(name string, hosts ...string) {
-		p, err := authority.Issue(certs.Node, "", hosts...)
+	issue := func(by *certs.Authority, name string, hosts ...string) {
+		p, err := by.Issue(certs.Node, "", hosts...)
 		if err != nil {
 			t.Fatal(err)
 		}
 		put(name+".pem", string(p.Cert))
 		put(name+".key", string(p.Key))
 	}
-	issue("server", "127.0.0.1")
-	issue("app", "app.example.com")
+	issue(authority, "server", "127.0.0.1")
+	issue(authority, "app", "app.example.com")
 	ca := put("ca.pem", string(authority.PEM()))
 	policy := func(token string) string {
 		sum := sha256.Sum256([]byte(token))
@@ -68,7 +68,7 @@ limits: [{to: [app], locks: 1}]
 	file := put("policy.yaml", policy("first"))
 	addr := fmt.Sprintf("127.0.0.1:%d", testserver.FreePort(t))
 	server := testserver.Start(t, testserver.Command{Path: binary, Args: []string{
-		"serve", "--listen", addr, "--data-dir", at("data"), "--policy", file, "-q",
+		"serve", "--listen", addr, "--data-dir", at("data"), "--policy", file,
 		"--tls-cert", at("server.pem"), "--tls-key", at("server.key"), "--tls-client-ca", ca,
 	}})
 	token := put("token", "first\n")
@@ -101,14 +101,35 @@ limits: [{to: [app], locks: 1}]
 	if r := run(t, command(t, job, "ls")); r.status != 74 || !strings.Contains(r.stderr, "credentials") {
 		t.Errorf("without an identity: %+v", r)
 	}
-	// Everything is replaced. The token in the file is still the old one for a moment.
+	// Everything is replaced. Half of a certificate is not used. The token in the file is still the old one for a moment.
 	put("policy.yaml", policy("second"))
-	issue("server", "127.0.0.1", "locks.example.com")
+	put("server.pem", "half")
+	server.Await(time.Minute, func(context.Context) error {
+		if !strings.Contains(server.Log(), "the certificates cannot be used") {
+			return errors.New("the server has not seen the half")
+		}
+		return nil
+	})
+	if r := as(app, "ls"); r.status != 0 {
+		t.Errorf("with half of a certificate: %+v", r)
+	}
+	issue(authority, "server", "127.0.0.1", "locks.example.com")
 	put("token", "second")
 	await(t, time.Minute, "the new token is known", func() bool { return as(job, "ls").status == 0 })
 	await(t, time.Minute, "the new certificate is shown", func() bool {
 		return as(app+"&server_name=locks.example.com", "ls").status == 0
 	})
+	other, err := certs.New("other", time.Hour)
+	if err != nil {
+		t.Fatal(err)
+	}
+	issue(other, "newer", "app.example.com")
+	newer := "holdfasts://" + addr + "?ca=" + put("first-ca.pem", string(authority.PEM())) + "&cert=" + at("newer.pem") + "&key=" + at("newer.key")
+	if r := as(newer, "ls"); r.status == 0 {
+		t.Errorf("a client of another authority: %+v", r)
+	}
+	put("ca.pem", string(authority.PEM())+string(other.PEM()))
+	await(t, time.Minute, "a client of the new authority gets in", func() bool { return as(newer, "ls").status == 0 })
 	if r := as(job, "ls"); r.status != 0 || !strings.Contains(r.out, "team-a/x") {
 		t.Errorf("the lock is still held: %+v", r)
 	}
@@ -145,8 +166,13 @@ func TestCertificateExpires(t *testing.T) {
 	}})
 	metric := regexp.MustCompile(`(?m)^holdfast_tls_certificate_expires_seconds (\S+)$`)
 	left := func() time.Duration { // 0: not known
-		h := newHolder(t, "https://"+addr, "", conf, new(atomic.Int64), new(atomic.Int64))
-		page, err := h.ask(t.Context(), http.MethodGet, "/metrics", nil)
+		client := &http.Client{Transport: &http.Transport{TLSClientConfig: conf, DisableKeepAlives: true}}
+		res, err := client.Get("https://" + addr + "/metrics") //nolint:noctx // the server is on this host
+		if err != nil {
+			return 0
+		}
+		defer res.Body.Close()
+		page, err := io.ReadAll(res.Body)
 		found := metric.FindSubmatch(page)
 		if err != nil || found == nil {
 			return 0

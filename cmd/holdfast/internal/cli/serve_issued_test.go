@@ -24,19 +24,14 @@ import (
 )
 
 // A server with a policy knows the principal of a token that an OpenID provider has signed, and lets it do what its
-// grants allow. A token for another audience, of another subject, that has expired, or that another key has signed is
-// refused.
+// grants allow. TestTokensOfIssuers has the tokens that are refused.
 func TestServeWithAnIssuer(t *testing.T) {
 	leasetest.Slow(t)
 	t.Parallel()
-	newKey := func() *ecdsa.PrivateKey {
-		key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-		if err != nil {
-			t.Fatal(err)
-		}
-		return key
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		t.Fatal(err)
 	}
-	key := newKey()
 	provider := &oidctest.Server{Algorithms: []string{oidc.ES256}, PublicKeys: []oidctest.PublicKey{{PublicKey: key.Public(), KeyID: "k", Algorithm: oidc.ES256}}}
 	front := httptest.NewServer(provider)
 	t.Cleanup(front.Close)
@@ -66,41 +61,24 @@ grants: [{to: [deploy], locks: [team-a], verbs: [acquire, read]}]
 		}
 		return err
 	})
-	as := func(by *ecdsa.PrivateKey, audience, subject string, left time.Duration, args ...string) result {
+	as := func(subject string, args ...string) result {
 		t.Helper()
-		claims := fmt.Sprintf(`{"iss":%q,"aud":%q,"sub":%q,"exp":%d}`, front.URL, audience, subject, time.Now().Add(left).Unix())
+		claims := fmt.Sprintf(`{"iss":%q,"aud":"holdfast","sub":%q,"exp":%d}`, front.URL, subject, time.Now().Add(time.Hour).Unix())
 		return steadily(func() result {
 			cmd := command(t, "holdfast://"+addr, args...)
-			cmd.Env = append(cmd.Env, "HOLDFAST_TOKEN_FILE="+put("token", oidctest.SignIDToken(by, "k", oidc.ES256, claims)))
+			cmd.Env = append(cmd.Env, "HOLDFAST_TOKEN_FILE="+put("token", oidctest.SignIDToken(key, "k", oidc.ES256, claims)))
 			return run(t, cmd)
 		})
 	}
-	const audience, subject = "holdfast", "repo:shop:main"
+	const subject = "repo:shop:main"
 	await(t, 2*time.Minute, "the server has read the keys of the issuer", func() bool {
-		r := as(key, audience, subject, time.Hour, "acquire", "team-a/x", "--try", "--ttl", "1h")
+		r := as(subject, "acquire", "team-a/x", "--try", "--ttl", "1h")
 		return r.status == 0 || r.status == 75 // an earlier attempt had no answer in time
 	})
-	if r := as(key, audience, subject, time.Hour, "ls"); r.status != 0 || !strings.Contains(r.out, "team-a/x") {
-		t.Errorf("with a grant: %+v", r)
-	}
-	if r := as(key, audience, subject, time.Hour, "acquire", "team-b/x", "--try"); r.status != 74 || !strings.Contains(r.stderr, "no grant allows deploy") {
+	if r := as(subject, "acquire", "team-b/x", "--try"); r.status != 74 || !strings.Contains(r.stderr, "no grant allows deploy") {
 		t.Errorf("without a grant: %+v", r)
 	}
-	stranger := newKey()
-	await(t, 2*time.Minute, "a token that another key has signed is refused, once the keys may be read again", func() bool {
-		r := as(stranger, audience, subject, time.Hour, "ls")
-		if r.status != 74 || strings.Contains(r.out, "team-a") {
-			t.Fatalf("another key: %+v", r)
-		}
-		return strings.Contains(r.stderr, "credentials")
-	})
-	for name, r := range map[string]result{
-		"another audience": as(key, "billing", subject, time.Hour, "ls"), "another subject": as(key, audience, "repo:other", time.Hour, "ls"),
-		"expired":  as(key, audience, subject, -time.Hour, "ls"),
-		"no token": steadily(func() result { return run(t, command(t, "holdfast://"+addr, "ls")) }),
-	} {
-		if r.status != 74 || !strings.Contains(r.stderr, "credentials") || strings.Contains(r.out, "team-a") {
-			t.Errorf("%s: %+v", name, r)
-		}
+	if r := as("repo:other", "ls"); r.status != 74 || !strings.Contains(r.stderr, "credentials") || strings.Contains(r.out, "team-a") {
+		t.Errorf("another subject: %+v", r)
 	}
 }

@@ -20,10 +20,10 @@ import (
 )
 
 // With --log-format json every line is an object, from the first to the reason of the end; --log-level
-// debug shows the requests.
+// debug shows the requests, and error does not silence the audit.
 func TestServeLog(t *testing.T) {
 	t.Parallel()
-	for level, requests := range map[string]bool{"debug": true, "warn": false} {
+	for level, requests := range map[string]bool{"debug": true, "error": false} {
 		addr := fmt.Sprintf("127.0.0.1:%d", testserver.FreePort(t))
 		data := filepath.Join(testserver.Dir(t), "data")
 		args := []string{"serve", "--listen", addr, "--data-dir", data, "--log-format", "json", "--log-level", level}
@@ -39,14 +39,23 @@ func TestServeLog(t *testing.T) {
 		if r := run(t, command(t, "holdfast://"+addr, "ls")); r.status != 0 {
 			t.Errorf("after SIGHUP: %+v", r)
 		}
+		if r := steadily(func() result {
+			return run(t, command(t, "holdfast://"+addr, "break", "n", "--reason", "test", "--yes"))
+		}); r.status != 0 {
+			t.Errorf("break: %+v", r)
+		}
 		p.Terminate()
 		lines := objects(t, p.Log())
 		if last := lines[len(lines)-1]; last["msg"] != "stopped" {
 			t.Errorf("the last line is %v", last)
 		}
-		seen := false
+		seen, audited := false, false
 		for _, l := range lines {
 			seen = seen || l["msg"] == "request" && l["route"] == "GET /v1/locks" && l["code"] == "200"
+			audited = audited || l["msg"] == "audit" && l["act"] == "break" && l["lock"] == "n" && l["reason"] == "test"
+		}
+		if !audited {
+			t.Errorf("at %s there is no line about the break: %s", level, p.Log())
 		}
 		if seen != requests {
 			t.Errorf("at %s a request is in the log: %v\n%s", level, seen, p.Log())
@@ -102,39 +111,6 @@ func TestServeExaminesItsStore(t *testing.T) {
 		}
 		return nil
 	})
-}
-
-// No flag about the log silences the audit, also without a policy.
-func TestAuditIsNotSilenced(t *testing.T) {
-	t.Parallel()
-	for _, flag := range []string{"--quiet", "--log-level=error"} {
-		addr, url := fmt.Sprintf("127.0.0.1:%d", testserver.FreePort(t)), sqliteURL(t)
-		p := testserver.Start(t, testserver.Command{Path: binary, Args: []string{"serve", "--listen", addr, "--backend", url, flag}})
-		p.Await(time.Minute, func(ctx context.Context) error {
-			return exec.CommandContext(ctx, binary, "ls", "--backend", "holdfast://"+addr).Run()
-		})
-		acquire := func() result {
-			return run(t, command(t, url, "acquire", "n", "--ttl", "1h", "--lease", "lease-of-the-test-0001"))
-		}
-		if r := steadily(acquire); r.status != 0 {
-			t.Fatalf("%+v", r)
-		}
-		breaks := func() result {
-			return run(t, command(t, "holdfast://"+addr, "break", "n", "--reason", "test", "--yes"))
-		}
-		if r := steadily(breaks); r.status != 0 {
-			t.Errorf("%+v", r)
-		}
-		p.Await(time.Minute, func(context.Context) error {
-			for line := range strings.Lines(p.Log()) {
-				var o map[string]any
-				if json.Unmarshal([]byte(line), &o) == nil && o["msg"] == "audit" && o["act"] == "break" && o["lock"] == "n" && o["reason"] == "test" {
-					return nil
-				}
-			}
-			return fmt.Errorf("with %s there is no line about the break: %s", flag, p.Log())
-		})
-	}
 }
 
 func objects(t *testing.T, text string) []map[string]any {
