@@ -99,8 +99,9 @@ func TestManyLeasesOfTheDead(t *testing.T) {
 	too := mortal(t, b.Backend, ttl)
 	var waiting []*asking
 	for i := n - 20; i < n; i++ {
-		waiting = append(waiting, too.asks(fmt.Sprint("many", i), 1))
+		waiting = append(waiting, ask(t, b.Backend, too.req(fmt.Sprint("many", i))))
 	}
+	inQueue(t, b.Backend, fmt.Sprint("many", n-1), 1)
 	s.Process().Stop()
 	<-time.After(ttl)
 	s.Process().Cont()

@@ -78,8 +78,10 @@ func TestMayHoldOverRounds(t *testing.T) {
 	p, servers := guarded(t, 3)
 	p.told(t, 2, p.voteFor("2222222222222222", "60000"))
 	p.nodes[0].link = &breaking{link: p.nodes[0].link, verb: opBack}
-	p.nodes[1].link = &breaking{link: p.nodes[1].link, verb: opAcquire, arrives: true}
 	req := wanted("n")
+	p.nodes[1].link = &overtaken{&breaking{link: p.nodes[1].link, verb: opAcquire, arrives: true}, opAcquire, sync.OnceFunc(func() {
+		leasetest.Eventually(t, "the first node has voted", func() bool { return p.told(t, 0, one("has", "n", string(req.Lease)))[0].N == 1 })
+	})}
 	_, err := p.Acquire(t.Context(), req)
 	info, err2 := newPanel(t, servers).Inspect(t.Context(), "n")
 	if err2 != nil || len(info.Holders) != 1 || info.Holders[0].Lease != req.Lease {
