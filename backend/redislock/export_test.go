@@ -320,3 +320,8 @@ func (b *Backend) LaneAddr() string {
 
 // Rights are the commands that a user needs.
 var Rights = rights
+
+// BreakPart does the next step of a break.
+func (b *Backend) BreakPart(ctx context.Context, req backend.BreakRequest, res *backend.BreakResult) (bool, error) {
+	return b.breakPart(ctx, &req, res)
+}

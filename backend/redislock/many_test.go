@@ -35,6 +35,35 @@ func TestManyLeases(t *testing.T) {
 	}
 }
 
+// A break of many holders takes several steps. Its victims are those that held the lock at the first one: who comes
+// between two steps keeps the lock.
+func TestBreakInParts(t *testing.T) {
+	t.Parallel()
+	const n = 300
+	s, cfg := quick(t)
+	b := on(t, s, cfg)
+	for range n {
+		b.take("n", shared)
+	}
+	var res backend.BreakResult
+	var later []backend.LeaseID
+	for more := true; more; {
+		var err error
+		if more, err = b.BreakPart(t.Context(), backend.BreakRequest{Name: "n"}, &res); err != nil {
+			t.Fatal(err)
+		}
+		l := b.take("n", shared)
+		if l.Token <= res.Token {
+			t.Errorf("token %d after a step of a break with token %d", l.Token, res.Token)
+		}
+		later = append(later, l.Lease)
+	}
+	if len(later) < 3 || len(res.Broken) != n {
+		t.Errorf("%d of %d were broken in %d steps", len(res.Broken), n, len(later))
+	}
+	b.heldBy("n", 0, later...)
+}
+
 // The end of a session is reported to its listener, as soon as any client's request finds it.
 func TestExpiryIsTold(t *testing.T) {
 	t.Parallel()
