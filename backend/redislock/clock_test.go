@@ -3,7 +3,6 @@ package redislock_test
 import (
 	"errors"
 	"fmt"
-	"strings"
 	"testing"
 	"time"
 
@@ -43,32 +42,25 @@ func TestServerClockBack(t *testing.T) {
 func TestLongestTTLIsRemembered(t *testing.T) {
 	t.Parallel()
 	s, cfg, clock := withClock(t)
-	b := open(t, s, cfg)
-	longest := func() string {
-		marker, _ := s.Do("GET", "{hf0}:m").(string)
-		return strings.Fields(marker)[3]
-	}
-	const hour = "3600000"
+	b := &client{Backend: open(t, s, cfg), t: t}
 	at := func(d time.Duration, want bool) {
 		t.Helper()
 		clock.Set(d)
 		for _, mode := range []backend.Mode{backend.Exclusive, backend.Shared} { // the short way and the long way
-			acquire(t, b, backend.AcquireRequest{
-				Name: fmt.Sprint(d, mode), Timed: true, TTL: redislock.MinTTL, Mode: mode,
-			})
+			b.take(fmt.Sprint(d, mode), timed(redislock.MinTTL), func(r *backend.AcquireRequest) { r.Mode = mode })
 		}
-		if got := longest(); (got == hour) != want {
-			t.Errorf("after %s: %s ms", d, got)
+		if longest := marker(s)[3]; (longest == "3600000") != want {
+			t.Errorf("after %s: %s ms", d, longest)
 		}
 	}
-	held := acquire(t, b, backend.AcquireRequest{Name: "one", Timed: true, TTL: time.Hour})
+	held := b.take("one", timed(time.Hour))
 	at(30*time.Minute, true)
 	r, err := b.Renew(t.Context(), backend.RenewRequest{Leases: []backend.TimedRenewal{{Name: held.Name, Lease: held.Lease, TTL: time.Hour}}})
 	if err != nil || r.Leases[0].Err != nil {
 		t.Fatalf("renew: %+v, %v", r, err)
 	}
 	at(80*time.Minute, true) // it is held until 90
-	acquire(t, b, backend.AcquireRequest{Name: "two", Timed: true, TTL: time.Hour})
+	b.take("two", timed(time.Hour))
 	at(130*time.Minute, true) // until 140
 	at(6*time.Hour, false)
 }

@@ -1,7 +1,6 @@
 package redislock_test
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"slices"
@@ -19,38 +18,39 @@ import (
 	"github.com/holdfast-io/holdfast/internal/testkit/testserver"
 )
 
-func openURL(t testing.TB, url string) *redislock.Backend {
+func openURL(t *testing.T, url string) *redislock.Backend {
 	t.Helper()
 	b, err := redislock.Open(t.Context(), url, redislock.Config{})
-	if err != nil {
-		t.Fatalf("open: %v", err)
-	}
-	t.Cleanup(func() { _ = b.Close() })
-	return b
-}
-
-func groupConformance(t *testing.T, url string) {
-	t.Helper()
-	settled(t, openURL(t, url))
-	suite(t, opening(url, redislock.Config{}))
+	return leasetest.Opened(t, b, err)
 }
 
 // suite runs what the way to the server changes.
-func suite(t *testing.T, open func(backendtest.T) backend.Backend) {
+func suite(t *testing.T, open func() (*redislock.Backend, error)) {
 	t.Helper()
+	b, err := open()
+	settled(t, leasetest.Opened(t, b, err))
 	backendtest.Run(t, backendtest.Harness{
 		Only:      leasetest.Transport(),
-		Open:      open,
+		Open:      opening(open),
 		NoRestart: "it keeps clear of leases for their longest TTL, which some cases make a day",
 	})
 }
 
-// A Cluster of three masters.
+// A Cluster of three masters, and the Cluster client of a program.
 func TestConformanceCluster(t *testing.T) {
 	leasetest.Slow(t)
 	t.Parallel()
-	c := testserver.StartRedisCluster(t, 3)
-	groupConformance(t, "redis+cluster://"+testserver.RedisAddrs(c.Masters())+"?quarantine=100ms&timeout=30s")
+	t.Run("URL", func(t *testing.T) {
+		t.Parallel()
+		suite(t, at("redis+cluster://"+testserver.RedisAddrs(testserver.StartRedisCluster(t, 3).Masters())+"?quarantine=100ms&timeout=30s"))
+	})
+	t.Run("client", func(t *testing.T) {
+		t.Parallel()
+		client := clusterClient(t, testserver.StartRedisCluster(t, 3))
+		suite(t, func() (*redislock.Backend, error) {
+			return redislock.New(client, redislock.Config{Quarantine: 100 * time.Millisecond, RequestTimeout: 30 * time.Second})
+		})
+	})
 }
 
 // clusterClient returns a Cluster client as a program has it.
@@ -64,23 +64,6 @@ func clusterClient(t *testing.T, c *testserver.RedisCluster) rueidis.Client {
 	return client
 }
 
-// The Cluster client of a program.
-func TestConformanceClusterClient(t *testing.T) {
-	leasetest.Slow(t)
-	t.Parallel()
-	client := clusterClient(t, testserver.StartRedisCluster(t, 3))
-	cfg := redislock.Config{Quarantine: 100 * time.Millisecond, RequestTimeout: 30 * time.Second}
-	b, err := redislock.New(client, cfg)
-	settled(t, leasetest.Opened(t, b, err))
-	suite(t, func(t backendtest.T) backend.Backend {
-		b, err := redislock.New(client, cfg)
-		if err != nil {
-			t.Fatalf("open: %v", err)
-		}
-		return b
-	})
-}
-
 // Sentinels, without WAIT and with it.
 func TestConformanceSentinel(t *testing.T) {
 	leasetest.Slow(t)
@@ -89,7 +72,7 @@ func TestConformanceSentinel(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			g := testserver.StartRedisSentinels(t)
-			groupConformance(t, "redis+sentinel://"+g.Addrs()+"/"+testserver.SentinelMaster+"?quarantine=100ms&timeout=30s"+params)
+			suite(t, at("redis+sentinel://"+g.Addrs()+"/"+testserver.SentinelMaster+"?quarantine=100ms&timeout=30s"+params))
 		})
 	}
 }
@@ -139,13 +122,14 @@ func TestFailOverLosesAGrant(t *testing.T) {
 	a := openURL(t, url+"5s")
 	settled(t, a)
 	id, losses := lossy(t, a, ttl)
-	before := acquire(t, a, backend.AcquireRequest{Name: "before", Session: id})
+	holder := &client{a, t, id}
+	before := holder.take("before")
 	if n := g.Master.Do("WAIT", "1", "20000"); n != int64(1) {
 		t.Fatalf("%v replicas", n)
 	}
 	g.Replica.Process().Stop()
-	g.Master.Do("CLIENT", "KILL", "TYPE", "replica")                      // or it would find what comes next in its connection
-	lost := acquire(t, a, backend.AcquireRequest{Name: "n", Session: id}) // only the master has it
+	g.Master.Do("CLIENT", "KILL", "TYPE", "replica") // or it would find what comes next in its connection
+	lost := holder.take("n")                         // only the master has it
 	took := time.Now()
 	g.Master.Kill()
 	g.Replica.Process().Cont()
@@ -160,10 +144,9 @@ func TestFailOverLosesAGrant(t *testing.T) {
 		t.Fatalf("acquire after the fail-over: %v; want ErrQuarantine", err)
 	}
 	keepAsking(t, a, id, losses)
-	var next lease
+	var next backend.Grant
 	leasetest.Succeeds(t, func() error {
-		g, err := b.Acquire(t.Context(), backend.AcquireRequest{Name: "n", Lease: "after-the-fail-over", Timed: true, TTL: time.Minute})
-		next = lease{Grant: g}
+		next, err = b.Acquire(t.Context(), backend.AcquireRequest{Name: "n", Lease: "after-the-fail-over", Timed: true, TTL: time.Minute})
 		return err
 	})
 	if early := ttl - time.Since(took); early > time.Second {
@@ -174,29 +157,30 @@ func TestFailOverLosesAGrant(t *testing.T) {
 	}
 }
 
-// With WAIT a write that only the master has is no grant: the caller is told that it may hold
-// the lock, and does not.
+// With WAIT a write that only the master has is no grant: the caller is told that it may hold the lock, and does not. Nor
+// is a hand-over that was pushed.
 func TestFailOverWithReplicas(t *testing.T) {
 	leasetest.Slow(t)
 	t.Parallel()
 	g := testserver.StartRedisSentinels(t)
-	b := openURL(t, "redis+sentinel://"+g.Addrs()+"/"+testserver.SentinelMaster+"?timeout=6s&quarantine=100ms&replicas=1")
-	settled(t, b)
-	id := session(t, b, 10*time.Minute)
-	held := acquire(t, b, backend.AcquireRequest{Name: "n", Session: id})
+	url := "redis+sentinel://" + g.Addrs() + "/" + testserver.SentinelMaster + "?timeout=6s&quarantine=100ms"
+	opened := openURL(t, url+"&replicas=1")
+	settled(t, opened)
+	b, careless := withSession(t, opened), withSession(t, openURL(t, url))
+	held, other := b.take("n"), careless.take("handed over")
+	w := b.asks("handed over", 1)
 	g.Replica.Process().Stop()
 	// WAIT on another connection returns a wrong answer; ours is on the one that wrote.
-	_, err := b.Acquire(within(t, patience), backend.AcquireRequest{Name: "m", Lease: backend.NewLeaseID(), Session: id})
-	var away *backend.UnavailableError
-	if !errors.As(err, &away) || !errors.Is(err, redislock.ErrReplicas) || !away.MayHold {
-		t.Fatalf("acquire while the replica is stopped: %v; want ErrReplicas, and that it may be held", err)
-	}
-	if _, err := b.Renew(within(t, patience), backend.RenewRequest{Session: id}); !errors.Is(err, redislock.ErrReplicas) {
-		t.Errorf("renew while the replica is stopped: %v; want ErrReplicas", err)
-	}
+	err := b.try("m")
+	away(t, "acquire while the replica is stopped", err, true)
+	is(t, "acquire while the replica is stopped", err, redislock.ErrReplicas)
+	_, err = b.Renew(within(t, patience), backend.RenewRequest{Session: b.id})
+	is(t, "renew while the replica is stopped", err, redislock.ErrReplicas)
+	careless.give(other) // hands over, and pushes
+	is(t, "the waiter", w.ends(t), redislock.ErrReplicas)
 	g.Replica.Process().Cont()
 	leasetest.Succeeds(t, func() error {
-		_, err := b.Renew(t.Context(), backend.RenewRequest{Session: id})
+		_, err := b.Renew(t.Context(), backend.RenewRequest{Session: b.id})
 		return err
 	})
 	// A grant that counts exists after the fail-over.
@@ -205,25 +189,6 @@ func TestFailOverWithReplicas(t *testing.T) {
 	if rec := thin(g.Replica, "n"); !strings.HasPrefix(rec, "n\n"+string(held.Lease)+"\n") {
 		t.Errorf("the grant is not on the replica, but %q", rec)
 	}
-}
-
-// A hand-over counts when the replicas have it, not when it is pushed.
-func TestHandOverWithReplicas(t *testing.T) {
-	leasetest.Slow(t)
-	t.Parallel()
-	g := testserver.StartRedisSentinels(t)
-	url := "redis+sentinel://" + g.Addrs() + "/" + testserver.SentinelMaster + "?timeout=6s&quarantine=100ms"
-	careless, careful := openURL(t, url), openURL(t, url+"&replicas=1")
-	settled(t, careful)
-	held := acquire(t, careless, backend.AcquireRequest{Name: "n", Session: session(t, careless, 10*time.Minute)})
-	w := ask(t, careful, backend.AcquireRequest{Name: "n", Session: session(t, careful, 10*time.Minute)})
-	inQueue(t, careless, "n", 1)
-	g.Replica.Process().Stop()
-	release(t, careless, held) // hands over, and pushes
-	if err := w.ends(t); !errors.Is(err, redislock.ErrReplicas) {
-		t.Errorf("the waiter got %v; want ErrReplicas", err)
-	}
-	g.Replica.Process().Cont()
 }
 
 // A slot is migrating from one server to another: its keys are on both. No client is granted
@@ -246,143 +211,108 @@ func TestSlotMoves(t *testing.T) {
 	})
 }
 
-func slotMoves(t *testing.T, c *testserver.RedisCluster, b *redislock.Backend, watched bool) {
+// move is a move of the slot of all locks from its server to the next one.
+type move struct {
+	*testserver.RedisCluster
+	from, to *testserver.RedisServer
+	slot     string
+	keys     []string
+}
+
+// beginMove begins one. Of the keys, those of whom first says so move first.
+func beginMove(c *testserver.RedisCluster, first func(key string) bool) move {
+	const marker = "{hf0}:m"
+	from, slot := c.Owner(marker), c.Slot(marker)
+	m := move{c, from, c.Masters()[(slices.Index(c.Masters(), from)+1)%3], slot, c.Keys(from, slot)}
+	slices.SortFunc(m.keys, func(x, y string) int {
+		if first(x) != first(y) {
+			return map[bool]int{true: -1, false: 1}[first(x)]
+		}
+		return strings.Compare(x, y)
+	})
+	c.BeginMove(slot, from, m.to)
+	return m
+}
+
+func (m move) end() { m.EndMove(m.slot, m.from, m.to) }
+
+func slotMoves(t *testing.T, c *testserver.RedisCluster, opened *redislock.Backend, watched bool) {
 	t.Helper()
-	settled(t, b)
-	id, losses := lossy(t, b, 10*time.Minute)
-	held := acquire(t, b, backend.AcquireRequest{Name: "n", Session: id})
-	timed := acquire(t, b, backend.AcquireRequest{Name: "t", Timed: true, TTL: 10 * time.Minute})
-	slot := c.Slot("{hf0}:m")
+	settled(t, opened)
+	id, losses := lossy(t, opened, 10*time.Minute)
+	b := &client{opened, t, id}
+	held, long := b.take("n"), b.take("t", timed(10*time.Minute))
 	if watched { // then none of the keys is missing that every request reads
 		c.Owner("{hf0}:m").Do("SET", "{hf0}:v", "1")
 	}
-	rounds := 0
 	for _, first := range []string{"{hf0}:m", "{hf0}:t", "{hf0}:f", "{hf0}:x", "{hf0}:s:" + string(id)} {
-		from := c.Owner("{hf0}:m")
-		i := slices.Index(c.Masters(), from)
-		to := c.Masters()[(i+1)%3]
-		keys := c.Keys(from, slot)
-		slices.SortFunc(keys, func(x, y string) int {
-			switch {
-			case x == first:
-				return -1
-			case y == first:
-				return 1
-			}
-			return strings.Compare(x, y)
-		})
-		c.BeginMove(slot, from, to)
-		for k := range len(keys) + 1 {
+		m := beginMove(c, func(key string) bool { return key == first })
+		for k := range len(m.keys) + 1 {
 			for _, name := range []string{"n", "t"} {
-				_, err := b.Acquire(within(t, patience), backend.AcquireRequest{Name: name, Lease: backend.NewLeaseID(), Session: id})
-				if !errors.Is(err, backend.ErrHeld) && !errors.Is(err, backend.ErrUnavailable) {
-					t.Fatalf("%s first, %d of %d keys moved: acquire of %q gave %v", first, k, len(keys), name, err)
+				if err := b.try(name); !errors.Is(err, backend.ErrHeld) && !errors.Is(err, backend.ErrUnavailable) {
+					t.Fatalf("%s first, %d of %d keys moved: acquire of %q gave %v", first, k, len(m.keys), name, err)
 				}
-				rounds++
 			}
-			if k < len(keys) {
-				c.MoveKeys(from, to, keys[k])
+			if k < len(m.keys) {
+				c.MoveKeys(m.from, m.to, m.keys[k])
 			}
 		}
-		c.EndMove(slot, from, to)
-		leasetest.Succeeds(t, func() error {
-			info, err := b.Inspect(t.Context(), "n")
-			if err == nil && (len(info.Holders) != 1 || info.Holders[0].Token != held.Token) {
-				t.Fatalf("after the move: %+v", info)
-			}
-			return err
-		})
-		if r, err := b.Renew(t.Context(), backend.RenewRequest{Session: id}); err != nil || r.SessionLost {
-			t.Fatalf("renew after the move: %+v, %v", r, err)
-		}
+		m.end()
+		answers(t, opened)
+		b.heldBy("n", 0, held.Lease)
+		b.renews()
 	}
-	t.Logf("%d refusals", rounds)
 	select {
 	case <-losses:
 	default:
 		t.Error("no loss was reported, although data may be missing")
 	}
-	release(t, b, held)
-	release(t, b, timed)
-	if next := acquire(t, b, backend.AcquireRequest{Name: "n", Session: id}); next.Token <= held.Token {
+	b.give(held)
+	b.give(long)
+	if next := b.take("n"); next.Token <= held.Token {
 		t.Errorf("token %d after %d", next.Token, held.Token)
 	}
 }
 
-// A waiter keeps waiting while the slot moves, and is woken on the new server.
-func TestWaiterOverAMove(t *testing.T) {
-	leasetest.Slow(t)
-	t.Parallel()
-	c := testserver.StartRedisCluster(t, 3)
-	b := openURL(t, "redis+cluster://"+testserver.RedisAddrs(c.Masters())+"?timeout=30s&quarantine=off")
-	settled(t, b)
-	id := session(t, b, 10*time.Minute)
-	held := acquire(t, b, backend.AcquireRequest{Name: "n", Session: id})
-	w := ask(t, b, backend.AcquireRequest{Name: "n", Session: id})
-	inQueue(t, b, "n", 1)
-	from := c.Owner("{hf0}:m")
-	to := c.Masters()[(slices.Index(c.Masters(), from)+1)%3]
-	slot := c.Slot("{hf0}:m")
-	c.BeginMove(slot, from, to)
-	c.EndMove(slot, from, to)
-	inQueue(t, b, "n", 1)
-	release(t, b, held)
-	w.granted(t)
-}
-
-// A release that arrives while some keys of the slot are on the new server does all or nothing: a waiter
-// is granted the lock once, and the lock is free afterwards.
+// A waiter keeps waiting while the slot moves, and is woken on the new server. A release that arrives while some keys of
+// the slot are there does all or nothing: a waiter is granted the lock once, and the lock is free afterwards.
 func TestHandOverWhileASlotMoves(t *testing.T) {
 	leasetest.Slow(t)
 	t.Parallel()
 	c := testserver.StartRedisCluster(t, 3)
-	b := openURL(t, "redis+cluster://"+testserver.RedisAddrs(c.Masters())+"?timeout=30s&quarantine=off")
-	settled(t, b)
-	slot := c.Slot("{hf0}:m")
+	opened := openURL(t, "redis+cluster://"+testserver.RedisAddrs(c.Masters())+"?timeout=30s&quarantine=off")
+	settled(t, opened)
+	b, other := withSession(t, opened), withSession(t, opened)
 	// The keys that every request reads are there, and move last, so that it gets further.
 	c.Owner("{hf0}:m").Do("SET", "{hf0}:v", "1")
-	last := func(key string) int {
-		if strings.Contains("{hf0}:m {hf0}:v {hf0}:x", key) {
-			return 0
-		}
-		return 1
-	}
-	id, next := session(t, b, 10*time.Minute), session(t, b, 10*time.Minute)
+	first := func(key string) bool { return !strings.Contains("{hf0}:m {hf0}:v {hf0}:x", key) }
+	held, w := b.take("n"), other.asks("n", 1)
+	beginMove(c, first).end()
+	inQueue(t, opened, "n", 1)
+	b.give(held)
+	other.give(w.granted(t))
 	for moved, all := 0, 1; moved < all; moved++ {
 		name := "n" + strconv.Itoa(moved)
-		held := leasetest.Ask(name, id)
-		leasetest.Succeeds(t, func() error { _, err := b.Acquire(within(t, patience), held); return err })
-		waits := leasetest.Ask(name, next)
-		waits.Wait = true
-		got := leasetest.Start(t, b, waits)
-		inQueue(t, b, name, 1)
-		from := c.Owner("{hf0}:m")
-		to := c.Masters()[(slices.Index(c.Masters(), from)+1)%3]
-		keys := c.Keys(from, slot)
-		slices.SortFunc(keys, func(x, y string) int { return cmp.Or(last(x)-last(y), strings.Compare(x, y)) })
-		all = len(keys)
-		c.BeginMove(slot, from, to)
-		c.MoveKeys(from, to, keys[moved:]...)
-		err := b.Release(within(t, patience), backend.ReleaseRequest{Name: name, Lease: held.Lease, Session: id})
-		if err != nil && !errors.Is(err, backend.ErrUnavailable) {
+		held, w := b.take(name), other.asks(name, 1)
+		m := beginMove(c, first)
+		all = len(m.keys)
+		c.MoveKeys(m.from, m.to, m.keys[:all-moved]...)
+		if err := b.drop(held); err != nil && !errors.Is(err, backend.ErrUnavailable) {
 			t.Errorf("release with %d of %d keys moved: %v", all-moved, all, err)
 		}
-		c.MoveKeys(from, to, keys[:moved]...)
-		c.EndMove(slot, from, to)
+		c.MoveKeys(m.from, m.to, m.keys[all-moved:]...)
+		m.end()
 		leasetest.Succeeds(t, func() error {
-			err := b.Release(within(t, patience), backend.ReleaseRequest{Name: name, Lease: held.Lease, Session: id})
-			if errors.Is(err, backend.ErrLost) {
-				return nil
+			if err := b.drop(held); !errors.Is(err, backend.ErrLost) {
+				return err
 			}
-			return err
+			return nil
 		})
-		if a := <-got; a.Err != nil { // it asked during the move
-			leasetest.Succeeds(t, func() error { _, err := b.Acquire(within(t, patience), waits); return err })
+		if w.ends(t) != nil { // it asked during the move
+			leasetest.Succeeds(t, func() error { _, err := other.Acquire(within(t, patience), w.AcquireRequest); return err })
 		}
-		leasetest.Give(t, b, waits)
-		if info, err := b.Inspect(within(t, patience), name); err != nil || len(info.Holders)+len(info.Waiters) != 0 {
-			t.Errorf("with %d of %d keys moved: %+v, %v; want a free lock", all-moved, all, info, err)
-		}
+		other.give(lease{AcquireRequest: w.AcquireRequest})
+		other.heldBy(name, 0)
 	}
 }
 

@@ -24,26 +24,22 @@ func TestRefusedAfterTheQueueMoved(t *testing.T) {
 	t.Parallel()
 	s, cfg := quick(t)
 	cfg.RequestTimeout = patience
-	b, other := open(t, s, cfg), open(t, s, cfg)
+	b, other := open(t, s, cfg), on(t, s, cfg)
 	checks := make(chan struct{})
-	goOn := func() { close(checks) }
 	b.Intercept(func(op string, do func()) {
 		if op == "check" {
 			<-checks
 		}
 		do()
 	})
-	id, otherID := session(t, b, time.Hour), session(t, other, time.Hour)
-	before := acquire(t, other, backend.AcquireRequest{Name: "one", Session: otherID})
-	first := ask(t, b, backend.AcquireRequest{Name: "one", Session: id})
-	inQueue(t, other, "one", 1)
-	second := ask(t, b, backend.AcquireRequest{Name: "one", Session: id})
-	inQueue(t, other, "one", 2)
+	queued := withSession(t, b)
+	before := other.take("one")
+	first, second := queued.asks("one", 1), queued.asks("one", 2)
 	quarantineFor(t, s, 12*time.Second)
-	release(t, other, before)
+	other.give(before)
 	s.Do("CONFIG", "SET", "maxmemory", "1mb")
 	leasetest.Succeeds(t, func() error {
-		_, err := other.Acquire(t.Context(), backend.AcquireRequest{Name: "one", Lease: backend.NewLeaseID(), Session: otherID, Wait: true})
+		err := other.try("one", waits)
 		if errors.Is(err, backend.ErrQuarantine) {
 			return err
 		}
@@ -55,63 +51,95 @@ func TestRefusedAfterTheQueueMoved(t *testing.T) {
 		}
 		return nil
 	})
-	goOn() // the waiters check again
+	close(checks) // the waiters check again
 	l := first.granted(t)
 	for range 3 {
-		if _, err := other.Exec(t.Context(), true, [][]string{{"check", string(id), "one", string(second.Lease)}}); err != nil {
-			t.Fatal(err)
-		}
+		other.exec("check", string(queued.id), "one", string(second.Lease))
 	}
-	info, err := other.Inspect(t.Context(), "one")
-	if err != nil || len(info.Holders) != 1 || len(info.Waiters) != 1 {
-		t.Fatalf("%+v, %v", info, err)
+	other.heldBy("one", 1, l.Lease)
+	queued.give(l)
+	queued.give(second.granted(t))
+}
+
+// exec makes the server run one operation.
+func (c *client) exec(op ...string) []redislock.Reply {
+	c.t.Helper()
+	answers, err := c.Exec(c.t.Context(), true, [][]string{op})
+	if err != nil {
+		c.t.Fatal(err)
 	}
-	release(t, b, l)
-	release(t, b, second.granted(t))
+	return answers[0]
 }
 
 // withReplica starts a server, and a replica of it.
 func withReplica(t *testing.T, args ...string) (*testserver.RedisServer, *testserver.RedisServer) {
 	t.Helper()
 	s := testserver.Redis(t, args...)
-	s.Do("CONFIG", "SET", "repl-diskless-sync-delay", "0")
-	host, port, _ := strings.Cut(s.Addr(), ":")
-	replica := testserver.Redis(t, append([]string{"--replicaof", host + " " + port, "--repl-diskless-sync-delay", "0"}, args...)...)
-	follows(t, replica)
-	return s, replica
+	return s, replicaOf(t, s, args...)
 }
 
-func follows(t *testing.T, replica *testserver.RedisServer) {
+func replicaOf(t *testing.T, s *testserver.RedisServer, args ...string) *testserver.RedisServer {
 	t.Helper()
-	leasetest.Succeeds(t, func() error {
-		if !strings.Contains(replica.Info("replication"), "master_link_status:up") {
-			return errors.New("it does not follow yet")
-		}
-		return nil
-	})
+	s.Do("CONFIG", "SET", "repl-diskless-sync-delay", "0")
+	replica := testserver.Redis(t, append([]string{"--repl-diskless-sync-delay", "0"}, args...)...)
+	follow(t, replica, s)
+	return replica
 }
 
-// With Config.Replicas too, what is held is kept and released while the memory is full.
-func TestMemoryFullWithReplicas(t *testing.T) {
+func follow(t *testing.T, s, master *testserver.RedisServer) {
+	t.Helper()
+	host, port, _ := strings.Cut(master.Addr(), ":")
+	s.Do("REPLICAOF", host, port)
+	leasetest.Eventually(t, "it follows", func() bool { return strings.Contains(s.Info("replication"), "master_link_status:up") })
+}
+
+// With the memory full nothing is acquired, but what is held, thin or not, is kept, broken, handed over and released.
+func TestMemoryFull(t *testing.T) {
 	t.Parallel()
-	s, _ := withReplica(t)
-	b := open(t, s, redislock.Config{Quarantine: time.Millisecond, Replicas: 1, RequestTimeout: patience})
-	settled(t, b)
-	id := session(t, b, time.Hour)
-	held := acquire(t, b, backend.AcquireRequest{Name: "one", Session: id})
-	a := ask(t, b, backend.AcquireRequest{Name: "one", Session: id})
-	inQueue(t, b, "one", 1)
-	s.Do("CONFIG", "SET", "maxmemory", "1mb")
-	_, err := b.Acquire(t.Context(), backend.AcquireRequest{Name: "two", Lease: backend.NewLeaseID(), Session: id})
-	var away *backend.UnavailableError
-	if !errors.As(err, &away) || away.MayHold {
-		t.Errorf("acquire: %v", err)
+	for form, args := range map[string][]string{"function": nil, "script": scriptsOnly(), "replicas": nil} {
+		t.Run(form, func(t *testing.T) {
+			t.Parallel()
+			s, cfg := quick(t, args...)
+			cfg.RequestTimeout = patience
+			if form == "replicas" {
+				replicaOf(t, s)
+				cfg.Replicas = 1
+			}
+			b, other := on(t, s, cfg), on(t, s, cfg)
+			held := make(map[string]lease)
+			for _, name := range []string{"released", "broken", "kept", "again", "one"} {
+				held[name] = b.take(name)
+			}
+			waits, long := b.asks("one", 1), b.take("timed", timed(time.Minute))
+			s.Do("CONFIG", "SET", "maxmemory", "1mb")
+			b.give(held["released"])
+			for _, name := range []string{"released", "new"} {
+				err := other.try(name)
+				if away(t, "acquire "+name, err, false); !strings.Contains(fmt.Sprint(err), "OOM") {
+					t.Errorf("acquire %q: %v", name, err)
+				}
+			}
+			if err := other.try("kept"); err == nil || errors.Is(err, backend.ErrLost) {
+				t.Errorf("acquire what is held: %v", err)
+			}
+			b.renews()
+			r, err := b.Renew(t.Context(), backend.RenewRequest{Leases: []backend.TimedRenewal{{Name: "timed", Lease: long.Lease, TTL: time.Hour}}})
+			if err != nil || r.Leases[0].Err != nil || r.Leases[0].Left <= time.Minute {
+				t.Errorf("renew: %+v %v", r, err)
+			}
+			if r := other.breaks("broken"); len(r.Broken) != 1 {
+				t.Errorf("%+v", r)
+			}
+			b.give(held["one"])
+			b.give(waits.granted(t))
+			b.give(held["kept"])
+			b.give(long)
+			other.give(held["again"]) // by a client that does not know that it is thin
+			if err := b.EndSession(t.Context(), b.id); err != nil {
+				t.Errorf("end session: %v", err)
+			}
+		})
 	}
-	if r, err := b.Renew(t.Context(), backend.RenewRequest{Session: id}); err != nil || r.SessionLost {
-		t.Errorf("renew: %+v %v", r, err)
-	}
-	release(t, b, held)
-	release(t, b, a.granted(t))
 }
 
 // A request that was executed, and then not confirmed by the replicas, whatever the reason,
@@ -119,186 +147,116 @@ func TestMemoryFullWithReplicas(t *testing.T) {
 func TestRefusedAfterItWasDone(t *testing.T) {
 	t.Parallel()
 	s, _ := withReplica(t)
-	s.Do("ACL", "SETUSER", "locks", "on", ">pw", "~*", "&*", "+@all")
-	b, err := redislock.Open(t.Context(), "redis://locks:pw@"+s.Addr(), redislock.Config{Quarantine: time.Millisecond, Replicas: 1, RequestTimeout: patience})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = b.Close() })
+	cfg := redislock.Config{Quarantine: time.Millisecond, Replicas: 1, RequestTimeout: patience}
+	s.Do("ACL", "SETUSER", "locks", "on", ">secret", "~*", "&*", "+@all")
+	b := openAs(t, s, cfg, "locks")
 	settled(t, b)
-	other := open(t, s, redislock.Config{Quarantine: time.Millisecond})
-	id, otherID := session(t, b, time.Hour), session(t, other, time.Hour)
-	acquire(t, other, backend.AcquireRequest{Name: "one", Session: otherID})
-	next := ask(t, other, backend.AcquireRequest{Name: "one", Session: otherID})
-	inQueue(t, other, "one", 1)
+	cfg.Replicas = 0
+	c, other := withSession(t, b), on(t, s, cfg)
+	other.take("one")
+	next := other.asks("one", 1)
 	// The key that is written before WAIT is forbidden, and nothing else.
 	s.Do("ACL", "SETUSER", "locks", "resetkeys", "~{hf0}:[^k]*")
-	var away *backend.UnavailableError
-	_, err = b.Acquire(t.Context(), backend.AcquireRequest{Name: "two", Lease: backend.NewLeaseID(), Session: id})
-	if !errors.As(err, &away) || !away.MayHold || !errors.Is(err, redislock.ErrReplicas) {
-		t.Errorf("acquire: %v; want ErrReplicas, and that it may be held", err)
-	}
-	if _, err = b.Break(t.Context(), backend.BreakRequest{Name: "one"}); !errors.Is(err, redislock.ErrReplicas) {
-		t.Errorf("break: %v; want ErrReplicas", err)
-	}
-	info, err := other.Inspect(t.Context(), "one")
-	if err != nil || len(info.Holders) != 1 || info.Holders[0].Lease != next.Lease {
-		t.Errorf("it was taken from the next one, too: %+v, %v", info, err)
-	}
+	err := c.try("two")
+	away(t, "acquire", err, true)
+	is(t, "acquire", err, redislock.ErrReplicas)
+	_, err = c.Break(t.Context(), backend.BreakRequest{Name: "one"})
+	is(t, "break", err, redislock.ErrReplicas)
+	other.heldBy("one", 0, next.Lease) // it was not taken from the next one, too
 }
 
-// One lock that cannot be read does not stop the sweep, and so every client: what else the
-// dead session had goes to its waiters.
-func TestForeignKeyOfTheDead(t *testing.T) {
-	leasetest.Slow(t)
-	t.Parallel()
-	s, cfg := quick(t)
-	b := open(t, s, cfg)
-	const ttl = 20 * time.Second // the locks are taken and refused in this time
-	id, dead := session(t, b, time.Hour), session(t, b, ttl)
-	for _, name := range []string{"bad", "one", "two", "worse"} { // Redis keeps the order of the first two in their session
-		_, err := b.Acquire(t.Context(), backend.AcquireRequest{
-			Name: name, Lease: backend.NewLeaseID(), Session: dead, Timed: name == "worse" || name == "two", TTL: ttl,
-		})
-		if err != nil {
-			t.Fatal(err)
-		}
-	}
-	for _, name := range []string{"bad", "one"} { // they are thin, and the refusal inflates them
-		_, err := b.Acquire(t.Context(), backend.AcquireRequest{Name: name, Lease: backend.NewLeaseID(), Session: id})
-		if !errors.Is(err, backend.ErrHeld) {
-			t.Fatal(err)
-		}
-	}
-	s.Do("HSET", "{hf0}:l:bad", "@", "what")
-	s.Do("ZADD", "{hf0}:t", "0", "worse\n!") // before the record that is there
-	for _, name := range []string{"one", "two"} {
-		acquire(t, b, backend.AcquireRequest{Name: name, Session: id, Wait: true})
-	}
-	for _, name := range []string{"bad", "worse"} {
-		_, err := b.Acquire(within(t, patience), backend.AcquireRequest{Name: name, Lease: backend.NewLeaseID(), Session: id})
-		if !errors.Is(err, redislock.ErrForeignData) {
-			t.Errorf("acquire %q: %v", name, err)
-		}
-	}
-	if err := b.EndSession(t.Context(), id); err != nil {
-		t.Error(err)
-	}
-}
-
-// The greatest token cannot be read as a lock is handed over: the lock is free nevertheless,
-// and goes to the next waiter when the token can be read again.
-func TestForeignTokenAtAHandOver(t *testing.T) {
-	t.Parallel()
-	s, cfg := quick(t)
-	b := open(t, s, cfg)
-	id := session(t, b, time.Hour)
-	held := acquire(t, b, backend.AcquireRequest{Name: "one", Session: id})
-	a := ask(t, b, backend.AcquireRequest{Name: "one", Session: id})
-	inQueue(t, b, "one", 1)
-	s.Do("RENAME", "{hf0}:f", "aside")
-	s.Do("SET", "{hf0}:f", "what")
-	err := b.Release(t.Context(), backend.ReleaseRequest{Name: "one", Lease: held.Lease, Session: id})
-	if !errors.Is(err, redislock.ErrForeignData) {
-		t.Errorf("release: %v", err)
-	}
-	s.Do("RENAME", "aside", "{hf0}:f")
-	if _, err := b.Exec(t.Context(), true, [][]string{{"check", string(id), "one", string(a.Lease)}}); err != nil {
-		t.Fatal(err)
-	}
-	release(t, b, a.granted(t))
-}
-
-// A server that became a replica refuses a batch as a whole, as a function and as a script:
-// then another server is located.
+// A server that became a replica refuses a batch as a whole, as a function and as a script: then another server is
+// located. It is known that nothing was changed.
 func TestReplicaRefusesTheBatch(t *testing.T) {
 	t.Parallel()
 	inBothForms(t, func(t *testing.T, args ...string) {
 		t.Helper()
 		s, cfg := quick(t, args...)
-		b := open(t, s, cfg)
-		id := session(t, b, time.Hour)
+		b := on(t, s, cfg)
 		s.Do("REPLICAOF", "127.0.0.1", strconv.Itoa(testserver.FreePort(t)))
 		for _, mode := range []string{"x", "s"} {
 			_, err := b.Exec(t.Context(), true, [][]string{
-				{"acquire", string(id), "0", "0", "0", mode, "1", "", "", "", "one", string(backend.NewLeaseID())},
+				{"acquire", string(b.id), "0", "0", "0", mode, "1", "", "", "", "one", string(backend.NewLeaseID())},
 			})
 			if err == nil || !strings.HasPrefix(err.Error(), "redis: READONLY") {
 				t.Errorf("mode %s: %v; want READONLY of the whole request", mode, err)
 			}
 		}
+		away(t, "acquire", b.try("one"), false)
 	})
 }
 
-// The holder of the lock is not known any more: its session was removed from the records, as
-// by an operator. Break frees the lock.
-func TestBreakOfWhatNobodyHolds(t *testing.T) {
+// An operator removed sessions from the records. What they held is freed by a break, and their places in a queue
+// are dropped.
+func TestSessionsRemovedByHand(t *testing.T) {
 	t.Parallel()
 	s, cfg := quick(t)
-	b := open(t, s, cfg)
-	id := session(t, b, time.Hour)
-	acquire(t, b, backend.AcquireRequest{Name: "one", Session: session(t, b, time.Hour)})
-	a := ask(t, b, backend.AcquireRequest{Name: "one", Session: id})
-	inQueue(t, b, "one", 1)
+	b := on(t, s, cfg)
+	on(t, s, cfg).take("one")
+	a := b.asks("one", 1)
 	s.Do("DEL", "{hf0}:x")
-	id = session(t, b, time.Hour)
-	again := a.AcquireRequest
 	a.cancel(nil)
 	_ = a.ends(t)
-	again.Session = id
-	a = ask(t, b, again)
-	leasetest.Succeeds(t, func() error {
-		if !b.KnownInQueue(a.Lease) {
-			return errors.New("it is not in the queue")
-		}
-		return nil
-	})
-	if _, err := b.Break(t.Context(), backend.BreakRequest{Name: "one"}); err != nil {
-		t.Fatal(err)
-	}
-	release(t, b, a.granted(t))
-}
+	again := a.AcquireRequest
+	again.Session = session(t, b.Backend, time.Hour)
+	a = ask(t, b.Backend, again)
+	leasetest.Eventually(t, "it is in the queue", func() bool { return b.KnownInQueue(a.Lease) })
+	b.breaks("one")
+	b.give(a.granted(t))
 
-// The queue of a lock without a holder has only waiters whose sessions are not known any more, as by an operator. They
-// are dropped, and the lock is granted and listed like any other.
-func TestGrantedAfterUnknownWaiters(t *testing.T) {
-	t.Parallel()
-	s, cfg := quick(t)
-	b := open(t, s, cfg)
-	id, unknown := session(t, b, time.Hour), session(t, b, time.Hour)
-	held := acquire(t, b, backend.AcquireRequest{Name: "one", Session: id})
-	if _, err := b.Exec(t.Context(), true, [][]string{
-		{"acquire", string(unknown), "0", "0", "1", "x", "1", "nobody", "", "", "one", string(backend.NewLeaseID())},
-	}); err != nil {
-		t.Fatal(err)
-	}
-	s.Do("HDEL", "{hf0}:l:one", string(held.Lease))
-	s.Do("HSET", "{hf0}:l:one", "@", "0 0 0 0 0 1 1")
+	b, unknown := on(t, s, cfg), session(t, b.Backend, time.Hour)
+	held := b.take("two")
+	b.exec("acquire", string(unknown), "0", "0", "1", "x", "1", "nobody", "", "", "two", string(backend.NewLeaseID()))
+	s.Do("HDEL", "{hf0}:l:two", string(held.Lease))
+	s.Do("HSET", "{hf0}:l:two", "@", "0 0 0 0 0 1 1")
 	s.Do("ZREM", "{hf0}:x", "s:"+string(unknown))
-	l := acquire(t, b, backend.AcquireRequest{Name: "one", Session: id})
+	l := b.take("two")
 	page, err := b.List(t.Context(), backend.ListRequest{})
 	if err != nil || len(page.Locks) != 1 || len(page.Locks[0].Holders) != 1 {
 		t.Errorf("%+v, %v; want the lock and its holder", page.Locks, err)
 	}
-	release(t, b, l)
+	b.give(l)
 }
 
-// The session of a waiter ends earlier than the waiter behind it was told: that one is notified, and is not stuck until the
-// end that it knew.
-func TestWaiterWhoseSessionIsShortened(t *testing.T) {
+// A call of several requests of which a later one is refused says that it may have worked. The losses
+// that the first one returned were not delivered, and are returned again.
+func TestRefusedAfterTheFirstPart(t *testing.T) {
 	t.Parallel()
 	s, cfg := quick(t)
-	a, b, c := open(t, s, cfg), open(t, s, cfg), open(t, s, cfg)
-	aID, bID, cID := session(t, a, time.Hour), session(t, b, time.Hour), session(t, c, time.Hour)
-	held := acquire(t, a, backend.AcquireRequest{Name: "one", Session: aID})
-	dying := ask(t, b, backend.AcquireRequest{Name: "one", Session: bID})
-	inQueue(t, a, "one", 1)
-	behind := ask(t, c, backend.AcquireRequest{Name: "one", Session: cID})
-	inQueue(t, a, "one", 2)
-	if err := b.OpenSession(t.Context(), backend.SessionRequest{ID: bID, TTL: 3 * time.Second}); err != nil {
-		t.Fatal(err)
+	opened, other := open(t, s, cfg), on(t, s, cfg)
+	allow := func(sign string) { s.Do("ACL", "SETUSER", "default", sign+"fcall", sign+"eval", sign+"evalsha") }
+	refused, parts := "", 0
+	opened.Intercept(func(op string, do func()) {
+		if op == refused {
+			if parts++; parts == 2 {
+				allow("-")
+			}
+		}
+		do()
+	})
+	partly := func(op string, f func() error) {
+		t.Helper()
+		refused, parts = op, 0
+		err := f()
+		allow("+")
+		refused = ""
+		away(t, op, err, true)
+		is(t, op, err, backend.ErrRefused)
 	}
-	release(t, a, held)
-	dying.granted(t) // and never renewed
-	behind.granted(t)
+	b := withSession(t, opened)
+	gone := b.take("one")
+	other.breaks("one")
+	renewal := backend.RenewRequest{Session: b.id, Leases: make([]backend.TimedRenewal, 1001)}
+	for i := range renewal.Leases {
+		renewal.Leases[i] = backend.TimedRenewal{Name: "none", Lease: backend.NewLeaseID()}
+	}
+	partly("renew", func() error { _, err := b.Renew(within(t, patience), renewal); return err })
+	if r, err := b.Renew(within(t, patience), backend.RenewRequest{Session: b.id}); err != nil || len(r.Lost) != 1 || r.Lost[0].Lease != gone.Lease {
+		t.Errorf("the next renewal: %+v, %v", r, err)
+	}
+	takeMany(t, opened, b.id, 5001)
+	partly("session.end", func() error { return b.EndSession(within(t, patience), b.id) })
+	if err := b.EndSession(within(t, patience), b.id); err != nil {
+		t.Error(err)
+	}
 }

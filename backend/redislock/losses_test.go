@@ -1,6 +1,7 @@
 package redislock_test
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"strconv"
@@ -14,68 +15,168 @@ import (
 	"github.com/holdfast-io/holdfast/internal/testkit/testserver"
 )
 
+// A restart with data: no quarantine if everything was on disk before it was answered,
+// otherwise one, because the last second may be missing.
+func TestQuarantineAfterARestart(t *testing.T) {
+	t.Parallel()
+	for setting, durable := range map[string]bool{"appendfsync always": true, "appendfsync everysec": false, "no-appendfsync-on-rewrite yes": false} {
+		t.Run(setting, func(t *testing.T) {
+			t.Parallel()
+			s, cfg := quick(t, strings.Fields("--"+setting)...)
+			opened, off := open(t, s, cfg), on(t, s, redislock.Config{Quarantine: redislock.NoQuarantine})
+			if opened.Capabilities().Durable != durable {
+				t.Errorf("durable is %t", opened.Capabilities().Durable)
+			}
+			b := &client{opened, t, off.id}
+			held := off.take("one")
+			if !durable {
+				<-time.After(2 * time.Second) // it is on disk by now
+			}
+			s.Restart()
+			answers(t, opened)
+			b.heldBy("one", 0, held.Lease)
+			if err := b.try("two"); durable {
+				if err != nil {
+					t.Errorf("after a restart that lost nothing: %v", err)
+				}
+				return
+			} else {
+				quarantined(t, err, 50*time.Minute)
+			}
+			b.give(held) // what is held is released and renewed nevertheless
+			b.renews()
+			quarantined(t, b.try("one"), 50*time.Minute)
+		})
+	}
+}
+
+// answers waits until the Backend has connected again after a restart.
+func answers(t *testing.T, b *redislock.Backend) {
+	t.Helper()
+	leasetest.Succeeds(t, func() error { _, err := b.Inspect(t.Context(), "n"); return err })
+}
+
+// A client from before learns that the server does not sync its answers any more: the old
+// settings do not decide whether a restart lost something.
+func TestQuarantineAfterOtherSettings(t *testing.T) {
+	t.Parallel()
+	s, _ := quick(t)
+	b := on(t, s, redislock.Config{Quarantine: 20 * time.Minute})
+	s.Restart()
+	s.Do("CONFIG", "SET", "appendfsync", "everysec")
+	answers(t, b.Backend)
+	if r, err := b.Renew(t.Context(), backend.RenewRequest{Session: b.id}); err != nil || !r.SessionLost {
+		t.Errorf("renew a session of the generation before: %+v, %v", r, err)
+	}
+	findings, err := b.Examine(t.Context())
+	if err != nil || len(findings) != 1 || !strings.Contains(findings[0].Text, "appendfsync everysec") {
+		t.Errorf("Examine: %v, %v", findings, err)
+	}
+	s.Restart()
+	answers(t, b.Backend)
+	quarantined(t, withSession(t, b.Backend).try("n"), 50*time.Minute)
+}
+
+// Two prefixes on one server, or two of its databases: each finds out for itself whether the
+// restart lost data, although another was faster to ask.
+func TestQuarantineOfEveryPrefix(t *testing.T) {
+	t.Parallel()
+	inBothForms(t, func(t *testing.T, args ...string) {
+		t.Helper()
+		s := testserver.Redis(t, append(args, "--appendonly", "no", "--save", "")...)
+		var all []*client
+		for _, at := range []string{"/0?prefix=a", "/0?prefix=b", "/1?prefix=a"} {
+			b := openURL(t, "redis://"+s.Addr()+at+"&quarantine=1ms&timeout="+answered.String())
+			settled(t, b)
+			all = append(all, withSession(t, b))
+		}
+		s.Do("SAVE")
+		for _, b := range all {
+			b.take("one")
+		}
+		s.Restart() // as of the SAVE: the leases are forgotten, the sessions are not
+		for i, b := range all {
+			leasetest.Succeeds(t, func() error { return isQuarantined(t, b.try("one"), fmt.Sprint("partition ", i)) }) // its connections must be made again
+		}
+	})
+}
+
+// isQuarantined is nil for a quarantine, and fails the test for a grant.
+func isQuarantined(t *testing.T, err error, what string) error {
+	t.Helper()
+	if err == nil {
+		t.Fatalf("%s: granted, though it is held", what)
+	}
+	if errors.Is(err, backend.ErrQuarantine) {
+		return nil
+	}
+	return err
+}
+
+// A replica that has been up for long is promoted before it was sent the marker: it is not a
+// new server.
+func TestPromotedWithoutAMarker(t *testing.T) {
+	leasetest.Slow(t)
+	t.Parallel()
+	master, replica := withReplica(t)
+	cfg := redislock.Config{Quarantine: 15 * time.Second} // a request that follows takes less
+	replica.Do("REPLICAOF", "127.0.0.1", "1")             // the link breaks
+	b := open(t, master, cfg)
+	settled(t, b)
+	acquire(t, b, backend.AcquireRequest{Name: "one", Timed: true, TTL: time.Minute})
+	isUp(t, replica, 17)
+	replica.Do("REPLICAOF", "NO", "ONE")
+	next := open(t, replica, cfg)
+	quarantined(t, mortal(t, next, time.Minute).try("one"), time.Second)
+}
+
+// knows waits until the replica has the session.
+func knows(t *testing.T, replica *testserver.RedisServer, id backend.SessionID) {
+	t.Helper()
+	leasetest.Eventually(t, "the replica has all", func() bool { return replica.Do("EXISTS", "{hf0}:s:"+string(id)) == int64(1) })
+}
+
 // A replica takes over behind one address, and both have everything on disk: what had not
 // arrived yet is missing nevertheless.
 func TestQuarantineAfterATakeOver(t *testing.T) {
 	t.Parallel()
 	s, replica := withReplica(t)
 	cfg := redislock.Config{Quarantine: time.Millisecond}
-	b := open(t, s, cfg)
-	settled(t, b)
+	opened := open(t, s, cfg)
+	settled(t, opened)
+	b := withSession(t, opened)
 	if !b.Capabilities().Durable {
 		t.Fatal("it is not durable")
 	}
-	id := session(t, b, time.Hour)
-	leasetest.Succeeds(t, func() error {
-		if replica.Do("EXISTS", "{hf0}:s:"+string(id)) != int64(1) {
-			return errors.New("it is behind")
-		}
-		return nil
-	})
+	knows(t, replica, b.id)
 	replica.Do("REPLICAOF", "NO", "ONE")
-	acquire(t, b, backend.AcquireRequest{Name: "one", Session: id}) // no other client has it
-	next := open(t, replica, cfg)
-	_, err := try(t, next, "one", id)
-	quarantined(t, err, 50*time.Minute)
+	b.take("one") // no other client has it
+	quarantined(t, (&client{open(t, replica, cfg), t, b.id}).try("one"), 50*time.Minute)
 }
 
 // A replica takes over and hands back, and got no request in between: what it had not
 // received is missing where it was granted.
 func TestQuarantineAfterATakeOverAndBack(t *testing.T) {
 	t.Parallel()
-	inBothForms(t, takeOverAndBack)
-}
-
-func takeOverAndBack(t *testing.T, args ...string) {
-	t.Helper()
-	s, replica := withReplica(t, args...)
-	cfg := redislock.Config{Quarantine: time.Millisecond}
-	b, off := open(t, s, cfg), open(t, s, redislock.Config{Quarantine: redislock.NoQuarantine})
-	settled(t, b)
-	follow := func(s, master *testserver.RedisServer) {
-		host, port, _ := strings.Cut(master.Addr(), ":")
-		s.Do("REPLICAOF", host, port)
-		follows(t, s)
-	}
-	for round := range 2 {
-		name, id := fmt.Sprint("lock", round), session(t, off, time.Hour)
-		leasetest.Succeeds(t, func() error {
-			if replica.Do("EXISTS", "{hf0}:s:"+string(id)) != int64(1) {
-				return errors.New("it is behind")
+	inBothForms(t, func(t *testing.T, args ...string) {
+		t.Helper()
+		s, replica := withReplica(t, args...)
+		b, off := open(t, s, redislock.Config{Quarantine: time.Millisecond}), open(t, s, redislock.Config{Quarantine: redislock.NoQuarantine})
+		settled(t, b)
+		for round := range 2 {
+			name, holder := fmt.Sprint("lock", round), withSession(t, off)
+			knows(t, replica, holder.id)
+			replica.Do("REPLICAOF", "NO", "ONE")
+			holder.take(name)
+			follow(t, s, replica)
+			s.Do("REPLICAOF", "NO", "ONE")
+			if rec := thin(s, name); rec != "" {
+				t.Fatalf("the grant is there (%q): nothing was lost, and nothing is tested", rec)
 			}
-			return nil
-		})
-		replica.Do("REPLICAOF", "NO", "ONE")
-		acquire(t, off, backend.AcquireRequest{Name: name, Session: id})
-		follow(s, replica)
-		s.Do("REPLICAOF", "NO", "ONE")
-		if rec := thin(s, name); rec != "" {
-			t.Fatalf("the grant is there (%q): nothing was lost, and nothing is tested", rec)
+			quarantined(t, withSession(t, b).try(name), 50*time.Minute)
+			follow(t, replica, s)
 		}
-		_, err := try(t, b, name, session(t, b, time.Hour))
-		quarantined(t, err, 50*time.Minute)
-		follow(replica, s)
-	}
+	})
 }
 
 // A replica takes over, and its former master follows it with a partial resynchronisation. Then the
@@ -103,11 +204,10 @@ func TestQuarantineAfterATakeOverThatWasLost(t *testing.T) {
 		s.Do("REPLICAOF", "127.0.0.1", "1") // the link breaks
 		other := open(t, replica, cfg)
 		settled(t, other)
-		acquire(t, other, backend.AcquireRequest{Name: "one", Session: session(t, other, time.Hour)})
+		withSession(t, other).take("one")
 		replica.Kill()
 		s.Do("REPLICAOF", "NO", "ONE")
-		_, err := try(t, b, "one", session(t, b, time.Hour))
-		quarantined(t, err, 0)
+		quarantined(t, withSession(t, b).try("one"), 0)
 	})
 }
 
@@ -117,19 +217,14 @@ func followsPartly(t *testing.T, b *redislock.Backend, s, replica *testserver.Re
 	t.Helper()
 	s.Do("CONFIG", "SET", "repl-ping-replica-period", "3600") // pings count as writes
 	settled(t, b)
-	leasetest.Succeeds(t, func() error { // until it has all that there is
+	leasetest.Eventually(t, "it has all that there is", func() bool {
 		info := s.Info("replication") // WAIT would only wait for the writes of its own connection
 		_, rest, _ := strings.Cut(info, "master_repl_offset:")
 		offset, _, _ := strings.Cut(rest, "\r")
-		if !strings.Contains(info, "offset="+offset+",") {
-			return fmt.Errorf("it is behind:\n%s", info)
-		}
-		return nil
+		return strings.Contains(info, "offset="+offset+",")
 	})
 	replica.Do("REPLICAOF", "NO", "ONE")
-	host, port, _ := strings.Cut(replica.Addr(), ":")
-	s.Do("REPLICAOF", host, port)
-	follows(t, s)
+	follow(t, s, replica)
 	return strings.Contains(replica.Info("stats"), "sync_partial_ok:1")
 }
 
@@ -140,38 +235,29 @@ func TestRestoredLeaseIsNotRenewed(t *testing.T) {
 	inBothForms(t, func(t *testing.T, args ...string) {
 		t.Helper()
 		s, cfg := quick(t, append(args, "--appendonly", "no")...)
-		b, other := open(t, s, cfg), open(t, s, cfg)
-		old := acquire(t, b, backend.AcquireRequest{Name: "one", Timed: true, TTL: time.Minute})
+		b, other := on(t, s, cfg), on(t, s, cfg)
+		minute := alone(time.Minute)
+		old := b.take("one", minute)
 		s.Do("SAVE") // what is on the disk
-		if _, err := other.Break(t.Context(), backend.BreakRequest{Name: "one"}); err != nil {
-			t.Fatal(err)
-		}
-		acquire(t, other, backend.AcquireRequest{Name: "one", Timed: true, TTL: time.Minute})
+		other.breaks("one")
+		other.take("one", minute)
 		s.Restart()
 		renew := func(l lease) error {
-			var err error
-			leasetest.Succeeds(t, func() error { // once it is connected again
-				r, no := b.Renew(t.Context(), backend.RenewRequest{Leases: []backend.TimedRenewal{{Name: l.Name, Lease: l.Lease, TTL: time.Minute}}})
-				if no == nil {
-					err = r.Leases[0].Err
-				}
-				return no
+			r, err := leasetest.Insist(t, func(ctx context.Context) (backend.RenewResult, error) { // once it is connected again
+				return b.Renew(ctx, backend.RenewRequest{Leases: []backend.TimedRenewal{{Name: l.Name, Lease: l.Lease, TTL: time.Minute}}})
 			})
-			return err
+			if err != nil {
+				t.Fatal(err)
+			}
+			return r.Leases[0].Err
 		}
-		if err := renew(old); !errors.Is(err, backend.ErrLost) {
-			t.Errorf("renewal of the broken lease: %v; want ErrLost", err)
-		}
-		if _, err := b.Acquire(t.Context(), old.AcquireRequest); !errors.Is(err, backend.ErrLost) {
-			t.Errorf("the same request again: %v; want ErrLost", err)
-		}
-		if info, err := other.Inspect(t.Context(), "one"); err != nil || len(info.Holders) != 1 || info.Holders[0].Lease != old.Lease {
-			t.Errorf("%+v, %v; want the broken lease until it ends", info, err)
-		}
+		is(t, "renewal of the broken lease", renew(old), backend.ErrLost)
+		_, err := b.Acquire(t.Context(), old.AcquireRequest)
+		is(t, "the same request again", err, backend.ErrLost)
+		other.heldBy("one", 0, old.Lease) // until it ends
 		// What is granted from then on is renewed.
-		off := open(t, s, redislock.Config{Quarantine: redislock.NoQuarantine})
-		fresh := acquire(t, off, backend.AcquireRequest{Name: "two", Timed: true, TTL: time.Minute})
-		if err := renew(fresh); err != nil {
+		off := on(t, s, redislock.Config{Quarantine: redislock.NoQuarantine})
+		if err := renew(off.take("two", minute)); err != nil {
 			t.Errorf("renewal of a lease from after the restart: %v", err)
 		}
 	})
@@ -208,19 +294,14 @@ func TestLongestTTLOfAWaiter(t *testing.T) {
 	t.Parallel()
 	s, cfg := quick(t)
 	b := open(t, s, cfg)
-	id := session(t, b, time.Minute)
-	l := acquire(t, b, backend.AcquireRequest{Name: "one", Session: id})
-	const ttl = time.Hour
-	w := ask(t, b, backend.AcquireRequest{Name: "one", Session: id, Timed: true, TTL: ttl})
-	inQueue(t, b, "one", 1)
-	longest := func() string { return strings.Fields(fmt.Sprint(s.Do("GET", "{hf0}:m")))[3] }
-	marker := strings.Fields(fmt.Sprint(s.Do("GET", "{hf0}:m")))
-	marker[3] = "60000"
-	s.Do("SET", "{hf0}:m", strings.Join(marker, " "))
-	release(t, b, l)
+	c := mortal(t, b, time.Minute)
+	l, w := c.take("one"), c.asks("one", 1, timed(time.Hour))
+	const longest = 3 // the field of the marker
+	mark(s, longest, "60000")
+	c.give(l)
 	w.granted(t)
-	if got := longest(); got != strconv.FormatInt(ttl.Milliseconds(), 10) {
-		t.Errorf("the longest TTL in use is %s ms, as the marker has it; a lease has %s", got, ttl)
+	if got := marker(s)[longest]; got != strconv.FormatInt(time.Hour.Milliseconds(), 10) {
+		t.Errorf("the longest TTL in use is %s ms, as the marker has it; a lease has an hour", got)
 	}
 }
 
@@ -230,23 +311,16 @@ func TestQuarantineAfterAnOldAOF(t *testing.T) {
 	t.Parallel()
 	s, cfg := quick(t)
 	s.Do("CONFIG", "SET", "appendonly", "no")
-	b := open(t, s, cfg)
-	l := acquire(t, b, backend.AcquireRequest{Name: "one", Timed: true, TTL: time.Hour})
+	b := &client{Backend: open(t, s, cfg), t: t}
+	b.take("one", timed(time.Hour))
 	s.Restart()
 	if n := s.Do("ZCARD", "{hf0}:t"); n != int64(0) {
 		t.Fatalf("the grant is there (%v): nothing was lost, and nothing is tested", n)
 	}
 	// Another client is first. It knows nothing, as if it were new.
-	_, _ = try(t, open(t, s, cfg), "two", session(t, open(t, s, cfg), time.Minute))
+	_ = mortal(t, open(t, s, cfg), time.Minute).try("two")
 	leasetest.Succeeds(t, func() error {
-		_, err := b.Acquire(t.Context(), backend.AcquireRequest{Name: "one", Lease: backend.NewLeaseID(), Timed: true, TTL: time.Minute})
-		if err == nil {
-			t.Fatalf("granted, and the first has it until %s", l.Asked.Add(l.Left))
-		}
-		if errors.Is(err, backend.ErrQuarantine) {
-			return nil
-		}
-		return err
+		return isQuarantined(t, b.try("one", timed(time.Minute)), "the first has it for an hour")
 	})
 }
 
@@ -256,29 +330,28 @@ func TestOneAloneIsMet(t *testing.T) {
 	leasetest.Slow(t)
 	t.Parallel()
 	s, _ := quick(t, "--appendfsync", "always")
-	b := open(t, s, redislock.Config{Quarantine: redislock.NoQuarantine})
-	id := session(t, b, time.Hour)
-	ask := func(want any) {
+	b := on(t, s, redislock.Config{Quarantine: redislock.NoQuarantine})
+	ask := func(want string) {
 		t.Helper()
-		call, err := b.CallFor(leasetest.Ask(string(backend.NewLeaseID()), id))
+		call, err := b.CallFor(b.req(string(backend.NewLeaseID())))
 		if err != nil {
 			t.Fatal(err)
 		}
 		answer := s.Do(call...)
-		if token, ok := answer.(int64); ok && want == "a token" && token > 0 {
-			return
+		if words, ok := answer.([]any); ok && len(words) > 0 {
+			answer = words[0]
+		} else if token, ok := answer.(int64); ok && token > 0 {
+			answer = "a token"
 		}
-		if words, ok := answer.([]any); !ok || len(words) == 0 || words[0] != want {
+		if answer != want {
 			t.Errorf("the answer is %v, want %v", answer, want)
 		}
 	}
 	ask("a token")
-	marker, _ := s.Do("GET", "{hf0}:m").(string)
-	fields := strings.Fields(marker)
-	fields[len(fields)-3] = string(backend.NewLeaseID()) + ".r" // what another client's hello does after a loss
-	s.Do("SET", "{hf0}:m", strings.Join(fields, " "))
+	before := s.Do("GET", "{hf0}:m").(string)
+	mark(s, len(marker(s))-3, string(backend.NewLeaseID())+".r") // what another client's hello does after a loss
 	ask("MARKER")
-	s.Do("SET", "{hf0}:m", marker)
+	s.Do("SET", "{hf0}:m", before)
 	ask("a token")
 	s.Process().Stop() // the client does not greet the next process
 	if err := b.Close(); err != nil {
@@ -286,53 +359,4 @@ func TestOneAloneIsMet(t *testing.T) {
 	}
 	s.Restart()
 	ask("MARKER")
-}
-
-// A call of several requests of which a later one is refused says that it may have worked. The losses
-// that the first one returned were not delivered, and are returned again.
-func TestRefusedAfterTheFirstPart(t *testing.T) {
-	t.Parallel()
-	s, cfg := quick(t)
-	b, other := open(t, s, cfg), open(t, s, cfg)
-	allow := func(sign string) { s.Do("ACL", "SETUSER", "default", sign+"fcall", sign+"eval", sign+"evalsha") }
-	refused, parts := "", 0
-	b.Intercept(func(op string, do func()) {
-		if op == refused {
-			if parts++; parts == 2 {
-				allow("-")
-			}
-		}
-		do()
-	})
-	partly := func(op string, f func() error) {
-		t.Helper()
-		refused, parts = op, 0
-		err := f()
-		allow("+")
-		refused = ""
-		if away, ok := errors.AsType[*backend.UnavailableError](err); !ok || !away.MayHold || !errors.Is(err, backend.ErrRefused) {
-			t.Errorf("%s: %v after %d parts", op, err, parts)
-		}
-	}
-	id := session(t, b, time.Hour)
-	gone := acquire(t, b, backend.AcquireRequest{Name: "one", Session: id})
-	if _, err := other.Break(within(t, patience), backend.BreakRequest{Name: "one"}); err != nil {
-		t.Fatal(err)
-	}
-	renewal := backend.RenewRequest{Session: id, Leases: make([]backend.TimedRenewal, 1001)}
-	for i := range renewal.Leases {
-		renewal.Leases[i] = backend.TimedRenewal{Name: "none", Lease: backend.NewLeaseID()}
-	}
-	partly("renew", func() error {
-		_, err := b.Renew(within(t, patience), renewal)
-		return err
-	})
-	if r, err := b.Renew(within(t, patience), backend.RenewRequest{Session: id}); err != nil || len(r.Lost) != 1 || r.Lost[0].Lease != gone.Lease {
-		t.Errorf("the next renewal: %+v, %v", r, err)
-	}
-	takeMany(t, b, id, 5001)
-	partly("session.end", func() error { return b.EndSession(within(t, patience), id) })
-	if err := b.EndSession(within(t, patience), id); err != nil {
-		t.Error(err)
-	}
 }

@@ -3,7 +3,9 @@ package redislock_test
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
+	"slices"
 	"testing"
 	"time"
 
@@ -99,6 +101,127 @@ func release(t testing.TB, b *redislock.Backend, l lease) {
 	err := b.Release(within(t, patience), backend.ReleaseRequest{Name: l.Name, Lease: l.Lease, Session: l.Session})
 	if err != nil {
 		t.Fatalf("release %q: %v", l.Name, err)
+	}
+}
+
+// client is a Backend with a session of an hour, as one more process has it.
+type client struct {
+	*redislock.Backend
+	t  testing.TB
+	id backend.SessionID
+}
+
+// on opens a client of the server.
+func on(t testing.TB, s *testserver.RedisServer, cfg redislock.Config) *client {
+	t.Helper()
+	return withSession(t, open(t, s, cfg))
+}
+
+func withSession(t testing.TB, b *redislock.Backend) *client {
+	t.Helper()
+	return mortal(t, b, time.Hour)
+}
+
+// mortal returns a client whose session has that TTL.
+func mortal(t testing.TB, b *redislock.Backend, ttl time.Duration) *client {
+	t.Helper()
+	return &client{b, t, session(t, b, ttl)}
+}
+
+// change is how a request differs from one for an exclusive lease of the session.
+type change = func(*backend.AcquireRequest)
+
+func shared(r *backend.AcquireRequest) { r.Mode = backend.Shared }
+
+func timed(ttl time.Duration) change {
+	return func(r *backend.AcquireRequest) { r.Timed, r.TTL = true, ttl }
+}
+
+// alone is timed without a session.
+func alone(ttl time.Duration) change {
+	return func(r *backend.AcquireRequest) { r.Session, r.Timed, r.TTL = "", true, ttl }
+}
+
+func (c *client) req(name string, changes ...change) backend.AcquireRequest {
+	r := backend.AcquireRequest{Name: name, Lease: backend.NewLeaseID(), Session: c.id}
+	for _, f := range changes {
+		f(&r)
+	}
+	return r
+}
+
+func (c *client) take(name string, changes ...change) lease {
+	c.t.Helper()
+	return acquire(c.t, c.Backend, c.req(name, changes...))
+}
+
+// try acquires without waiting.
+func (c *client) try(name string, changes ...change) error {
+	_, err := c.Acquire(within(c.t, patience), c.req(name, changes...))
+	return err
+}
+
+// asks starts an Acquire that waits, and returns when n leases wait for the lock.
+func (c *client) asks(name string, n int, changes ...change) *asking {
+	c.t.Helper()
+	a := ask(c.t, c.Backend, c.req(name, changes...))
+	inQueue(c.t, c.Backend, name, n)
+	return a
+}
+
+func (c *client) give(l lease) {
+	c.t.Helper()
+	release(c.t, c.Backend, l)
+}
+
+// drop is give that may fail.
+func (c *client) drop(l lease) error {
+	return c.Release(within(c.t, patience), backend.ReleaseRequest{Name: l.Name, Lease: l.Lease, Session: l.Session})
+}
+
+func (c *client) breaks(name string) backend.BreakResult {
+	c.t.Helper()
+	r, err := c.Break(within(c.t, patience), backend.BreakRequest{Name: name})
+	if err != nil {
+		c.t.Fatalf("break %q: %v", name, err)
+	}
+	return r
+}
+
+// renews renews the session, which must work.
+func (c *client) renews() {
+	c.t.Helper()
+	if r, err := c.Renew(within(c.t, patience), backend.RenewRequest{Session: c.id}); err != nil || r.SessionLost {
+		c.t.Errorf("renew: %+v, %v", r, err)
+	}
+}
+
+// heldBy fails unless these leases hold the lock, and no others, and so many wait for it.
+func (c *client) heldBy(name string, waiters int, leases ...backend.LeaseID) {
+	c.t.Helper()
+	info, err := c.Inspect(within(c.t, patience), name)
+	var holders []backend.LeaseID
+	for _, h := range info.Holders {
+		holders = append(holders, h.Lease)
+	}
+	if slices.Sort(holders); err != nil || !slices.Equal(holders, slices.Sorted(slices.Values(leases))) || len(info.Waiters) != waiters {
+		c.t.Errorf("%q: %+v, %v; want the holders %q, and %d waiters", name, info, err, leases, waiters)
+	}
+}
+
+// is fails unless the error of a call is the one that is wanted.
+func is(t testing.TB, what string, err, want error) {
+	t.Helper()
+	if !errors.Is(err, want) {
+		t.Errorf("%s: %v; want %v", what, err, want)
+	}
+}
+
+// away fails unless a call failed because the server is unavailable, and says whether it may have worked.
+func away(t testing.TB, what string, err error, mayHold bool) {
+	t.Helper()
+	if u, ok := errors.AsType[*backend.UnavailableError](err); !ok || u.MayHold != mayHold {
+		t.Errorf("%s: %v; want an UnavailableError, MayHold %t", what, err, mayHold)
 	}
 }
 

@@ -1,15 +1,11 @@
 package redislock_test
 
 import (
-	"errors"
-	"fmt"
-	"sync"
 	"testing"
 	"time"
 
 	"github.com/holdfast-io/holdfast/backend"
 	"github.com/holdfast-io/holdfast/backend/redislock"
-	"github.com/holdfast-io/holdfast/internal/chaos"
 	"github.com/holdfast-io/holdfast/internal/testkit/leasetest"
 	"github.com/holdfast-io/holdfast/internal/testkit/testserver"
 )
@@ -18,37 +14,21 @@ import (
 // requests.
 func TestManyLeases(t *testing.T) {
 	t.Parallel()
-	const n = 10000
 	s, cfg := quick(t)
 	cfg.RequestTimeout = patience // on a busy machine one of the three may take long
-	b := open(t, s, cfg)
-	id := session(t, b, time.Hour)
-	var wg sync.WaitGroup
-	for g := range 50 {
-		wg.Go(func() {
-			for i := range n / 50 {
-				_, err := b.Acquire(t.Context(), backend.AcquireRequest{Name: fmt.Sprint(g, "/", i), Lease: backend.NewLeaseID(), Session: id})
-				if err != nil {
-					t.Errorf("acquire: %v", err)
-				}
-			}
-		})
-	}
-	wg.Wait()
+	b := on(t, s, cfg)
+	takeMany(t, b.Backend, b.id, 10_000)
 	s.ResetStats()
-	if r, err := b.Renew(t.Context(), backend.RenewRequest{Session: id}); err != nil || r.SessionLost {
-		t.Fatalf("renew: %+v %v", r, err)
-	}
-	stats := s.CommandStats()
-	if stats["fcall"] != 1 || stats["zadd"] != 1 {
-		t.Errorf("a renewal of %d leases is %v", n, stats)
+	b.renews()
+	if stats := s.CommandStats(); stats["fcall"] != 1 || stats["zadd"] != 1 {
+		t.Errorf("a renewal is %v", stats)
 	}
 	s.ResetStats()
-	if err := b.EndSession(t.Context(), id); err != nil {
+	if err := b.EndSession(t.Context(), b.id); err != nil {
 		t.Fatal(err)
 	}
 	if calls := s.CommandStats()["fcall"]; calls > 3 {
-		t.Errorf("ending a session of %d leases took %d requests", n, calls)
+		t.Errorf("the end of the session took %d requests", calls)
 	}
 	if page, err := b.List(t.Context(), backend.ListRequest{}); err != nil || len(page.Locks) != 0 {
 		t.Errorf("%d locks are left: %v", len(page.Locks), err)
@@ -61,89 +41,46 @@ func TestBreakInParts(t *testing.T) {
 	t.Parallel()
 	const n = 300
 	s, cfg := quick(t)
-	b := open(t, s, cfg)
-	id := session(t, b, time.Hour)
-	shared := func() backend.AcquireRequest {
-		return backend.AcquireRequest{Name: "n", Lease: backend.NewLeaseID(), Session: id, Mode: backend.Shared}
-	}
+	b := on(t, s, cfg)
 	for range n {
-		acquire(t, b, shared())
+		b.take("n", shared)
 	}
 	var res backend.BreakResult
-	steps, later := 0, make(map[backend.LeaseID]bool)
-	for more := true; more; steps++ {
+	var later []backend.LeaseID
+	for more := true; more; {
 		var err error
 		if more, err = b.BreakPart(t.Context(), backend.BreakRequest{Name: "n"}, &res); err != nil {
 			t.Fatal(err)
 		}
-		if l := acquire(t, b, shared()); l.Token <= res.Token {
-			t.Errorf("token %d after step %d of a break with token %d", l.Token, steps+1, res.Token)
-		} else {
-			later[l.Lease] = true
+		l := b.take("n", shared)
+		if l.Token <= res.Token {
+			t.Errorf("token %d after a step of a break with token %d", l.Token, res.Token)
 		}
+		later = append(later, l.Lease)
 	}
-	if steps < 3 || len(res.Broken) != n || len(later) != steps {
-		t.Errorf("%d of %d were broken in %d steps", len(res.Broken), n, steps)
+	if len(later) < 3 || len(res.Broken) != n {
+		t.Errorf("%d of %d were broken in %d steps", len(res.Broken), n, len(later))
 	}
-	info, err := b.Inspect(t.Context(), "n")
-	if err != nil || len(info.Holders) != steps {
-		t.Errorf("%d hold the lock, want the %d that came later: %v", len(info.Holders), steps, err)
-	}
-	for _, h := range info.Holders {
-		if !later[h.Lease] {
-			t.Errorf("%+v holds the lock", h)
-		}
-	}
-}
-
-// A break whose reply is lost may have been done, and says so.
-func TestBreakWithoutReply(t *testing.T) {
-	leasetest.Slow(t)
-	t.Parallel()
-	s, cfg := quick(t)
-	b := open(t, s, cfg)
-	acquire(t, b, backend.AcquireRequest{Name: "n", Session: session(t, b, time.Hour)})
-	relay := chaos.Start(t, s.Addr())
-	operator := openURL(t, "redis://"+relay.Addr()+"?quarantine=off&timeout=5s")
-	if _, err := operator.Break(within(t, patience), backend.BreakRequest{Name: "nobody's"}); err != nil { // it is connected
-		t.Fatal(err)
-	}
-	relay.Hold(chaos.Replies)
-	_, err := operator.Break(within(t, patience), backend.BreakRequest{Name: "n"})
-	if away, ok := errors.AsType[*backend.UnavailableError](err); !ok || !away.MayHold {
-		t.Errorf("%v; want that it may have been done", err)
-	}
-	leasetest.Succeeds(t, func() error {
-		info, err := b.Inspect(within(t, patience), "n")
-		if err == nil && len(info.Holders) > 0 {
-			err = fmt.Errorf("%+v", info.Holders)
-		}
-		return err
-	})
+	b.heldBy("n", 0, later...)
 }
 
 // The end of a session is reported to its listener, as soon as any client's request finds it.
 func TestExpiryIsTold(t *testing.T) {
 	t.Parallel()
 	s := testserver.Redis(t)
-	b, other := open(t, s, redislock.Config{Quarantine: redislock.NoQuarantine}), open(t, s, redislock.Config{Quarantine: redislock.NoQuarantine})
-	told := make(chan backend.Loss, 4)
-	id := sessionWith(t, b, redislock.MinTTL, func(l backend.Loss) { told <- l })
-	tick := time.NewTicker(20 * time.Millisecond)
-	defer tick.Stop()
-	for end := time.After(time.Minute); ; {
+	cfg := redislock.Config{Quarantine: redislock.NoQuarantine}
+	b, other := open(t, s, cfg), on(t, s, cfg)
+	id, losses := lossy(t, b, redislock.MinTTL)
+	leasetest.Eventually(t, "the loss is told", func() bool {
 		select {
-		case l := <-told:
+		case l := <-losses:
 			if l.Session != id || l.Lease != "" {
 				t.Errorf("told %+v", l)
 			}
-			return
-		case <-tick.C:
-			if _, err := other.Inspect(t.Context(), "n"); err != nil {
-				t.Fatal(err)
-			}
-		case <-end:
-			t.Fatal("nothing was told")
+			return true
+		case <-time.After(20 * time.Millisecond):
+			other.heldBy("n", 0)
+			return false
 		}
-	}
+	})
 }

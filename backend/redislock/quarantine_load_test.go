@@ -1,7 +1,7 @@
 package redislock_test
 
 import (
-	"fmt"
+	"context"
 	"sync"
 	"testing"
 	"time"
@@ -23,30 +23,22 @@ func TestRestartEmptyUnderLoad(t *testing.T) {
 	const ttl = time.Second
 	settled(t, open(t, s, cfg))
 
-	var mu sync.Mutex
 	type belief struct {
 		token    fence.Token
 		from, to time.Time
 	}
+	var mu sync.Mutex
 	var beliefs []belief
-	stop := make(chan struct{})
+	ctx, stop := context.WithCancel(t.Context())
 	var wg sync.WaitGroup
 	for range 4 {
 		b := open(t, s, cfg)
 		wg.Go(func() {
-			for n := 1; ; n++ {
-				select {
-				case <-stop:
-					return
-				default:
-				}
+			for n := 1; ctx.Err() == nil; n++ {
 				req := backend.AcquireRequest{Name: "one", Lease: backend.NewLeaseID(), Timed: true, TTL: ttl}
 				g, err := b.Acquire(t.Context(), req)
 				if err != nil {
-					select {
-					case <-time.After(2 * time.Millisecond):
-					case <-stop:
-					}
+					<-time.After(2 * time.Millisecond)
 					continue
 				}
 				held := belief{token: g.Token, from: time.Now(), to: g.Asked.Add(g.Left)}
@@ -72,15 +64,10 @@ func TestRestartEmptyUnderLoad(t *testing.T) {
 	}
 	for range 3 {
 		before := count()
-		leasetest.Succeeds(t, func() error {
-			if n := count() - before; n < 5 {
-				return fmt.Errorf("%d grants", n)
-			}
-			return nil
-		})
+		leasetest.Eventually(t, "there are grants", func() bool { return count() >= before+5 })
 		s.RestartEmpty()
 	}
-	close(stop)
+	stop()
 	wg.Wait()
 	for i, x := range beliefs {
 		for _, y := range beliefs[i+1:] {

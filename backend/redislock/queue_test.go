@@ -1,7 +1,6 @@
 package redislock_test
 
 import (
-	"errors"
 	"strings"
 	"testing"
 	"time"
@@ -19,26 +18,17 @@ func TestThousandWaiters(t *testing.T) {
 	t.Parallel()
 	const n = 1000
 	s, cfg := quick(t)
-	b := open(t, s, cfg)
-	id := session(t, b, time.Hour)
-	held := acquire(t, b, backend.AcquireRequest{Name: "one", Session: id})
-	asked := make([]*asking, n)
-	for i := range asked {
-		asked[i] = ask(t, b, backend.AcquireRequest{Name: "one", Session: id})
-		if i%50 == 0 { // the order in between is not known here
-			inQueue(t, b, "one", i+1)
-		}
+	b := on(t, s, cfg)
+	last, asked := b.take("one"), make(map[backend.LeaseID]*asking)
+	for range n {
+		a := ask(t, b.Backend, b.req("one"))
+		asked[a.Lease] = a
 	}
-	inQueue(t, b, "one", n)
+	inQueue(t, b.Backend, "one", n)
 	info, err := b.Inspect(t.Context(), "one")
 	if err != nil {
 		t.Fatal(err)
 	}
-	order := make(map[backend.LeaseID]*asking)
-	for _, a := range asked {
-		order[a.Lease] = a
-	}
-
 	s.ResetStats()
 	<-time.After(3 * time.Second)
 	for name, calls := range s.CommandStats() {
@@ -46,27 +36,22 @@ func TestThousandWaiters(t *testing.T) {
 			t.Errorf("while they wait: %s was called %d times", name, calls)
 		}
 	}
-
 	s.ResetStats()
-	last := held
 	for i, w := range info.Waiters {
-		release(t, b, last)
-		next := order[w.Lease].granted(t)
+		b.give(last)
+		next := asked[w.Lease].granted(t)
 		if next.Token <= last.Token || !next.Waited || next.ByTimer {
 			t.Fatalf("grant %d: %+v after token %d", i, next.Grant, last.Token)
 		}
 		last = next
 	}
 	stats := s.CommandStats()
-	// A request that was repeated, or a timer, costs one more.
-	const most = n * 11 / 10
-	if stats["publish"] < n || stats["publish"] > most {
-		t.Errorf("%d pushes for %d hand-overs", stats["publish"], n)
+	for _, command := range []string{"publish", "fcall"} {
+		if calls := stats[command]; calls < n || calls > n*11/10 { // a request that was repeated, or a timer, costs one more
+			t.Errorf("%d calls of %s for %d hand-overs", calls, command, n)
+		}
 	}
-	if stats["fcall"] < n || stats["fcall"] > most {
-		t.Errorf("%d calls of the script for %d hand-overs", stats["fcall"], n)
-	}
-	release(t, b, last)
+	b.give(last)
 }
 
 // The subscribed connection is killed again and again: the waiters are checked when it is
@@ -74,69 +59,19 @@ func TestThousandWaiters(t *testing.T) {
 func TestListenerKilled(t *testing.T) {
 	t.Parallel()
 	s, cfg := quick(t)
-	b, other := open(t, s, cfg), open(t, s, cfg)
-	id, otherID := session(t, b, time.Hour), session(t, other, time.Hour)
+	b, other := on(t, s, cfg), on(t, s, cfg)
 	for i := range 10 {
-		held := acquire(t, other, backend.AcquireRequest{Name: "one", Session: otherID})
-		a := ask(t, b, backend.AcquireRequest{Name: "one", Session: id})
-		timed := ask(t, b, backend.AcquireRequest{Name: "one", Session: id, Timed: true, TTL: time.Hour})
-		inQueue(t, b, "one", 2)
+		held := other.take("one")
+		first, second := b.asks("one", 1), b.asks("one", 2, timed(time.Hour))
 		s.Do("CLIENT", "KILL", "TYPE", "pubsub")
-		release(t, other, held)
-		release(t, b, firstOf(t, b, a, timed))
-		release(t, b, firstOf(t, b, a, timed))
-		if a.grant.Token == timed.grant.Token {
-			t.Fatalf("round %d: both have token %d", i, a.grant.Token)
+		other.give(held)
+		one := first.granted(t)
+		b.give(one)
+		two := second.granted(t)
+		if two.Token <= one.Token || two.Left <= 0 || two.Left > time.Hour {
+			t.Fatalf("round %d: %+v after %+v", i, two.Grant, one.Grant)
 		}
-		if timed.grant.Left <= 0 || timed.grant.Left > time.Hour {
-			t.Errorf("round %d: the timed lease has %s left", i, timed.grant.Left)
-		}
-	}
-}
-
-// firstOf waits for the one that gets the lock.
-func firstOf(t *testing.T, b *redislock.Backend, as ...*asking) lease {
-	t.Helper()
-	var held backend.LeaseID
-	leasetest.Succeeds(t, func() error {
-		info, err := b.Inspect(t.Context(), as[0].Name)
-		if err == nil && len(info.Holders) != 1 {
-			err = errors.New("the lock has no holder")
-		}
-		if err == nil {
-			held = info.Holders[0].Lease
-		}
-		return err
-	})
-	for _, a := range as {
-		if a.Lease == held {
-			return a.granted(t)
-		}
-	}
-	t.Fatalf("%s has it", held)
-	return lease{}
-}
-
-// A lost notification costs the timer, and is reported.
-func TestLostPush(t *testing.T) {
-	leasetest.Slow(t)
-	t.Parallel()
-	s, cfg := quick(t)
-	b := open(t, s, cfg)
-	id, shortID := session(t, b, time.Hour), session(t, b, 20*time.Second)
-	renew := func() {
-		if r, err := b.Renew(t.Context(), backend.RenewRequest{Session: shortID}); err != nil || r.SessionLost {
-			t.Fatalf("renew: %+v %v", r, err)
-		}
-	}
-	held := acquire(t, b, backend.AcquireRequest{Name: "one", Session: shortID})
-	a := ask(t, b, backend.AcquireRequest{Name: "one", Session: id})
-	inQueue(t, b, "one", 1)
-	renew()
-	pushesGoNowhere(t, s, a.Lease)
-	release(t, b, held)
-	if l := a.granted(t); !l.ByTimer || l.Token <= held.Token {
-		t.Errorf("the grant is %+v", l.Grant)
+		b.give(two)
 	}
 }
 
@@ -148,152 +83,117 @@ func TestQueueGoesOn(t *testing.T) {
 	t.Parallel()
 	const short = 12 * time.Second // what a case does before it waits for the end takes less
 	const hour = time.Hour
-	cases := map[string]func(e *queueEnv) *asking{
+	s, cfg := quick(t, "--appendonly", "no") // the disk does not delay it
+	for name, f := range map[string]func(e *queueEnv) *asking{
 		"the holder dies": func(e *queueEnv) *asking {
-			e.dies(acquire(e.t, e.b, e.req(short)))
-			return e.waits(1, hour)
+			e.take(short)
+			return e.waits(e.b, 1, hour)
 		},
 		"timed and next in the queue": func(e *queueEnv) *asking {
-			held := acquire(e.t, e.b, e.req(hour))
-			e.waitsTimed(1, short)
-			w := e.waits(2, hour)
-			release(e.t, e.b, held)
-			return w
+			held := e.take(hour)
+			e.waits(e.dead, 1, hour, timed(short))
+			return e.gives(held, e.waits(e.b, 2, hour))
 		},
 		"next in the queue after one in between left": func(e *queueEnv) *asking {
-			held := acquire(e.t, e.b, e.req(hour))
-			e.waitsTimed(1, short)
-			between := e.waits(2, hour)
-			w := e.waits(3, hour)
-			e.leaves(between)
-			release(e.t, e.b, held)
-			return w
+			held := e.take(hour)
+			e.waits(e.dead, 1, hour, timed(short))
+			between, w := e.waits(e.b, 2, hour), e.waits(e.b, 3, hour)
+			between.cancel(nil)
+			_ = between.ends(e.t)
+			if err := e.b.Release(e.t.Context(), backend.ReleaseRequest{Name: "one", Lease: between.Lease, Session: between.Session, Abandon: true}); err != nil {
+				e.t.Fatal(err)
+			}
+			return e.gives(held, w)
 		},
 		"a waiter in the queue dies": func(e *queueEnv) *asking {
-			held := acquire(e.t, e.b, e.req(hour))
-			e.dies(e.waits(1, short))
-			w := e.waits(2, hour)
-			release(e.t, e.b, held)
-			return w
+			held := e.take(hour)
+			e.waits(e.b, 1, short)
+			return e.gives(held, e.waits(e.b, 2, hour))
 		},
 		"one of several readers dies after the others left": func(e *queueEnv) *asking {
-			first := acquire(e.t, e.b, e.shared(e.req(hour)))
-			e.dies(acquire(e.t, e.b, e.shared(e.req(short))))
-			w := e.waits(1, hour)
-			release(e.t, e.b, first)
-			return w
+			first := e.take(hour, shared)
+			e.take(short, shared)
+			return e.gives(first, e.waits(e.b, 1, hour))
 		},
 		"a reader of a run that was granted together dies": func(e *queueEnv) *asking {
-			held := acquire(e.t, e.b, e.req(hour))
-			doomed := e.timed(e.shared(e.req(hour)), short)
-			ask(e.t, e.dead, doomed)
-			inQueue(e.t, e.b, e.name, 1)
-			fine := ask(e.t, e.b, e.shared(e.req(hour)))
-			inQueue(e.t, e.b, e.name, 2)
-			w := e.waits(3, hour)
+			held := e.take(hour)
+			e.waits(e.dead, 1, hour, shared, timed(short))
+			fine, w := e.waits(e.b, 2, hour, shared), e.waits(e.b, 3, hour)
 			release(e.t, e.b, held)
-			release(e.t, e.b, fine.granted(e.t))
-			return w
+			return e.gives(fine.granted(e.t), w)
 		},
 		"the lease was shortened": func(e *queueEnv) *asking {
-			held := acquire(e.t, e.b, e.timed(e.req(hour), hour))
-			w := e.waits(1, hour)
-			r, err := e.b.Renew(e.t.Context(), backend.RenewRequest{Leases: []backend.TimedRenewal{
-				{Name: held.Name, Lease: held.Lease, TTL: short},
-			}})
+			held, w := e.take(hour, timed(hour)), e.waits(e.b, 1, hour)
+			r, err := e.b.Renew(e.t.Context(), backend.RenewRequest{Leases: []backend.TimedRenewal{{Name: held.Name, Lease: held.Lease, TTL: short}}})
 			if err != nil || r.Leases[0].Err != nil {
 				e.t.Fatalf("renew: %+v %v", r, err)
 			}
 			return w
 		},
 		"the session was shortened": func(e *queueEnv) *asking {
-			held := acquire(e.t, e.b, e.req(hour))
-			w := e.waits(1, hour)
-			if err := e.b.OpenSession(e.t.Context(), backend.SessionRequest{ID: held.Session, TTL: short}); err != nil {
-				e.t.Fatal(err)
-			}
+			held, w := e.take(hour), e.waits(e.b, 1, hour)
+			e.shortens(held.Session, short)
+			return w
+		},
+		"the session of a waiter was shortened": func(e *queueEnv) *asking {
+			held, dying, w := e.take(hour), e.waits(e.dead, 1, hour), e.waits(e.b, 2, hour)
+			e.shortens(dying.Session, short)
+			release(e.t, e.b, held)
+			dying.granted(e.t) // and never renewed
 			return w
 		},
 		"the waiter before was adopted by a session that dies": func(e *queueEnv) *asking {
-			held := acquire(e.t, e.b, e.req(hour))
-			before := e.waits(1, hour)
-			w := e.waits(2, hour)
+			held, before, w := e.take(hour), e.waits(e.b, 1, hour), e.waits(e.b, 2, hour)
 			again := before.AcquireRequest
 			again.Session = session(e.t, e.dead, short)
 			ask(e.t, e.dead, again)
-			leasetest.Succeeds(e.t, func() error {
-				info, err := e.b.Inspect(e.t.Context(), e.name)
-				if err == nil && len(info.Waiters) == 2 && info.Waiters[0].Session != again.Session {
-					err = errors.New("not adopted yet")
-				}
-				return err
+			leasetest.Eventually(e.t, "it is adopted", func() bool {
+				info, err := e.b.Inspect(e.t.Context(), "one")
+				return err == nil && len(info.Waiters) == 2 && info.Waiters[0].Session == again.Session
 			})
-			release(e.t, e.b, held)
-			return w
+			return e.gives(held, w)
 		},
-	}
-	s, cfg := quick(t, "--appendonly", "no") // the disk does not delay it
-	for name, f := range cases {
+	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			// Keys of its own: no other test's calls move this queue.
 			cfg := cfg
-			cfg.Prefix = prefixOf(name)
-			e := &queueEnv{t: t, b: open(t, s, cfg), dead: open(t, s, cfg), name: "one"}
-			w := f(e)
-			w.granted(t)
+			cfg.Prefix = strings.ReplaceAll(name, " ", "-")[:min(len(name), 32)]
+			f(&queueEnv{t: t, b: open(t, s, cfg), dead: open(t, s, cfg)}).granted(t)
 		})
 	}
 }
 
-// queueEnv is a lock, a Backend, and another Backend for the clients that die.
+// queueEnv has a Backend, and another one for clients that die: they do nothing any more. Each request has a
+// session of its own.
 type queueEnv struct {
 	t       *testing.T
 	b, dead *redislock.Backend
-	name    string
 }
 
-func (e *queueEnv) req(ttl time.Duration) backend.AcquireRequest {
-	return backend.AcquireRequest{Name: e.name, Session: session(e.t, e.b, ttl)}
+func (e *queueEnv) req(ttl time.Duration, changes []change) backend.AcquireRequest {
+	return (&client{id: session(e.t, e.b, ttl)}).req("one", changes...)
 }
 
-func (e *queueEnv) shared(r backend.AcquireRequest) backend.AcquireRequest {
-	r.Mode = backend.Shared
-	return r
+func (e *queueEnv) take(ttl time.Duration, changes ...change) lease {
+	return acquire(e.t, e.b, e.req(ttl, changes))
 }
 
-func (e *queueEnv) timed(r backend.AcquireRequest, ttl time.Duration) backend.AcquireRequest {
-	r.Timed, r.TTL = true, ttl
-	return r
-}
-
-func (e *queueEnv) waits(n int, ttl time.Duration) *asking {
-	a := ask(e.t, e.b, e.req(ttl))
-	inQueue(e.t, e.b, e.name, n)
+func (e *queueEnv) waits(b *redislock.Backend, n int, ttl time.Duration, changes ...change) *asking {
+	a := ask(e.t, b, e.req(ttl, changes))
+	inQueue(e.t, e.b, "one", n)
 	return a
 }
 
-func (e *queueEnv) waitsTimed(n int, ttl time.Duration) {
-	ask(e.t, e.dead, e.timed(e.req(time.Hour), ttl))
-	inQueue(e.t, e.b, e.name, n)
+func (e *queueEnv) gives(held lease, w *asking) *asking {
+	release(e.t, e.b, held)
+	return w
 }
 
-func (e *queueEnv) leaves(a *asking) {
-	a.cancel(nil)
-	_ = a.ends(e.t)
-	err := e.b.Release(e.t.Context(), backend.ReleaseRequest{Name: a.Name, Lease: a.Lease, Session: a.Session, Abandon: true})
-	if err != nil {
+func (e *queueEnv) shortens(id backend.SessionID, ttl time.Duration) {
+	if err := e.b.OpenSession(e.t.Context(), backend.SessionRequest{ID: id, TTL: ttl}); err != nil {
 		e.t.Fatal(err)
 	}
-}
-
-// dies does nothing: a dead client does not renew.
-func (e *queueEnv) dies(any) {}
-
-// prefixOf returns a key prefix made of a text.
-func prefixOf(text string) string {
-	text = strings.ReplaceAll(text, " ", "-")
-	return text[:min(len(text), 32)]
 }
 
 // Of many waiters here for one lock, the last may be the first in the queue: it asked before,
@@ -302,26 +202,18 @@ func TestLostPushOfOneAmongMany(t *testing.T) {
 	t.Parallel()
 	const n = 70
 	s, cfg := quick(t)
-	b, other := open(t, s, cfg), open(t, s, cfg)
-	id := session(t, b, time.Hour)
-	held := acquire(t, other, backend.AcquireRequest{Name: "one", Session: session(t, other, time.Hour)})
-	first := ask(t, b, backend.AcquireRequest{Name: "one", Session: id})
-	inQueue(t, other, "one", 1)
+	b, other := on(t, s, cfg), on(t, s, cfg)
+	held, first := other.take("one"), b.asks("one", 1)
 	for range n {
-		ask(t, b, backend.AcquireRequest{Name: "one", Session: id})
+		ask(t, b.Backend, b.req("one"))
 	}
-	inQueue(t, other, "one", 1+n)
+	inQueue(t, other.Backend, "one", 1+n)
 	first.cancel(nil)
 	_ = first.ends(t)
-	again := ask(t, b, first.AcquireRequest)
-	leasetest.Succeeds(t, func() error {
-		if !b.KnownInQueue(again.Lease) {
-			return errors.New("it is not back")
-		}
-		return nil
-	})
+	again := ask(t, b.Backend, first.AcquireRequest)
+	leasetest.Eventually(t, "it is back", func() bool { return b.KnownInQueue(again.Lease) })
 	pushesGoNowhere(t, s, again.Lease)
-	release(t, other, held)
+	other.give(held)
 	s.Do("CLIENT", "KILL", "TYPE", "pubsub") // all are checked when it is subscribed again
 	if l := again.granted(t); !l.ByTimer {
 		t.Errorf("the grant is %+v", l.Grant)
@@ -345,48 +237,18 @@ func pushesGoNowhere(t *testing.T, s *testserver.RedisServer, lease backend.Leas
 func TestAskedMeanwhile(t *testing.T) {
 	t.Parallel()
 	s, cfg := quick(t)
-	b := open(t, s, cfg)
-	id := session(t, b, time.Hour)
-	held := acquire(t, b, backend.AcquireRequest{Name: "one", Session: id})
-	a := ask(t, b, backend.AcquireRequest{Name: "one", Session: id, Timed: true, TTL: time.Hour})
-	inQueue(t, b, "one", 1)
-	for _, session := range []backend.SessionID{id, ""} {
-		req := a.AcquireRequest
-		req.Wait, req.Session = false, session
-		if _, err := b.Acquire(within(t, patience), req); !errors.Is(err, backend.ErrHeld) {
-			t.Errorf("session %q: %v", session, err)
-		}
+	b := on(t, s, cfg)
+	held, a := b.take("one"), b.asks("one", 1, timed(time.Hour))
+	for _, session := range []backend.SessionID{b.id, ""} {
+		err := b.try("one", func(r *backend.AcquireRequest) { *r = a.AcquireRequest; r.Wait, r.Session = false, session })
+		is(t, "session "+string(session), err, backend.ErrHeld)
 	}
-	release(t, b, held)
+	b.give(held)
 	if l := a.granted(t); l.ByTimer {
 		t.Errorf("the grant is %+v", l.Grant)
 	}
 	// A timed lease that waited does not stay with the session under which it did.
-	if n := s.Do("HLEN", "{hf0}:s:"+string(id)); n != int64(1) {
+	if n := s.Do("HLEN", "{hf0}:s:"+string(b.id)); n != int64(1) {
 		t.Errorf("the session has %v fields", n)
-	}
-}
-
-// A refusal names some of the holders. It does not read all of them.
-func TestRefusedByMany(t *testing.T) {
-	t.Parallel()
-	const n, shown = 100, 16
-	s, cfg := quick(t)
-	b := open(t, s, cfg)
-	id := session(t, b, time.Hour)
-	req := func() backend.AcquireRequest {
-		return backend.AcquireRequest{Name: "one", Lease: backend.NewLeaseID(), Session: id, Mode: backend.Shared, Limit: n}
-	}
-	for range n {
-		acquire(t, b, req())
-	}
-	s.ResetStats()
-	_, err := b.Acquire(within(t, patience), req())
-	var held *backend.HeldError
-	if !errors.As(err, &held) || len(held.Holders) != shown {
-		t.Errorf("%v", err)
-	}
-	if calls := s.CommandStats()["hgetall"]; calls > 0 {
-		t.Errorf("all holders were read %d times", calls)
 	}
 }

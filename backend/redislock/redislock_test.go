@@ -1,6 +1,7 @@
 package redislock_test
 
 import (
+	"context"
 	"testing"
 	"time"
 
@@ -21,7 +22,7 @@ func TestConformance(t *testing.T) {
 	s, disk := testserver.WithSlowDisk(t, testserver.Redis(t, append([]string{"--user", user}, words...)...))
 	settled(t, open(t, s, briefly))
 	backendtest.Run(t, backendtest.Harness{
-		Open:     opening("redis://"+user+":choose-one@"+s.Addr(), briefly),
+		Open:     opening(as("redis://"+user+":choose-one@"+s.Addr(), briefly)),
 		Restart:  func(backendtest.T) { s.Restart() },
 		SlowDisk: func(backendtest.T) func() { disk.Slow(testserver.SlowSync); return disk.Fast },
 	})
@@ -35,17 +36,24 @@ func TestConformanceOfTheScript(t *testing.T) {
 	settled(t, open(t, s, briefly))
 	backendtest.Run(t, backendtest.Harness{
 		Only:       leasetest.Transport(),
-		Open:       opening("redis://"+s.Addr(), briefly),
+		Open:       opening(as("redis://"+s.Addr(), briefly)),
 		Restart:    func(backendtest.T) { s.Restart() },
 		NoSlowDisk: "TestConformance has the same server on one",
 	})
 }
 
+// at opens what is at a URL.
+func at(url string) func() (*redislock.Backend, error) { return as(url, redislock.Config{}) }
+
+func as(url string, cfg redislock.Config) func() (*redislock.Backend, error) {
+	return func() (*redislock.Backend, error) { return redislock.Open(context.Background(), url, cfg) }
+}
+
 // opening returns what opens one more backend value for the suite.
-func opening(url string, cfg redislock.Config) func(backendtest.T) backend.Backend {
+func opening(open func() (*redislock.Backend, error)) func(backendtest.T) backend.Backend {
 	return func(t backendtest.T) backend.Backend {
 		t.Helper()
-		b, err := redislock.Open(t.Context(), url, cfg)
+		b, err := open()
 		if err != nil {
 			t.Fatalf("open: %v", err)
 		}

@@ -1,7 +1,6 @@
 package redislock_test
 
 import (
-	"context"
 	"errors"
 	"slices"
 	"strings"
@@ -26,46 +25,37 @@ func mute(t *testing.T, s *testserver.RedisServer, cfg redislock.Config) *redisl
 func openAs(t *testing.T, s *testserver.RedisServer, cfg redislock.Config, user string) *redislock.Backend {
 	t.Helper()
 	b, err := redislock.Open(t.Context(), "redis://"+user+":secret@"+s.Addr(), cfg)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = b.Close() })
-	return b
+	return leasetest.Opened(t, b, err)
 }
 
-// A refused notification costs the waiter its timer. The operation is done as a whole: each
-// lease is released and handed over, and the lock is free at the end.
+// A lost notification, here one that is refused, costs the waiter its timer, and is reported. The operation is done as
+// a whole: each lease is released and handed over, and the lock is free at the end.
 func TestRefusedNotifications(t *testing.T) {
 	leasetest.Slow(t)
 	t.Parallel()
 	inBothForms(t, func(t *testing.T, args ...string) {
 		t.Helper()
-		const ttl = 12 * time.Second // the lock is released in this time
-		for _, c := range []struct {
-			name  string
-			claim backend.AcquireRequest // of the user without channels
-		}{
-			{"timed", backend.AcquireRequest{Timed: true, TTL: ttl}},
-			{"exclusive", backend.AcquireRequest{}},
-			{"shared", backend.AcquireRequest{Mode: backend.Shared}},
+		const ttl = 12 * time.Second                 // the lock is released in this time
+		for what, change := range map[string]change{ // of the user without channels
+			"timed":     timed(ttl),
+			"exclusive": func(*backend.AcquireRequest) {},
+			"shared":    shared,
 		} {
-			t.Run(c.name, func(t *testing.T) {
+			t.Run(what, func(t *testing.T) {
 				t.Parallel()
 				s, cfg := quick(t, append(slices.Clip(args), "--appendonly", "no")...) // the disk does not delay it
-				b, other := mute(t, s, cfg), open(t, s, cfg)
-				c.claim.Name = "one"
-				if !c.claim.Timed {
-					c.claim.Session = session(t, b, ttl)
+				opened, other := mute(t, s, cfg), on(t, s, cfg)
+				b := mortal(t, opened, ttl)
+				l := b.take("one", change)
+				w := other.asks("one", 1)
+				b.give(l)
+				other.heldBy("one", 0, w.Lease)
+				next := w.granted(t)
+				if !next.ByTimer || next.Token <= l.Token {
+					t.Errorf("the grant is %+v after %+v", next.Grant, l.Grant)
 				}
-				l := acquire(t, b, c.claim)
-				w := ask(t, other, backend.AcquireRequest{Name: "one", Session: session(t, other, time.Minute)})
-				inQueue(t, other, "one", 1)
-				release(t, b, l)
-				if info, err := other.Inspect(t.Context(), "one"); err != nil || len(info.Holders) != 1 || len(info.Waiters) != 0 {
-					t.Errorf("after the release: %+v, %v", info, err)
-				}
-				release(t, other, w.granted(t))
-				release(t, other, acquire(t, other, backend.AcquireRequest{Name: "one", Session: session(t, other, time.Minute)}))
+				other.give(next)
+				other.give(other.take("one"))
 			})
 		}
 	})
@@ -75,22 +65,12 @@ func TestRefusedNotifications(t *testing.T) {
 func TestRefusedEvents(t *testing.T) {
 	t.Parallel()
 	s, cfg := quick(t)
-	b, other := mute(t, s, cfg), open(t, s, cfg)
-	ctx, stop := context.WithCancel(t.Context())
-	events, ended := make(chan backend.Event, 100), make(chan struct{})
-	go func() {
-		defer close(ended)
-		_ = other.Watch(ctx, backend.WatchRequest{}, func(e backend.Event) { events <- e })
-	}()
-	t.Cleanup(func() { stop(); <-ended })
-	<-events // it watches
-	l := acquire(t, b, backend.AcquireRequest{Name: "one", Timed: true, TTL: time.Minute})
-	id := session(t, other, time.Minute)
-	if _, err := try(t, other, "one", id); !errors.Is(err, backend.ErrHeld) {
-		t.Errorf("acquire of what is held: %v", err)
-	}
-	release(t, b, l)
-	acquire(t, other, backend.AcquireRequest{Name: "one", Session: id})
+	b, other := withSession(t, mute(t, s, cfg)), on(t, s, cfg)
+	watching(t, other.Backend)
+	l := b.take("one", timed(time.Minute))
+	is(t, "acquire of what is held", other.try("one"), backend.ErrHeld)
+	b.give(l)
+	other.take("one")
 }
 
 // A request about a waiter is refused: the lease still is in the queue, and may be granted.
@@ -98,18 +78,15 @@ func TestRefusedCheckOfAWaiter(t *testing.T) {
 	leasetest.Slow(t)
 	t.Parallel()
 	s, cfg := quick(t)
-	b, other := open(t, s, cfg), open(t, s, cfg)
-	acquire(t, other, backend.AcquireRequest{Name: "one", Timed: true, TTL: 20 * time.Second})
-	w := ask(t, b, backend.AcquireRequest{Name: "one", Session: session(t, b, time.Minute)})
-	inQueue(t, b, "one", 1)
+	b, other := on(t, s, cfg), on(t, s, cfg)
+	other.take("one", timed(20*time.Second))
+	w := b.asks("one", 1)
 	s.Do("CONFIG", "SET", "min-replicas-to-write", "1")
 	err := w.ends(t)
 	s.Do("CONFIG", "SET", "min-replicas-to-write", "0")
-	if away, ok := errors.AsType[*backend.UnavailableError](err); !ok || !away.MayHold {
-		t.Errorf("acquire: %v; want MayHold", err)
-	}
+	away(t, "acquire", err, true)
 	leasetest.Succeeds(t, func() error {
-		_, _ = try(t, other, "two", session(t, other, time.Minute)) // whose call hands the lock over
+		_ = other.try("two") // whose call hands the lock over
 		info, err := other.Inspect(t.Context(), "one")
 		if err == nil && (len(info.Holders) != 1 || info.Holders[0].Lease != w.Lease) {
 			err = errors.New("the waiter was not granted the lock")
@@ -117,10 +94,9 @@ func TestRefusedCheckOfAWaiter(t *testing.T) {
 		return err
 	})
 	// Its release, as that of any lease in doubt, prevents a later grant.
-	release(t, b, lease{AcquireRequest: w.AcquireRequest})
-	if _, err := b.Acquire(t.Context(), w.AcquireRequest); !errors.Is(err, backend.ErrLost) {
-		t.Errorf("acquire after the release of a lease in doubt: %v", err)
-	}
+	b.give(lease{AcquireRequest: w.AcquireRequest})
+	_, err = b.Acquire(t.Context(), w.AcquireRequest)
+	is(t, "acquire after the release of a lease in doubt", err, backend.ErrLost)
 }
 
 // A timed lease was granted from the queue, and only the request for its remaining time is
@@ -129,19 +105,14 @@ func TestRefusedCheckOfAGrant(t *testing.T) {
 	t.Parallel()
 	s, cfg := quick(t)
 	s.Do("ACL", "SETUSER", "app", "on", ">secret", "~*", "&*", "+@all")
-	b, other := openAs(t, s, cfg, "app"), open(t, s, cfg)
-	held := acquire(t, other, backend.AcquireRequest{Name: "one", Timed: true, TTL: time.Minute})
-	w := ask(t, b, backend.AcquireRequest{Name: "one", Session: session(t, b, time.Minute), Timed: true, TTL: time.Minute})
-	inQueue(t, other, "one", 1)
+	b, other := withSession(t, openAs(t, s, cfg, "app")), on(t, s, cfg)
+	held := other.take("one", timed(time.Minute))
+	w := ask(t, b.Backend, b.req("one", timed(time.Minute)))
+	inQueue(t, other.Backend, "one", 1)
 	s.Do("ACL", "SETUSER", "app", "-fcall", "-function", "-eval", "-evalsha")
-	release(t, other, held)
-	err := w.ends(t)
-	if away, ok := errors.AsType[*backend.UnavailableError](err); !ok || !away.MayHold {
-		t.Errorf("acquire: %v; want MayHold", err)
-	}
-	if info, err := other.Inspect(t.Context(), "one"); err != nil || len(info.Holders) != 1 || info.Holders[0].Lease != w.Lease {
-		t.Errorf("%+v, %v; want the lease of the waiter", info, err)
-	}
+	other.give(held)
+	away(t, "acquire", w.ends(t), true)
+	other.heldBy("one", 0, w.Lease)
 }
 
 // A server that accepts no more connections says so. That passes, so it is no refusal.
@@ -149,10 +120,14 @@ func TestMaxClients(t *testing.T) {
 	leasetest.Slow(t)
 	t.Parallel()
 	s, c, g := testserver.Redis(t), testserver.StartRedisCluster(t, 3), testserver.StartRedisSentinels(t)
-	opened := open(t, s, redislock.Config{Quarantine: redislock.NoQuarantine, RequestTimeout: 5 * time.Second})
-	id := session(t, opened, time.Minute)
+	opened := on(t, s, redislock.Config{Quarantine: redislock.NoQuarantine, RequestTimeout: 5 * time.Second})
 	for _, full := range append(c.Masters(), s, g.Master) {
 		full.Crowd()
+	}
+	says := func(what string, err error) {
+		if away(t, what, err, false); errors.Is(err, backend.ErrRefused) || err != nil && !strings.Contains(err.Error(), "max number of clients") {
+			t.Errorf("%s: %v", what, err)
+		}
 	}
 	for name, url := range map[string]string{
 		"one":      "redis://" + s.Addr(),
@@ -162,18 +137,7 @@ func TestMaxClients(t *testing.T) {
 		"sentinel": "redis+sentinel://" + g.Addrs() + "/" + testserver.SentinelMaster,
 	} {
 		_, err := redislock.Open(within(t, patience), url, redislock.Config{RequestTimeout: answered})
-		saysCrowded(t, name, err)
+		says(name, err)
 	}
-	_, err := opened.Acquire(within(t, patience), backend.AcquireRequest{
-		Name: "one", Lease: backend.NewLeaseID(), Session: id, Wait: true,
-	})
-	saysCrowded(t, "a subscription", err)
-}
-
-func saysCrowded(t *testing.T, name string, err error) {
-	t.Helper()
-	away, ok := errors.AsType[*backend.UnavailableError](err)
-	if !ok || away.MayHold || errors.Is(err, backend.ErrRefused) || !strings.Contains(err.Error(), "max number of clients") {
-		t.Errorf("%s: %v", name, err)
-	}
+	says("a subscription", opened.try("one", waits))
 }

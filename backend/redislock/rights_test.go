@@ -17,8 +17,8 @@ func TestLeastRights(t *testing.T) {
 	}
 	user, words := leasetest.RedisUser(t, "redis.md")
 	s, cfg := quick(t, append([]string{"--user", user}, words...)...)
-	holder := open(t, s, cfg) // whom the users without a right must not disturb
-	held := acquire(t, holder, backend.AcquireRequest{Name: "held", Session: session(t, holder, time.Hour)})
+	holder := on(t, s, cfg) // whom the users without a right must not disturb
+	held := holder.take("held")
 	set := func(user string, words ...string) { s.Do(append([]string{"ACL", "SETUSER", user}, words...)...) }
 	leasetest.RedisRights(t, "redis.md", commands, set, func(user string) (backend.Backend, error) {
 		soon := cfg
@@ -29,7 +29,5 @@ func TestLeastRights(t *testing.T) {
 		}
 		return b, err
 	})
-	if info, err := holder.Inspect(t.Context(), "held"); err != nil || len(info.Holders) != 1 || info.Holders[0].Lease != held.Lease {
-		t.Errorf("the lock of another user: %+v, %v", info, err)
-	}
+	holder.heldBy("held", 0, held.Lease)
 }

@@ -2,10 +2,8 @@ package redislock_test
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"testing"
-	"time"
 
 	"github.com/holdfast-io/holdfast/backend"
 	"github.com/holdfast-io/holdfast/backend/redislock"
@@ -32,46 +30,39 @@ func watching(t *testing.T, b *redislock.Backend) (<-chan backend.Event, <-chan 
 	return events, ended
 }
 
-func next(t *testing.T, events <-chan backend.Event) backend.Event {
+// next returns what comes next.
+func next[T any](t *testing.T, from <-chan T) T {
 	t.Helper()
 	select {
-	case e := <-events:
-		return e
+	case v := <-from:
+		return v
 	case <-within(t, patience).Done():
-		t.Fatal("there is no event")
-		return backend.Event{}
+		t.Fatal("nothing comes")
+		panic("unreachable")
 	}
 }
 
-// Two databases of a server have locks of their own, and events of their own.
+// Two databases of a server have locks of their own, and events of their own. A second watcher does not take the
+// events from the first.
 func TestEventsOfAnotherDatabase(t *testing.T) {
 	t.Parallel()
 	s := testserver.Redis(t)
-	inDatabase := func(db int) *redislock.Backend {
-		b, err := redislock.Open(t.Context(), fmt.Sprintf("redis://%s/%d", s.Addr(), db), redislock.Config{Quarantine: redislock.NoQuarantine, RequestTimeout: answered})
-		if err != nil {
-			t.Fatal(err)
-		}
-		t.Cleanup(func() { _ = b.Close() })
-		return b
+	inDatabase := func(db int) *client {
+		return withSession(t, openURL(t, fmt.Sprintf("redis://%s/%d?quarantine=off&timeout=%s", s.Addr(), db, answered)))
 	}
 	one, other := inDatabase(0), inDatabase(1)
-	events, _ := watching(t, one)
-	others, _ := watching(t, other)
-	acquire(t, other, backend.AcquireRequest{Name: "other", Timed: true, TTL: time.Hour})
-	acquire(t, one, backend.AcquireRequest{Name: "one", Timed: true, TTL: time.Hour})
-	if e := next(t, events); e.Name != "one" {
-		t.Errorf("the first here is %+v", e)
-	}
-	if e := next(t, others); e.Name != "other" {
-		t.Errorf("the first there is %+v", e)
-	}
-	// A second watcher does not take the events from the first.
-	more, _ := watching(t, inDatabase(0))
-	acquire(t, one, backend.AcquireRequest{Name: "two", Timed: true, TTL: time.Hour})
-	for _, c := range []<-chan backend.Event{events, more} {
-		if e := next(t, c); e.Name != "two" {
-			t.Errorf("then %+v", e)
+	events, _ := watching(t, one.Backend)
+	others, _ := watching(t, other.Backend)
+	other.take("other")
+	one.take("one")
+	more, _ := watching(t, inDatabase(0).Backend)
+	one.take("two")
+	for _, c := range []struct {
+		events <-chan backend.Event
+		name   string
+	}{{events, "one"}, {others, "other"}, {events, "two"}, {more, "two"}} {
+		if e := next(t, c.events); e.Name != c.name {
+			t.Errorf("the event is %+v, not of %q", e, c.name)
 		}
 	}
 }
@@ -84,23 +75,5 @@ func TestEventsMissed(t *testing.T) {
 	s, cfg := quick(t)
 	_, ended := watching(t, open(t, s, cfg))
 	s.Do("DEL", "{hf0}:v")
-	select {
-	case err := <-ended:
-		if !errors.Is(err, backend.ErrUnavailable) {
-			t.Errorf("watch: %v", err)
-		}
-	case <-within(t, patience).Done():
-		t.Error("nothing was told")
-	}
-}
-
-// If the disk is not waited for while the log is rewritten, grants can be lost.
-func TestDurable(t *testing.T) {
-	t.Parallel()
-	for want, args := range map[bool][]string{true: nil, false: {"--no-appendfsync-on-rewrite", "yes"}} {
-		b := open(t, testserver.Redis(t, args...), redislock.Config{})
-		if got := b.Capabilities().Durable; got != want {
-			t.Errorf("%q: durable is %t", args, got)
-		}
-	}
+	is(t, "watch", next(t, ended), backend.ErrUnavailable)
 }

@@ -38,8 +38,8 @@ func TestNothingIsSentTwice(t *testing.T) {
 
 	proxy.CloseAfterRequest(func(piece []byte) bool { return bytes.Contains(piece, []byte("break")) })
 	_, err := b.Break(leasetest.Within(t), backend.BreakRequest{Name: "n"})
-	if !errors.Is(err, backend.ErrUnavailable) {
-		t.Errorf("a break without an answer: %v", err)
+	if away, ok := errors.AsType[*backend.UnavailableError](err); !ok || !away.MayHold {
+		t.Errorf("a break without an answer: %v; want that it may have been done", err)
 	}
 	if g := <-granted; g.Err != nil || g.Grant.Token <= token {
 		t.Fatalf("the next holder: %+v", g)
@@ -138,52 +138,37 @@ func TestStarvedPool(t *testing.T) {
 	cancel()
 }
 
-// openShort opens a backend whose request time-out is short, also for a busy machine: it retries.
-func openShort(t *testing.T, client redis.UniversalClient, cfg redislock.Config) *redislock.Backend {
+// short opens a backend whose request time-out is short, also for a busy machine, and a session: it retries.
+func short(t *testing.T, client redis.UniversalClient) (*redislock.Backend, backend.SessionID) {
 	t.Helper()
+	cfg := redislock.Config{Quarantine: time.Millisecond, RequestTimeout: 500 * time.Millisecond}
 	b, err := leasetest.Insist(t, func(context.Context) (*redislock.Backend, error) { return goredis.New(client, cfg) })
-	return leasetest.Opened(t, b, err)
-}
-
-// openedSession opens a session, and retries.
-func openedSession(t *testing.T, b *redislock.Backend, lost func(backend.Loss)) backend.SessionID {
-	t.Helper()
+	leasetest.Opened(t, b, err)
 	id := backend.NewSessionID()
-	err := leasetest.InsistOn(t, func(ctx context.Context) error {
-		return b.OpenSession(ctx, backend.SessionRequest{ID: id, TTL: time.Hour, Lost: lost})
+	err = leasetest.InsistOn(t, func(ctx context.Context) error {
+		return b.OpenSession(ctx, backend.SessionRequest{ID: id, TTL: time.Hour, Lost: func(backend.Loss) {}})
 	})
 	if err != nil {
 		t.Fatalf("open session: %v", err)
 	}
-	return id
+	return b, id
 }
 
 // A subscription whose connection broke is made again, and what was published meanwhile is not
-// missed: a waiter is granted the lock, and a holder learns that its lease was broken.
+// missed: a waiter is granted the lock.
 func TestSubscriptionBreaks(t *testing.T) {
 	t.Parallel()
 	s, cfg := quick(t)
-	cfg.RequestTimeout = 500 * time.Millisecond
 	proxy := chaos.Start(t, s.Addr())
-	holder := open(t, single(t, s.Addr()), redislock.Config{Quarantine: time.Millisecond})
+	holder := open(t, single(t, s.Addr()), cfg)
 	var dials atomic.Int64
 	client := redis.NewClient(&redis.Options{Addr: proxy.Addr(), Dialer: func(ctx context.Context, network, addr string) (net.Conn, error) {
 		dials.Add(1)
 		return new(net.Dialer).DialContext(ctx, network, addr)
 	}})
 	t.Cleanup(func() { _ = client.Close() })
-	b := openShort(t, client, cfg)
-	lost := make(chan backend.Loss, 10)
+	b, mine := short(t, client)
 	id := leasetest.Session(t, holder, time.Hour, nil)
-	mine := openedSession(t, b, func(l backend.Loss) { lost <- l })
-	asks := func(req backend.AcquireRequest) (backend.Grant, error) { // again and again, as a client does
-		return leasetest.Insist(t, func(ctx context.Context) (backend.Grant, error) { return b.Acquire(ctx, req) })
-	}
-	releases := func(req backend.AcquireRequest) error {
-		return leasetest.InsistOn(t, func(ctx context.Context) error {
-			return b.Release(ctx, backend.ReleaseRequest{Name: req.Name, Lease: req.Lease, Session: req.Session})
-		})
-	}
 	for name, fault := range map[string]func() func(){
 		"killed": func() func() { s.Do("CLIENT", "KILL", "TYPE", "pubsub"); return func() {} },
 		// Nothing arrives, and only the missing answers to pings show it.
@@ -194,37 +179,18 @@ func TestSubscriptionBreaks(t *testing.T) {
 			return func() { proxy.Release(chaos.Replies) }
 		},
 	} {
-		held, waits, broken := leasetest.Ask("w/"+name, id), leasetest.Ask("w/"+name, mine), leasetest.Ask("b/"+name, mine)
+		held, waits := leasetest.Ask(name, id), leasetest.Ask(name, mine)
 		leasetest.Take(t, holder, held)
-		if _, err := asks(broken); err != nil {
-			t.Fatal(err)
-		}
 		got := make(chan error, 1)
-		go func() {
-			_, err := asks(waits)
-			got <- err
+		go func() { // again and again, as a client does
+			got <- leasetest.InsistOn(t, func(ctx context.Context) error { _, err := b.Acquire(ctx, waits); return err })
 		}()
-		leasetest.InQueue(t, holder, held.Name, 1)
+		leasetest.InQueue(t, holder, name, 1)
 		mend := fault()
 		leasetest.Give(t, holder, held)
-		if _, err := holder.Break(leasetest.Within(t), backend.BreakRequest{Name: broken.Name}); err != nil {
-			t.Fatal(err)
-		}
 		mend()
 		if err := <-got; err != nil {
 			t.Errorf("%s: the waiter got %v", name, err)
-		}
-		_, err := leasetest.Insist(t, func(ctx context.Context) (backend.RenewResult, error) {
-			return b.Renew(ctx, backend.RenewRequest{Session: mine})
-		})
-		if err != nil {
-			t.Errorf("%s: %v", name, err)
-		}
-		if err := releases(broken); !errors.Is(err, backend.ErrLost) {
-			t.Errorf("%s: release of what was broken: %v", name, err)
-		}
-		if err := releases(waits); err != nil && !errors.Is(err, backend.ErrLost) { // a request without an answer may have done it
-			t.Errorf("%s: release: %v", name, err)
 		}
 	}
 }
@@ -233,20 +199,15 @@ func TestSubscriptionBreaks(t *testing.T) {
 // so does Close.
 func TestServerHangs(t *testing.T) {
 	t.Parallel()
-	s, cfg := quick(t)
-	cfg.RequestTimeout = 500 * time.Millisecond
+	s, _ := quick(t)
 	client := redis.NewClient(&redis.Options{Addr: s.Addr(), ReadTimeout: -2, WriteTimeout: -2})
 	t.Cleanup(func() { _ = client.Close() })
-	b, err := leasetest.Insist(t, func(context.Context) (*redislock.Backend, error) { return goredis.New(client, cfg) })
-	if err != nil {
-		t.Fatal(err)
-	}
-	id := openedSession(t, b, func(backend.Loss) {})
+	b, id := short(t, client)
 	s.Process().Stop()
 	defer s.Process().Cont()
 	for range 20 { // more than there are connections
 		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Millisecond)
-		if _, err := b.Acquire(ctx, backend.AcquireRequest{Name: "n", Lease: backend.NewLeaseID(), Session: id}); !errors.Is(err, backend.ErrUnavailable) {
+		if _, err := b.Acquire(ctx, leasetest.Ask("n", id)); !errors.Is(err, backend.ErrUnavailable) {
 			t.Errorf("%v", err)
 		}
 		cancel()
@@ -373,8 +334,8 @@ func TestBesideRueidis(t *testing.T) {
 	other, err := redislock.Open(t.Context(), "redis://"+s.Addr(), cfg)
 	leasetest.Opened(t, other, err)
 	id, otherID := leasetest.Session(t, b, time.Hour, nil), leasetest.Session(t, other, time.Hour, nil)
-	mine, theirs := leasetest.Ask("n", id), leasetest.Ask("n", otherID)
 	for range 3 {
+		mine, theirs := leasetest.Ask("n", id), leasetest.Ask("n", otherID)
 		token := leasetest.Take(t, b, mine)
 		got := leasetest.Start(t, other, theirs)
 		leasetest.InQueue(t, b, "n", 1)
@@ -382,7 +343,7 @@ func TestBesideRueidis(t *testing.T) {
 		if g := <-got; g.Err != nil || g.Grant.Token <= token {
 			t.Fatalf("%+v after %d", g, token)
 		}
-		mine.Lease = backend.NewLeaseID()
+		mine = leasetest.Ask("n", id)
 		got = leasetest.Start(t, b, mine)
 		leasetest.InQueue(t, other, "n", 1)
 		leasetest.Give(t, other, theirs)
@@ -390,7 +351,6 @@ func TestBesideRueidis(t *testing.T) {
 			t.Fatal(g.Err)
 		}
 		leasetest.Give(t, b, mine)
-		mine.Lease, theirs.Lease = backend.NewLeaseID(), backend.NewLeaseID()
 	}
 }
 

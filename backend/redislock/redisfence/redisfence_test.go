@@ -37,37 +37,30 @@ func get(t *testing.T, c rueidis.Client, key string) string {
 	return v
 }
 
-// TestLateWriter: a write with a smaller token is refused, and the data is intact; the same write
-// without the guard loses it.
+// is fails unless the error of a call is the one that is wanted, and the key has that value.
+func is(t *testing.T, c rueidis.Client, what string, err, want error, key, value string) {
+	t.Helper()
+	if v := get(t, c, key); !errors.Is(err, want) || v != value {
+		t.Errorf("%s: %v, and %q is %q; want %v, and %q", what, err, key, v, want, value)
+	}
+}
+
+// A write with a smaller token is refused, and the data is intact.
 func TestLateWriter(t *testing.T) {
 	t.Parallel()
 	c, g := connect(t)
 	ctx := t.Context()
-	if err := g.Set(ctx, "stock", "7", 34); err != nil {
-		t.Fatal(err)
-	}
+	is(t, c, "the first write", g.Set(ctx, "stock", "7", 34), nil, "stock", "7")
 	err := g.Set(ctx, "stock", "9", 33)
-	var stale *fence.StaleError
-	if !errors.As(err, &stale) || stale.Newest != 34 || stale.Token != 33 || get(t, c, "stock") != "7" {
-		t.Errorf("the late write: %v, stock %s", err, get(t, c, "stock"))
+	is(t, c, "the late write", err, fence.ErrStale, "stock", "7")
+	if stale, ok := errors.AsType[*fence.StaleError](err); !ok || stale.Newest != 34 || stale.Token != 33 {
+		t.Errorf("the late write: %v", err)
 	}
 	for _, token := range []fence.Token{34, 35, 9_007_199_254_740_993, fence.MaxToken - 1, fence.MaxToken} {
-		if err := g.Set(ctx, "stock", token.String(), token); err != nil || get(t, c, "stock") != token.String() {
-			t.Errorf("token %d: %v, stock %s", token, err, get(t, c, "stock"))
-		}
+		is(t, c, token.String(), g.Set(ctx, "stock", token.String(), token), nil, "stock", token.String())
 	}
 	// Lua numbers could not tell these two apart.
-	if err := g.Set(ctx, "stock", "0", fence.MaxToken-1); !errors.Is(err, fence.ErrStale) {
-		t.Errorf("one below the greatest: %v", err)
-	}
-	for _, n := range []string{"7", "9"} { // without the guard: the second holder, then the first, which woke up
-		if err := c.Do(ctx, c.B().Set().Key("plain").Value(n).Build()).Error(); err != nil {
-			t.Fatal(err)
-		}
-	}
-	if get(t, c, "plain") != "9" {
-		t.Error("without the guard the late write was to be there")
-	}
+	is(t, c, "one below the greatest", g.Set(ctx, "stock", "0", fence.MaxToken-1), fence.ErrStale, "stock", fence.MaxToken.String())
 }
 
 func TestRun(t *testing.T) {
@@ -76,27 +69,22 @@ func TestRun(t *testing.T) {
 	ctx := t.Context()
 	const move = `redis.call('DECRBY', KEYS[1], ARGV[1]) return redis.call('INCRBY', KEYS[2], ARGV[1])`
 	v, err := g.Run(ctx, "{acc}:a", 5, move, []string{"{acc}:b"}, []string{"3"})
-	if err != nil || v != int64(3) || get(t, c, "{acc}:a") != "-3" {
-		t.Errorf("Run = %v, %v", v, err)
+	if is(t, c, "Run", err, nil, "{acc}:a", "-3"); v != int64(3) {
+		t.Errorf("Run = %v", v)
 	}
-	if _, err := g.Run(ctx, "{acc}:a", 4, move, []string{"{acc}:b"}, []string{"3"}); !errors.Is(err, fence.ErrStale) || get(t, c, "{acc}:b") != "3" {
-		t.Errorf("the late one: %v", err)
-	}
+	_, err = g.Run(ctx, "{acc}:a", 4, move, []string{"{acc}:b"}, []string{"3"})
+	is(t, c, "the late one", err, fence.ErrStale, "{acc}:b", "3")
 	if v, err := g.Run(ctx, "{acc}:a", 5, "return redis.call('GET', 'nothing' .. KEYS[1])", nil, nil); err != nil || v != nil {
 		t.Errorf("nil: %v, %v", v, err)
 	}
 	if _, err := g.Run(ctx, "{acc}:a", 6, "return redis.call('INCR')", nil, nil); err == nil || errors.Is(err, fence.ErrStale) {
 		t.Errorf("a script that fails: %v", err)
 	}
-	if err := g.Set(ctx, "{acc}:a", "1", 5); !errors.Is(err, fence.ErrStale) {
-		t.Errorf("after a script that failed its token counts: %v", err)
-	}
-	var bad *fence.InvalidError
-	if err := g.Set(ctx, "", "1", 5); !errors.As(err, &bad) {
-		t.Errorf("no key: %v", err)
-	}
-	if err := g.Set(ctx, "x", "1", 0); !errors.As(err, &bad) || get(t, c, "x") != "" {
-		t.Errorf("no token: %v", err)
+	is(t, c, "after a script that failed its token counts", g.Set(ctx, "{acc}:a", "1", 5), fence.ErrStale, "{acc}:a", "-3")
+	for what, err := range map[string]error{"no key": g.Set(ctx, "", "1", 5), "no token": g.Set(ctx, "x", "1", 0)} {
+		if bad, ok := errors.AsType[*fence.InvalidError](err); !ok || get(t, c, "x") != "" {
+			t.Errorf("%s: %v, %v", what, bad, err)
+		}
 	}
 }
 
@@ -112,16 +100,12 @@ func TestScriptFailsLikeARefusal(t *testing.T) {
 	} {
 		const script = `redis.call('SET', KEYS[1], ARGV[1]) return redis.error_reply(ARGV[1])`
 		_, err := g.Run(t.Context(), "k", token, script, nil, []string{text})
-		if err == nil || errors.Is(err, fence.ErrStale) || errors.Is(err, fence.ErrEpoch) || !strings.Contains(err.Error(), text) {
-			t.Errorf("a script that fails with %q: %v", text, err)
-		}
-		if get(t, c, "k") != text {
-			t.Errorf("the script that fails with %q has not written", text)
+		if err == nil || errors.Is(err, fence.ErrStale) || errors.Is(err, fence.ErrEpoch) || !strings.Contains(err.Error(), text) || get(t, c, "k") != text {
+			t.Errorf("a script that fails with %q, and has written it: %v", text, err)
 		}
 	}
-	if _, err := g.Run(t.Context(), "k", token-1, "return redis.call('DEL', KEYS[1])", nil, nil); !errors.Is(err, fence.ErrStale) {
-		t.Errorf("a token that is stale: %v", err)
-	}
+	_, err := g.Run(t.Context(), "k", token-1, "return redis.call('DEL', KEYS[1])", nil, nil)
+	is(t, c, "a token that is stale", err, fence.ErrStale, "k", "HFSTALE 0.9")
 }
 
 // TestWrappedRefusal: an Eval may add to the server's error.
@@ -143,35 +127,22 @@ func TestEpochs(t *testing.T) {
 	c, old := connect(t)
 	ctx := t.Context()
 	now := old.Epoch(1)
-	if err := errors.Join(old.Set(ctx, "k", "1", 1000), now.Set(ctx, "k", "2", 2)); err != nil {
-		t.Fatal(err)
-	}
+	is(t, c, "the epochs in order", errors.Join(old.Set(ctx, "k", "1", 1000), now.Set(ctx, "k", "2", 2)), nil, "k", "2")
 	err := old.Set(ctx, "k", "3", 2000)
 	var epoch *fence.EpochError
 	if !errors.As(err, &epoch) || errors.Is(err, fence.ErrStale) || epoch.Want != (fence.Stamp{Epoch: 1, Token: 2}) {
 		t.Errorf("a token of the epoch before: %v", err)
 	}
 	for _, s := range []fence.Stamp{{Token: 5}, {Epoch: 2, Token: 5}} { // a presented epoch is never trusted
-		if _, err := now.RunStamp(ctx, "k", s, "return redis.call('DEL', KEYS[1])", nil, nil); !errors.Is(err, fence.ErrEpoch) {
-			t.Errorf("the stamp %v at a guard of epoch 1: %v", s, err)
-		}
+		_, err := now.RunStamp(ctx, "k", s, "return redis.call('DEL', KEYS[1])", nil, nil)
+		is(t, c, fmt.Sprintf("the stamp %v at a guard of epoch 1", s), err, fence.ErrEpoch, "k", "2")
 	}
-	if v := get(t, c, "k"); v != "2" {
-		t.Errorf("what was refused has written %q", v)
-	}
-	if _, err := now.RunStamp(ctx, "k", fence.Stamp{Epoch: 1, Token: 3}, "return redis.call('SET', KEYS[1], 5)", nil, nil); err != nil {
-		t.Error(err)
-	}
+	_, err = now.RunStamp(ctx, "k", fence.Stamp{Epoch: 1, Token: 3}, "return redis.call('SET', KEYS[1], 5)", nil, nil)
+	is(t, c, "the right stamp", err, nil, "k", "5")
 	const redis, etcd = 1_790_000_000_000_000, 4711
-	if err := old.Set(ctx, "moved", "1", redis); err != nil {
-		t.Fatal(err)
-	}
-	if err := old.Set(ctx, "moved", "2", etcd); !errors.Is(err, fence.ErrEpoch) {
-		t.Errorf("locks that moved without an epoch: %v", err)
-	}
-	if err := now.Set(ctx, "k", "4", 1); !errors.Is(err, fence.ErrStale) {
-		t.Errorf("a token that went back: %v", err)
-	}
+	is(t, c, "a token of Redis", old.Set(ctx, "moved", "1", redis), nil, "moved", "1")
+	is(t, c, "locks that moved without an epoch", old.Set(ctx, "moved", "2", etcd), fence.ErrEpoch, "moved", "1")
+	is(t, c, "a token that went back", now.Set(ctx, "k", "4", 1), fence.ErrStale, "k", "5")
 }
 
 // TestManyAtOnce: the value at the end belongs to the greatest token.

@@ -223,6 +223,7 @@ func TestNodeRefuses(t *testing.T) {
 	}{
 		{"an attempt is released before it arrives", one(opBack, "late", "lease-0", "5", "0"), "0 []"},
 		{"it arrives", ask("late", "lease-0", 5, now), "S [5]"},
+		{"an attempt before it arrives", ask("late", "lease-0", 4, now), "S [5]"},
 		{"the next attempt", ask("late", "lease-0", 6, now), fmt.Sprint("G ", now, " 0 0")},
 		{"one of two leases", ask("two", "lease-1", 1, now), fmt.Sprint("G ", now, " 0 0")},
 		{"the other, whose token is greater", ask("two", "lease-2", 1, now), fmt.Sprint("G ", now+1, " 0 0")},

@@ -60,6 +60,19 @@ func permits(limit int) func(*backend.AcquireRequest) {
 	return func(r *backend.AcquireRequest) { r.Mode, r.Limit = backend.Shared, limit }
 }
 
+// short makes a lease last for ten seconds.
+func short(r *backend.AcquireRequest) { r.TTL = 10 * time.Second }
+
+// renewed renews a lease, and returns what became of it.
+func renewed(t *testing.T, b *redlock.Backend, req backend.AcquireRequest) backend.Renewal {
+	t.Helper()
+	res, err := b.Renew(leasetest.Within(t), backend.RenewRequest{Leases: []backend.TimedRenewal{{Name: req.Name, Lease: req.Lease, TTL: req.TTL}}})
+	if err != nil || len(res.Leases) != 1 {
+		t.Fatalf("Renew: %+v, %v", res, err)
+	}
+	return res.Leases[0]
+}
+
 func within(t testing.TB, d time.Duration) context.Context {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), d)

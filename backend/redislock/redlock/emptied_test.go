@@ -2,7 +2,6 @@ package redlock_test
 
 import (
 	"errors"
-	"fmt"
 	"strconv"
 	"strings"
 	"testing"
@@ -41,20 +40,17 @@ func TestEmptiedBeforeAStranger(t *testing.T) {
 
 func emptiedBeforeAStranger(t *testing.T, args []string, empty func(*testserver.RedisServer)) {
 	t.Helper()
-	const params, ttl = "max_ttl=10s&timeout=30s", 10 * time.Second
+	const params = "max_ttl=10s&timeout=30s"
 	c := start(t, args...)
 	for _, s := range c {
-		leasetest.Succeeds(t, func() error {
+		leasetest.Eventually(t, "it has been up for longer than max_ttl", func() bool {
 			up, _, _ := strings.Cut(after(s.Info("server"), "uptime_in_seconds:"), "\r")
-			if n, err := strconv.Atoi(up); err != nil || n < 12 {
-				return fmt.Errorf("up for %q s", up)
-			}
-			return nil
+			n, err := strconv.Atoi(up)
+			return err == nil && n >= 12
 		})
 	}
 	holder := c.open(t, params)
-	held := ask("n", func(r *backend.AcquireRequest) { r.TTL = ttl })
-	g := take(t, holder, held)
+	g := take(t, holder, ask("n", short))
 	if err := holder.Close(); err != nil { // the lease lives on without it
 		t.Fatal(err)
 	}
@@ -62,8 +58,7 @@ func emptiedBeforeAStranger(t *testing.T, args []string, empty func(*testserver.
 		empty(s)
 	}
 	stranger := c.open(t, params)
-	next := ask("n", func(r *backend.AcquireRequest) { r.TTL = ttl })
-	_, err := stranger.Acquire(within(t, patience), next)
+	_, err := stranger.Acquire(within(t, patience), ask("n", short))
 	switch {
 	case err == nil && time.Since(g.Asked) < g.Left:
 		t.Fatal("granted twice")
@@ -79,16 +74,8 @@ func TestFreshNodes(t *testing.T) {
 	t.Parallel()
 	const params, ttl = "max_ttl=10s&timeout=30s", 10 * time.Second
 	began := time.Now()
-	fresh := func() cluster {
-		var c cluster
-		for range nodes {
-			c = append(c, testserver.Redis(t))
-		}
-		return c
-	}
-	unused, used := fresh(), fresh()
+	unused, used := cluster(testserver.RedisNodes(t, nodes)), cluster(testserver.RedisNodes(t, nodes))
 	b := used.open(t, params)
-	short := func(r *backend.AcquireRequest) { r.TTL = ttl }
 	_, err := b.Acquire(within(t, patience), ask("first", short))
 	q, ok := errors.AsType[*backend.QuarantineError](err)
 	switch {
@@ -100,12 +87,7 @@ func TestFreshNodes(t *testing.T) {
 	if took := time.Since(began); took < ttl-time.Second { // uptimes are in whole seconds
 		t.Errorf("granted %s after the start", took)
 	}
-	leasetest.Succeeds(t, func() error { // they were started one after the other
-		if up := time.Since(began); up < 2*ttl {
-			return fmt.Errorf("up for %s", up)
-		}
-		return nil
-	})
+	time.Sleep(time.Until(began.Add(2 * ttl))) // they were started one after the other
 	if err := unused.open(t, params).Quarantined(t.Context()); errors.Is(err, backend.ErrQuarantine) {
 		t.Errorf("up for longer than max_ttl: %v", err)
 	}
@@ -114,11 +96,8 @@ func TestFreshNodes(t *testing.T) {
 // A client with the quarantine off, or with a shorter max_ttl, that comes first ends it for no other.
 func TestQuarantineOfEachClient(t *testing.T) {
 	t.Parallel()
-	var c cluster
-	for range nodes {
-		c = append(c, testserver.Redis(t))
-	}
-	take(t, c.open(t, "quarantine=off&max_ttl=10s&timeout=30s"), ask("off", func(r *backend.AcquireRequest) { r.TTL = 10 * time.Second }))
+	c := cluster(testserver.RedisNodes(t, nodes))
+	take(t, c.open(t, "quarantine=off&max_ttl=10s&timeout=30s"), ask("off", short))
 	c.open(t, "max_ttl=10s&timeout=30s")
 	_, err := c.open(t, "max_ttl=1h&timeout=30s").Acquire(within(t, patience), ask("one"))
 	if q, ok := errors.AsType[*backend.QuarantineError](err); !ok || q.Left < 50*time.Minute {

@@ -34,9 +34,8 @@ func TestTwoAway(t *testing.T) {
 			away(c[1])
 			away(c[4])
 			pairs(t, b, slowTime)
-			res, err := b.Renew(t.Context(), backend.RenewRequest{Leases: []backend.TimedRenewal{{Name: held.Name, Lease: held.Lease, TTL: held.TTL}}})
-			if err != nil || res.Leases[0].Err != nil || res.Leases[0].Token != g.Token {
-				t.Fatalf("renew: %+v, %v", res, err)
+			if r := renewed(t, b, held); r.Err != nil || r.Token != g.Token {
+				t.Fatalf("renew: %+v", r)
 			}
 			const timeout = time.Second
 			other := c.open(t, "timeout="+timeout.String()) // one that was not there before
@@ -73,17 +72,11 @@ func TestThreeAway(t *testing.T) {
 		}
 	}
 	for _, s := range c[:2] {
-		leasetest.Succeeds(t, func() error {
-			if n := votes(s, "n"); n != 0 {
-				return fmt.Errorf("%d votes of a node are left", n)
-			}
-			return nil
-		})
+		leasetest.Eventually(t, "the votes are released", func() bool { return votes(s, "n") == 0 })
 	}
 	// A renewal of a lease that may still be held is not a loss.
-	res, err := b.Renew(t.Context(), backend.RenewRequest{Leases: []backend.TimedRenewal{{Name: held.Name, Lease: held.Lease, TTL: held.TTL}}})
-	if err != nil || !errors.Is(res.Leases[0].Err, backend.ErrUnavailable) {
-		t.Fatalf("renew: %+v, %v; want *UnavailableError", res, err)
+	if err := renewed(t, b, held).Err; !errors.Is(err, backend.ErrUnavailable) || errors.Is(err, backend.ErrLost) {
+		t.Fatalf("renew: %v; want *UnavailableError", err)
 	}
 	if err := b.Release(t.Context(), backend.ReleaseRequest{Name: held.Name, Lease: held.Lease}); !errors.Is(err, backend.ErrUnavailable) {
 		t.Fatalf("release: %v; want *UnavailableError", err)
@@ -95,14 +88,9 @@ func TestThreeAway(t *testing.T) {
 	for _, s := range c[2:] {
 		s.Start()
 	}
-	leasetest.Succeeds(t, func() error {
-		for i, s := range c {
-			if n := votes(s, "held"); n != 0 {
-				return fmt.Errorf("node %d has %d votes of a released lease", i+1, n)
-			}
-		}
-		return nil
-	})
+	for _, s := range c {
+		leasetest.Eventually(t, "the vote is released", func() bool { return votes(s, "held") == 0 })
+	}
 	pairs(t, b, timeout)
 }
 
@@ -131,14 +119,9 @@ func TestLateRequestLeavesNoGhost(t *testing.T) {
 		give(t, b, r)
 	}
 	hung.Process().Cont()
-	leasetest.Succeeds(t, func() error {
-		for i := range 20 {
-			if n := votes(hung, fmt.Sprintf("ghost/%d", i)); n != 0 {
-				return fmt.Errorf("ghost/%d has %d votes", i, n)
-			}
-		}
-		return nil
-	})
+	for i := range 20 {
+		leasetest.Eventually(t, "the vote is released", func() bool { return votes(hung, fmt.Sprintf("ghost/%d", i)) == 0 })
+	}
 }
 
 // The hazard of Redlock: a lease has its votes on three nodes, one of which restarts without
@@ -154,14 +137,14 @@ func TestRestartedEmpty(t *testing.T) {
 			a := c.open(t, "max_ttl=10s&timeout=1s&quarantine="+quarantine)
 			c[3].Kill()
 			c[4].Kill()
-			held := ask("n", func(r *backend.AcquireRequest) { r.TTL = 10 * time.Second })
+			held := ask("n", short)
 			g := take(t, a, held)
 			began := time.Now() // before the node can have started
 			c[2].RestartEmpty()
 			c[3].Start()
 			c[4].Start()
 			b := c.open(t, "max_ttl=10s&timeout=30s&quarantine="+quarantine)
-			_, err := b.Acquire(within(t, patience), ask("n", func(r *backend.AcquireRequest) { r.TTL = 10 * time.Second }))
+			_, err := b.Acquire(within(t, patience), ask("n", short))
 			if quarantine == "off" {
 				if err != nil && time.Since(g.Asked) < g.Left {
 					t.Fatalf("%v; without a quarantine the lock is granted twice: what is tested here is not tested", err)
@@ -173,7 +156,7 @@ func TestRestartedEmpty(t *testing.T) {
 			}
 			// The first lease may continue, on the two nodes that it has, until it expires.
 			// The node that forgot votes when no lease that it forgot can be held.
-			r := ask("n", waiting, func(r *backend.AcquireRequest) { r.TTL = 10 * time.Second })
+			r := ask("n", waiting, short)
 			next := take(t, b, r)
 			if early := 10*time.Second - time.Since(began); early > time.Second {
 				t.Errorf("granted %s before the quarantine had ended", early)
@@ -256,13 +239,7 @@ func TestPushWithTwoHung(t *testing.T) {
 		held := ask("n")
 		take(t, a, held)
 		r := ask("n", waiting)
-		got := make(chan error, 1)
-		var g backend.Grant
-		go func() {
-			var err error
-			g, err = b.Acquire(t.Context(), r)
-			got <- err
-		}()
+		got := leasetest.Start(t, b, r)
 		leasetest.Succeeds(t, func() error { // it is subscribed
 			for _, s := range c[2:] {
 				if n, _ := s.Do("PUBSUB", "NUMSUB", "hfr:w:n").([]any); len(n) < 2 || n[1] != int64(1) {
@@ -272,15 +249,11 @@ func TestPushWithTwoHung(t *testing.T) {
 			return nil
 		})
 		give(t, a, held)
-		select {
-		case err := <-got:
-			if err != nil {
-				t.Fatal(err)
-			}
-		case <-within(t, patience).Done():
-			t.Fatal("not woken")
+		g := <-got
+		if g.Err != nil {
+			t.Fatal(g.Err)
 		}
-		if g.ByTimer {
+		if g.Grant.ByTimer {
 			byTimer++
 		}
 		give(t, b, r)
@@ -321,22 +294,29 @@ func TestCountersAreForgotten(t *testing.T) {
 	c := start(t)
 	b := c.open(t, slow)
 	shared := func(r *backend.AcquireRequest) { r.Mode = backend.Shared }
-	held, renewed := ask("held"), ask("renewed")
-	take(t, b, held)
-	take(t, b, renewed)
+	again := ask("renewed", func(r *backend.AcquireRequest) { r.TTL = time.Minute })
+	take(t, b, ask("held"))
+	take(t, b, again)
+	again.TTL = 0
 	take(t, b, ask("shared", shared))
 	for _, r := range []backend.AcquireRequest{ask("released"), ask("released shared", shared)} {
 		take(t, b, r)
 		give(t, b, r)
 	}
-	if r, err := b.Renew(within(t, patience), backend.RenewRequest{Leases: []backend.TimedRenewal{{Name: renewed.Name, Lease: renewed.Lease}}}); err != nil || r.Leases[0].Err != nil {
-		t.Fatal(r, err)
+	if err := renewed(t, b, again).Err; err != nil {
+		t.Fatal(err)
 	}
 	take(t, b, ask("broken"))
 	if _, err := b.Break(within(t, patience), backend.BreakRequest{Name: "broken"}); err != nil {
 		t.Fatal(err)
 	}
+	if _, err := b.List(within(t, patience), backend.ListRequest{}); err != nil {
+		t.Fatal(err)
+	}
 	for i, s := range c {
+		if n := s.Do("EXISTS", "hfr:t"); n != int64(0) {
+			t.Errorf("node %d keeps the names that it sorted for a list", i)
+		}
 		for _, key := range s.Do("KEYS", "hfr:f:*").([]any) {
 			const days = 48 * time.Hour
 			left, _ := s.Do("PTTL", key.(string)).(int64)
@@ -369,9 +349,8 @@ func TestMemoryIsFull(t *testing.T) {
 				t.Errorf("acquire: %v; want *UnavailableError", err)
 			}
 			for _, r := range []backend.AcquireRequest{alone, shared} {
-				res, err := b.Renew(t.Context(), backend.RenewRequest{Leases: []backend.TimedRenewal{{Name: r.Name, Lease: r.Lease, TTL: r.TTL}}})
-				if err != nil || res.Leases[0].Err != nil {
-					t.Errorf("renew %s: %+v, %v", r.Name, res, err)
+				if err := renewed(t, b, r).Err; err != nil {
+					t.Errorf("renew %s: %v", r.Name, err)
 				}
 				give(t, b, r)
 			}
@@ -388,25 +367,24 @@ func TestCrowdConverges(t *testing.T) {
 	t.Parallel()
 	c := start(t)
 	const processes, rounds = 9, 20
-	var out, grants atomic.Int64
-	var all sync.WaitGroup
-	began := time.Now()
+	var out atomic.Int64
+	var all, tries sync.WaitGroup
 	// One bound for all grants: the winner is chance, and no process is promised to be next.
 	ctx := within(t, 10*patience)
-	for range processes {
+	values := make([]*redlock.Backend, processes)
+	for i := range values {
 		b := c.open(t, slow)
+		values[i] = b
 		all.Go(func() {
 			for range rounds {
 				r := ask("crowd", waiting)
-				_, err := b.Acquire(ctx, r)
-				if err != nil {
+				if _, err := b.Acquire(ctx, r); err != nil {
 					t.Errorf("acquire: %v", err)
 					return
 				}
 				if out.Add(1) != 1 {
 					t.Error("two hold the lock")
 				}
-				grants.Add(1)
 				out.Add(-1)
 				if err := b.Release(t.Context(), backend.ReleaseRequest{Name: r.Name, Lease: r.Lease}); err != nil {
 					t.Errorf("release: %v", err)
@@ -416,23 +394,15 @@ func TestCrowdConverges(t *testing.T) {
 		})
 	}
 	all.Wait()
-	t.Logf("%d grants to %d processes in %s", grants.Load(), processes, time.Since(began))
 	// And of those that do not wait, one wins.
 	for range 5 {
 		won := make(chan backend.AcquireRequest, processes)
-		var tries sync.WaitGroup
-		values := make([]*redlock.Backend, processes)
-		for i := range values {
-			values[i] = c.open(t, slow)
-		}
 		for _, b := range values {
 			tries.Go(func() {
 				r := ask("try")
-				_, err := b.Acquire(t.Context(), r)
-				switch {
-				case err == nil:
+				if _, err := b.Acquire(t.Context(), r); err == nil {
 					won <- r
-				case !errors.Is(err, backend.ErrHeld):
+				} else if !errors.Is(err, backend.ErrHeld) {
 					t.Errorf("try: %v", err)
 				}
 			})

@@ -226,23 +226,8 @@ func TestQuarantineModel(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
-			seen := map[waitModel]bool{{}: true}
-			stack := []waitModel{{}}
-			wrong := ""
-			for len(stack) > 0 && wrong == "" {
-				m := stack[len(stack)-1]
-				stack = stack[:len(stack)-1]
-				m.next(c.rule, func(n waitModel, why string) {
-					if why != "" {
-						wrong = why
-					}
-					if !seen[n] {
-						seen[n] = true
-						stack = append(stack, n)
-					}
-				})
-			}
-			t.Logf("%d states; %s", len(seen), wrong)
+			n, wrong := leasetest.Explore(waitModel{}, func(m waitModel, to func(waitModel, string)) { m.next(c.rule, to) })
+			t.Logf("%d states; %s", n, wrong)
 			if (wrong != "") != c.wrong {
 				t.Errorf("found %q", wrong)
 			}

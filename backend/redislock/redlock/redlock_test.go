@@ -23,19 +23,17 @@ type cluster []*testserver.RedisServer
 // start starts them. Their markers are from long ago: they vote immediately.
 func start(t testing.TB, args ...string) cluster {
 	t.Helper()
-	var c cluster
-	for range nodes {
-		s := testserver.Redis(t, args...)
-		vouch(s)
-		c = append(c, s)
+	c := testserver.RedisNodes(t, nodes, args...)
+	for _, s := range c {
+		vouch(s, "hfr")
 	}
 	return c
 }
 
 // vouch writes a marker from long ago.
-func vouch(s *testserver.RedisServer) {
+func vouch(s *testserver.RedisServer, prefix string) {
 	run, _, _ := strings.Cut(after(s.Info("server"), "run_id:"), "\r")
-	s.Do("SET", "hfr:m", "hfr2 1 1 "+run+" 1")
+	s.Do("SET", prefix+":m", "hfr2 1 1 "+run+" 1")
 }
 
 func after(s, sep string) string {
@@ -48,11 +46,7 @@ func (c cluster) url(params string) string {
 	if !strings.Contains(params, "max_ttl=") {
 		params += "&max_ttl=5m"
 	}
-	var addrs []string
-	for _, s := range c {
-		addrs = append(addrs, s.Addr())
-	}
-	return fmt.Sprintf("redlock://%s?%s", strings.Join(addrs, ","), params)
+	return fmt.Sprintf("redlock://%s?%s", testserver.RedisAddrs(c), params)
 }
 
 // The whole suite, as the user that the page gives to paste.

@@ -43,6 +43,44 @@ func newPanel(t *testing.T, servers []*testserver.RedisServer) *panel {
 	return panelOf(t, servers, "off")
 }
 
+// three returns a panel on three servers.
+func three(t *testing.T) *panel {
+	t.Helper()
+	return newPanel(t, testserver.RedisNodes(t, 3, "--appendonly", "no"))
+}
+
+// wanted returns a request for a lease of two minutes.
+func wanted(name string, change ...func(*backend.AcquireRequest)) backend.AcquireRequest {
+	r := backend.AcquireRequest{Name: name, Lease: backend.NewLeaseID(), Timed: true, TTL: 2 * time.Minute}
+	for _, f := range change {
+		f(&r)
+	}
+	return r
+}
+
+func permit(limit int) func(*backend.AcquireRequest) {
+	return func(r *backend.AcquireRequest) { r.Mode, r.Limit = backend.Shared, limit }
+}
+
+func (p *panel) take(t *testing.T, r backend.AcquireRequest) backend.Grant {
+	t.Helper()
+	g, err := p.Acquire(t.Context(), r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return g
+}
+
+// renew renews one lease, and returns why it could not.
+func (p *panel) renew(t *testing.T, r backend.AcquireRequest, ttl time.Duration) error {
+	t.Helper()
+	res, err := p.Renew(t.Context(), backend.RenewRequest{Leases: []backend.TimedRenewal{{Name: r.Name, Lease: r.Lease, TTL: ttl}}})
+	if err != nil {
+		return err
+	}
+	return res.Leases[0].Err
+}
+
 func panelOf(t *testing.T, servers []*testserver.RedisServer, quarantine string) *panel {
 	t.Helper()
 	target, err := parseURL("redlock://"+testserver.RedisAddrs(servers)+"?timeout=30s&max_ttl=5m&quarantine="+quarantine, Config{})
@@ -109,7 +147,7 @@ func TestTokensOverAllAbsences(t *testing.T) {
 	grants := 0
 	grant := func(name string, last fence.Token, masks []int, i int) fence.Token {
 		p.cutOff(t, masks[i])
-		req := backend.AcquireRequest{Name: name, Lease: backend.NewLeaseID(), Timed: true, TTL: time.Minute}
+		req := wanted(name)
 		g, err := p.Acquire(t.Context(), req)
 		if err != nil {
 			t.Fatalf("nodes %05b away: grant %d: %v", masks, i, err)
@@ -148,13 +186,10 @@ func TestTokenIsWrittenBack(t *testing.T) {
 	for i, s := range servers {
 		name := "n" + string(rune('a'+i))
 		s.Do("SET", "hfr:f:"+name, itoa(base+far)+" somebody-else-0123")
-		req := backend.AcquireRequest{Name: name, Lease: backend.NewLeaseID(), Timed: true, TTL: time.Minute}
+		req := wanted(name)
 		// Two others are unavailable, so that the node is one of three.
 		p.cutOff(t, 1<<((i+1)%5)|1<<((i+2)%5))
-		g, err := p.Acquire(t.Context(), req)
-		if err != nil {
-			t.Fatal(err)
-		}
+		g := p.take(t, req)
 		if g.Token != fence.Token(base+far+1) {
 			t.Errorf("token %d, want %d: one more than the greatest", g.Token, base+far+1)
 		}
@@ -187,10 +222,7 @@ func TestTokensOfReadersDiffer(t *testing.T) {
 		tokens := make(chan fence.Token, readers)
 		for _, p := range panels {
 			go func() {
-				req := backend.AcquireRequest{
-					Name: "r" + itoa(int64(round)), Lease: backend.NewLeaseID(), Timed: true, TTL: time.Minute, Mode: backend.Shared,
-				}
-				g, err := p.Acquire(t.Context(), req)
+				g, err := p.Acquire(t.Context(), wanted("r"+itoa(int64(round)), permit(0)))
 				if err != nil {
 					t.Error(err)
 				}
@@ -208,17 +240,28 @@ func TestTokensOfReadersDiffer(t *testing.T) {
 	}
 }
 
-// A client whose clock is hours ahead would push the counters away from all other clocks: it
-// gets no votes.
+// A client whose clock is hours ahead would push the counters away from all other clocks: it gets no votes, and breaks
+// nothing. No client could get the lock until the clocks of the nodes are there.
 func TestClockAhead(t *testing.T) {
 	t.Parallel()
-	p := newPanel(t, testserver.RedisNodes(t, 3, "--appendonly", "no"))
-	const ahead = 2 * time.Hour
-	p.clock = func() int64 { return time.Now().Add(ahead).UnixMicro() }
-	_, err := p.Acquire(t.Context(), backend.AcquireRequest{Name: "n", Lease: backend.NewLeaseID(), Timed: true, TTL: time.Minute})
-	if !errors.Is(err, ErrClock) || !errors.Is(err, backend.ErrUnavailable) {
-		t.Fatalf("%v; want ErrClock", err)
+	p := three(t)
+	p.take(t, wanted("n"))
+	p.clock = func() int64 { return time.Now().Add(2 * time.Hour).UnixMicro() }
+	_, acquire := p.Acquire(t.Context(), wanted("free"))
+	_, breaks := p.Break(t.Context(), backend.BreakRequest{Name: "n"})
+	for _, err := range []error{acquire, breaks} {
+		if !errors.Is(err, ErrClock) || !errors.Is(err, backend.ErrUnavailable) {
+			t.Errorf("%v; want ErrClock", err)
+		}
 	}
+	p.clock = func() int64 { return time.Now().UnixMicro() }
+	if _, err := p.Acquire(t.Context(), wanted("n")); !errors.Is(err, backend.ErrHeld) {
+		t.Errorf("nothing was broken, and the lock is not held: %v", err)
+	}
+	if _, err := p.Break(t.Context(), backend.BreakRequest{Name: "n"}); err != nil {
+		t.Error(err)
+	}
+	p.take(t, wanted("n"))
 }
 
 // A quorum leaves no room for one permit more than there are.

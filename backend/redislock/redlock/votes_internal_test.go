@@ -78,11 +78,13 @@ func TestMayHoldOverRounds(t *testing.T) {
 	p, servers := guarded(t, 3)
 	p.told(t, 2, p.voteFor("2222222222222222", "60000"))
 	p.nodes[0].link = &breaking{link: p.nodes[0].link, verb: opBack}
-	p.nodes[1].link = &breaking{link: p.nodes[1].link, verb: opAcquire, arrives: true}
-	lease := backend.NewLeaseID()
-	_, err := p.Acquire(t.Context(), backend.AcquireRequest{Name: "n", Lease: lease, Timed: true, TTL: time.Minute})
+	req := wanted("n")
+	p.nodes[1].link = &overtaken{&breaking{link: p.nodes[1].link, verb: opAcquire, arrives: true}, opAcquire, sync.OnceFunc(func() {
+		leasetest.Eventually(t, "the first node has voted", func() bool { return p.told(t, 0, one("has", "n", string(req.Lease)))[0].N == 1 })
+	})}
+	_, err := p.Acquire(t.Context(), req)
 	info, err2 := newPanel(t, servers).Inspect(t.Context(), "n")
-	if err2 != nil || len(info.Holders) != 1 || info.Holders[0].Lease != lease {
+	if err2 != nil || len(info.Holders) != 1 || info.Holders[0].Lease != req.Lease {
 		t.Errorf("inspect: %+v, %v; the lease has a quorum", info, err2)
 	}
 	if away, ok := errors.AsType[*backend.UnavailableError](err); !ok || !away.MayHold {
@@ -94,9 +96,7 @@ func TestMayHoldOverRounds(t *testing.T) {
 func TestKeptVotesAreGivenBack(t *testing.T) {
 	t.Parallel()
 	p, _ := guarded(t, 3)
-	a := &acquisition{b: p.Backend, quorum: 2, pause: time.Millisecond, req: backend.AcquireRequest{
-		Name: "n", Lease: "0000000000000000", Timed: true, TTL: 5 * time.Minute,
-	}}
+	a := &acquisition{b: p.Backend, quorum: 2, pause: time.Millisecond, req: wanted("n", func(r *backend.AcquireRequest) { r.Lease = "0000000000000000" })}
 	a.claim = a.req.Claim()
 	for i, lease := range []backend.LeaseID{"1111111111111111", "2222222222222222"} {
 		p.told(t, i+1, p.voteFor(lease, "60000")) // votes are split three ways
@@ -122,12 +122,7 @@ func TestKeptVotesAreGivenBack(t *testing.T) {
 func TestRestoredVote(t *testing.T) {
 	t.Parallel()
 	p, servers := guarded(t, 5)
-	req := func() backend.AcquireRequest {
-		return backend.AcquireRequest{
-			Name: "n", Lease: backend.NewLeaseID(), Timed: true, TTL: 2 * time.Minute, Mode: backend.Shared, Limit: 3,
-		}
-	}
-	late := req()
+	late := wanted("n", permit(3))
 	ask := request{
 		verb: opAcquire, lock: "n", args: []string{"n", string(late.Lease), itoa(p.attempt(0)), itoa(p.clock())},
 		terms: terms{ttl: "120000", mode: "s", permits: "1", limit: "3"},
@@ -139,9 +134,7 @@ func TestRestoredVote(t *testing.T) {
 	p.told(t, 0, one(opBack, "n", string(late.Lease), ask.args[2], "0"))
 	for _, away := range []int{0b10000, 0b01000, 0b00100} {
 		p.cutOff(t, away)
-		if _, err := p.Acquire(t.Context(), req()); err != nil {
-			t.Fatal(err)
-		}
+		p.take(t, wanted("n", permit(3)))
 	}
 	servers[0].Restart()
 	p.cutOff(t, 1)
@@ -161,35 +154,28 @@ func TestRestoredVoteIsNotRenewed(t *testing.T) {
 	t.Parallel()
 	for _, mode := range []backend.Mode{backend.Exclusive, backend.Shared} { // the two forms of a record
 		p, servers := guarded(t, 3)
-		req := backend.AcquireRequest{Name: "n", Lease: backend.NewLeaseID(), Timed: true, TTL: 2 * time.Minute, Mode: mode}
-		if _, err := p.Acquire(t.Context(), req); err != nil {
-			t.Fatal(err)
-		}
+		req := wanted("n", func(r *backend.AcquireRequest) { r.Mode = mode })
+		p.take(t, req)
 		leasetest.Eventually(t, "all nodes have voted", func() bool {
+			votes := int64(0)
 			for i := range servers {
-				if p.told(t, i, one("has", "n", string(req.Lease)))[0].N != 1 {
-					return false
-				}
+				votes += p.told(t, i, one("has", "n", string(req.Lease)))[0].N
 			}
-			return true
+			return votes == 3
 		})
 		servers[1].Do("SAVE")
 		p.cutOff(t, 1)
 		if _, err := p.Break(t.Context(), backend.BreakRequest{Name: "n"}); err != nil {
 			t.Fatal(err)
 		}
-		next := backend.AcquireRequest{Name: "n", Lease: backend.NewLeaseID(), Timed: true, TTL: 2 * time.Minute}
-		if _, err := p.Acquire(t.Context(), next); err != nil {
-			t.Fatal(err)
-		}
+		p.take(t, wanted("n"))
 		p.cutOff(t, 0)
 		servers[1].Restart()
 		p.cutOff(t, 2)
 		_, _ = p.Inspect(t.Context(), "n")
 		p.cutOff(t, 0)
-		r, err := p.Renew(t.Context(), backend.RenewRequest{Leases: []backend.TimedRenewal{{Name: "n", Lease: req.Lease, TTL: time.Minute}}})
-		if err != nil || !errors.Is(r.Leases[0].Err, backend.ErrLost) {
-			t.Errorf("renewal of the broken lease: %+v, %v; want ErrLost", r, err)
+		if err := p.renew(t, req, time.Minute); !errors.Is(err, backend.ErrLost) {
+			t.Errorf("renewal of the broken lease: %v; want ErrLost", err)
 		}
 	}
 }
@@ -199,19 +185,12 @@ func TestRestoredVoteIsNotRenewed(t *testing.T) {
 func TestHoldersOnOtherNodes(t *testing.T) {
 	t.Parallel()
 	p, _ := guarded(t, 5)
-	req := func() backend.AcquireRequest {
-		return backend.AcquireRequest{
-			Name: "n", Lease: backend.NewLeaseID(), Timed: true, TTL: 2 * time.Minute, Mode: backend.Shared, Limit: 3,
-		}
-	}
 	for _, away := range []int{0b10000, 0b01000, 0b00100} {
 		p.cutOff(t, away)
-		if _, err := p.Acquire(t.Context(), req()); err != nil {
-			t.Fatal(err)
-		}
+		p.take(t, wanted("n", permit(3)))
 	}
 	p.cutOff(t, 0)
-	_, err := p.Acquire(t.Context(), req())
+	_, err := p.Acquire(t.Context(), wanted("n", permit(3)))
 	if no, ok := errors.AsType[*backend.HeldError](err); !ok || len(no.Holders) != 3 {
 		t.Errorf("acquire: %v; want the three holders", err)
 	}

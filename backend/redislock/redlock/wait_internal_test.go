@@ -17,19 +17,15 @@ import (
 // which comes when it is held, does not wait for the other lease either, which waits for it.
 func TestWaitsTwice(t *testing.T) {
 	t.Parallel()
-	p := newPanel(t, testserver.RedisNodes(t, 3, "--appendonly", "no"))
-	request := func() backend.AcquireRequest {
-		return backend.AcquireRequest{Name: "n", Lease: backend.NewLeaseID(), Timed: true, TTL: time.Minute, Wait: true}
-	}
+	p := three(t)
 	release := func(req backend.AcquireRequest) {
 		if err := p.Release(t.Context(), backend.ReleaseRequest{Name: req.Name, Lease: req.Lease}); err != nil {
 			t.Error(err)
 		}
 	}
+	request := func() backend.AcquireRequest { return wanted("n", func(r *backend.AcquireRequest) { r.Wait = true }) }
 	holder, twin, other := request(), request(), request()
-	if _, err := p.Acquire(t.Context(), holder); err != nil {
-		t.Fatal(err)
-	}
+	p.take(t, holder)
 	waiting := 0
 	begin := func(req backend.AcquireRequest) <-chan fence.Token {
 		granted := make(chan fence.Token, 1)
@@ -54,8 +50,8 @@ func TestWaitsTwice(t *testing.T) {
 	if again := <-second; again != token {
 		t.Errorf("one lease has the tokens %d and %d", token, again)
 	}
-	if g, err := p.Acquire(t.Context(), twin); err != nil || g.Token != token {
-		t.Errorf("a third call: token %d, %v; want %d", g.Token, err, token)
+	if g := p.take(t, twin); g.Token != token {
+		t.Errorf("a third call: token %d; want %d", g.Token, token)
 	}
 	release(twin)
 	if later := <-between; later <= token {
@@ -66,7 +62,7 @@ func TestWaitsTwice(t *testing.T) {
 // A lock that is waited for again, before the nodes learned that it was not, is listened to.
 func TestSubscriptionOutlivesItsQueue(t *testing.T) {
 	t.Parallel()
-	p := newPanel(t, testserver.RedisNodes(t, 3, "--appendonly", "no"))
+	p := three(t)
 	for range 100 {
 		l, w := p.enter("n", "lease")
 		p.subscribe(l)
