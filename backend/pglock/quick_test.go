@@ -58,7 +58,7 @@ func TestOneRoundTripForFreeLocks(t *testing.T) {
 		for n := range pairs {
 			pair(leasetest.Ask("n", id), n%2 == 0)
 		}
-		pair(leasetest.Ask("n", ""), true)
+		pair(backend.AcquireRequest{Name: "n", Lease: backend.NewLeaseID()}, true)
 		const short = `LIKE 'UPDATE "holdfast".locks%'`
 		long, thin, sent = count("calls", `LIKE '%l.place, l.mode, l.permits%'`), count("calls", short), all()
 		pages = count("shared_blks_hit + shared_blks_read", short)

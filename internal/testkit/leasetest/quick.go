@@ -182,7 +182,7 @@ func WaitsForTheRow(t *testing.T, s *Tables) {
 		t.Run(way+"/a waiter comes", func(t *testing.T) {
 			req := Ask(way+"waiter", id)
 			v := by()
-			Take(t, v, req)
+			Take(t, b, req) // thin
 			commit := s.Begin(s.script(waiterComes, &req)...)
 			done := make(chan error, 1)
 			go func() {
