@@ -126,13 +126,15 @@ func TestLockedRow(t *testing.T) {
 // C14, F6: the answer to a grant is there when the lease has ended.
 func TestLateAnswerIsNoGrant(t *testing.T) {
 	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
+	bubbles(t, map[string]func(*server){
+		"the transaction begins late": func(s *server) { s.late <- 2 * time.Second },
+		"its commit is answered late": func(s *server) { s.commits <- simulate.Fate{Delay: time.Second} },
+	}, func(t *testing.T, delay func(*server)) {
 		_, all := alone(t, true, 1)
-		b := all[0]
-		b.NeverQuick()
-		b.via.commits <- simulate.Fate{Delay: time.Second}
+		all[0].NeverQuick()
+		delay(all[0].via)
 		req := backend.AcquireRequest{Name: "n", Lease: backend.NewLeaseID(), Timed: true, TTL: 1500 * time.Millisecond}
-		if g, err := b.Acquire(t.Context(), req); !errors.Is(err, backend.ErrLost) {
+		if g, err := all[0].Acquire(t.Context(), req); !errors.Is(err, backend.ErrLost) {
 			t.Errorf("granted after two seconds: %+v, %v", g, err)
 		}
 	})

@@ -49,7 +49,7 @@ func (d *tables) open(faults *rand.Rand, hears bool) value {
 	if hears {
 		addr = fmt.Sprintf("value-%d", len(d.values))
 	}
-	s := &server{tables: d, addr: addr, net: simulate.NewNetwork(faults), commits: make(chan simulate.Fate, 1)}
+	s := &server{tables: d, addr: addr, net: simulate.NewNetwork(faults), commits: make(chan simulate.Fate, 1), late: make(chan time.Duration, 1)}
 	b := sqllease.New(sqllease.Config{
 		Store: s, Caps: capabilities(hears), Addr: addr, Quick: 8,
 		Rest: retry.Rest{Least: 50 * time.Millisecond, Longest: time.Second}, Conns: 4,
@@ -70,6 +70,7 @@ type server struct {
 	addr    string
 	net     *simulate.Network
 	commits chan simulate.Fate // of the next commits; otherwise as the network has it
+	late    chan time.Duration // of the next transactions, before the rows are locked
 	asked   atomic.Int64       // how many requests it has sent
 	durable atomic.Int64       // how many of them make certain that what was read before survives a crash
 }
@@ -92,6 +93,11 @@ func (d *tables) deaf(v value, deaf bool) {
 
 func (s *server) Begin(ctx context.Context, scope *sqllease.Scope) (sqllease.Tx, *sqllease.View, error) {
 	t := &transaction{server: s, scope: scope}
+	select {
+	case late := <-s.late:
+		time.Sleep(late)
+	default:
+	}
 	v, err := ask(ctx, s, false, func(ctx context.Context) (*sqllease.View, error) { return s.begin(ctx, t) })
 	if err != nil {
 		t.held.unlock()
