@@ -13,9 +13,11 @@ import (
 const (
 	waiterComes = `$INFLATE;UPDATE @locks SET last = last + 64 WHERE name = '$N';INSERT INTO @leases SELECT name, '` + stranger + `', session, $ADDRfalse, place + 1,
 		mode, permits, cap, owner, note, false, 0, 0, asked, since, NULL, true FROM @leases WHERE name = '$N'`
-	stranger  = "Lqqqqqqqqqqqqqqqqqqqqqqqqqq"
-	hasTombs  = `INSERT INTO @locks (name, last, used, buried) SELECT '$N', $FLOOR, $NOW, $NOW + $HOUR FROM @meta;`
-	abandoned = `INSERT INTO @tombs VALUES ('$N', '$L', $NOW + $HOUR)`
+	stranger   = "Lqqqqqqqqqqqqqqqqqqqqqqqqqq"
+	hasTombs   = `INSERT INTO @locks (name, last, used, buried) SELECT '$N', $FLOOR, $NOW, $NOW + $HOUR FROM @meta;`
+	endSession = `UPDATE @sessions SET cause = 'session', ends = $NOW + $HOUR WHERE id = '$S'`
+	cutSession = `UPDATE @sessions SET ends = $NOW - $HOUR WHERE id = '$S'`
+	abandoned  = `INSERT INTO @tombs VALUES ('$N', '$L', $NOW + $HOUR)`
 	// swept deletes the row of the lock, and has the floor rise by an hour of microseconds.
 	swept = `UPDATE @meta SET $FLOOR = (SELECT last + 3600000000 FROM @locks WHERE name = '$N');DELETE FROM @locks WHERE name = '$N'`
 )
@@ -24,11 +26,7 @@ const (
 // handled the long way. In each case the state is made behind the back of the value, as other
 // clients make it in the moment before the statement.
 func quickConditions(t *testing.T, s *Tables) {
-	const (
-		endSession = `UPDATE @sessions SET cause = 'session', ends = $NOW + $HOUR WHERE id = '$S'`
-		cutSession = `UPDATE @sessions SET ends = $NOW - $HOUR WHERE id = '$S'`
-		noSession  = `DELETE FROM @sessions WHERE id = '$S'`
-	)
+	const noSession = `DELETE FROM @sessions WHERE id = '$S'`
 	b := s.open()
 	Session(t, b, time.Hour, nil)                                          // makes the tables
 	s.Exec(s.script(`UPDATE @meta SET $FLOOR = 4000000000000000`, nil)...) // ahead of the clock: the numbers count up one by one
@@ -101,6 +99,25 @@ func quickConditions(t *testing.T, s *Tables) {
 				t.Errorf("%+v, %v; the one in the queue has to hold it now", info, err)
 			}
 		})
+	}
+}
+
+// sessionNeverRevives (C5): a session that has ended or expired is neither renewed nor opened, also where no client has noticed it.
+func sessionNeverRevives(t *testing.T, s *Tables) {
+	b := s.open()
+	for what, change := range map[string]string{"ran out": cutSession, "was ended": endSession} {
+		req := Ask("n", Session(t, b, Long, nil))
+		s.Exec(s.script(change, &req)...)
+		res, err := b.Renew(Within(t), backend.RenewRequest{Session: req.Session})
+		if err != nil || !res.SessionLost {
+			t.Errorf("renewal of a session that %s: %+v, %v", what, res, err)
+		}
+		if err := b.OpenSession(Within(t), backend.SessionRequest{ID: req.Session, TTL: time.Hour}); !errors.Is(err, backend.ErrSessionLost) {
+			t.Errorf("opening a session that %s: %v", what, err)
+		}
+		if n := s.int(`SELECT count(*) FROM @sessions WHERE cause = '' AND ends > $NOW`); n != 0 {
+			t.Errorf("a session that %s lives", what)
+		}
 	}
 }
 

@@ -75,6 +75,7 @@ func RunTables(t *testing.T, start func(t *testing.T) *Tables) {
 		"waits-for-the-row":       WaitsForTheRow,
 		"quick-conditions":        quickConditions,
 		"quick-token-above-floor": quickTokenAboveFloor,
+		"session-never-revives":   sessionNeverRevives,
 		"long-queue":              longQueue,
 	} {
 		t.Run(name, func(t *testing.T) { t.Parallel(); test(t, start(t)) })
