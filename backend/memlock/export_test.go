@@ -1,10 +1,5 @@
 package memlock
 
-import (
-	"github.com/holdfast-io/holdfast/backend"
-	"github.com/holdfast-io/holdfast/internal/lockstate"
-)
-
 // Kept returns how much a store keeps: locks, leases, sessions and things that can expire.
 func (s *Store) Kept() [4]int {
 	s.enter()
@@ -21,14 +16,4 @@ func (s *Store) Armed() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.timerAt != never
-}
-
-// Stall releases a lease and then keeps the store busy while f runs: a waiter that was
-// granted the lock learns it only afterwards.
-func (s *Store) Stall(name string, id backend.LeaseID, f func()) {
-	s.enter()
-	defer s.leave()
-	lockstate.End(s.rules(), s.lock(name).Find(id), backend.EventReleased, backend.ErrLost, "")
-	s.settle()
-	f()
 }

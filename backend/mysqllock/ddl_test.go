@@ -13,8 +13,8 @@ import (
 	"github.com/holdfast-io/holdfast/internal/testkit/testserver"
 )
 
-// The statements of Schema create what a user who may create nothing needs, and the tokens begin where
-// those of Migrate do, in any time zone.
+// The statements of Schema create what a user who may create nothing needs, whose error tells until then that it is missing. The
+// tokens begin where those of Migrate do, in any time zone.
 func TestSchemaForOthers(t *testing.T) {
 	t.Parallel()
 	s := testserver.MariaDB(t, "default-time-zone=+05:00")
@@ -24,10 +24,13 @@ func TestSchemaForOthers(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		each := strings.Split(strings.TrimSuffix(statements, ";\n"), ";\n")
-		s.Exec(slices.Concat(each, each)...) // a second time changes nothing
 		b, err := mysqllock.Open(t.Context(), s.URLOf("locker", s.Addr()), mysqllock.Config{Prefix: prefix})
 		leasetest.Opened(t, b, err)
+		if err := openSession(t, b); !errors.Is(err, mysqllock.ErrNoSchema) || !errors.Is(err, backend.ErrUnavailable) {
+			t.Errorf("without tables: %v; it has to be ErrNoSchema", err)
+		}
+		each := strings.Split(strings.TrimSuffix(statements, ";\n"), ";\n")
+		s.Exec(slices.Concat(each, each)...) // a second time changes nothing
 		token := leasetest.Take(t, b, leasetest.Ask("n", leasetest.Session(t, b, time.Minute, nil)))
 		if at := time.UnixMicro(int64(token)); time.Until(at).Abs() > time.Hour {
 			t.Errorf("prefix %q: token %d is of %s", prefix, token, at)

@@ -3,46 +3,22 @@ package mysqllock_test
 import (
 	"errors"
 	"fmt"
-	"strings"
 	"sync"
 	"testing"
 	"time"
 
 	"github.com/holdfast-io/holdfast/backend"
 	"github.com/holdfast-io/holdfast/backend/mysqllock"
-	"github.com/holdfast-io/holdfast/internal/chaos"
 	"github.com/holdfast-io/holdfast/internal/sqllease"
 	"github.com/holdfast-io/holdfast/internal/testkit/leasetest"
 	"github.com/holdfast-io/holdfast/internal/testkit/testserver"
 )
 
-const now = "TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))"
-
-// As the store does it, for the lock $N.
-const (
-	inflate = `UPDATE test.holdfast_locks SET fat = 1 WHERE name = '$N';INSERT INTO test.holdfast_leases SELECT name, lease, session, true, token, mode, permits, cap, owner, note,
-		timed, ttl, token, since, since, ends, false FROM test.holdfast_locks WHERE name = '$N'`
-	bury = `INSERT INTO test.holdfast_locks (name, last, used, buried) SELECT '$N', last_floor, ` + now + `, ` + now + ` + 3600000000 FROM test.holdfast_meta`
-)
-
-// database returns what the tests of the quick statements need of a server.
-func database(s *testserver.MariaDBServer) leasetest.Database {
-	return leasetest.Database{
-		Exec:    func(q string) { s.Exec(q) },
-		Int:     func(q string) int64 { return s.Int(q) },
-		Numbers: 1,
-		Dialect: strings.NewReplacer("$INFLATE", inflate, "$BURIED", bury, "$THIN", "locks", "@", "test.holdfast_", "$FUTURE", now+" + 3600000000", "$PAST", now+" - 3600000000", "$FLOOR", "last_floor", "$ADDR", ""),
-	}
-}
-
-// Where the conditions of the quick statements do not hold, that is found, and the long way
-// taken.
-func TestQuickConditions(t *testing.T) {
-	t.Parallel()
-	s := testserver.MariaDB(t)
-	b := open(t, s.URL())
-	b.KeepFromSweeping()
-	leasetest.QuickConditions(t, b, database(s))
+// pairOf acquires a lock and releases it.
+func pairOf(t *testing.T, b backend.Backend, req backend.AcquireRequest) {
+	t.Helper()
+	leasetest.Take(t, b, req)
+	leasetest.Give(t, b, req)
 }
 
 // B12: an uncontended lock costs one statement that decides, in one round trip and without BEGIN, each
@@ -58,9 +34,7 @@ func TestOneRoundTripForFreeLocks(t *testing.T) {
 		return s.Int("SELECT VARIABLE_VALUE FROM information_schema.GLOBAL_STATUS WHERE VARIABLE_NAME = '" + what + "'")
 	}
 	for round := range 2 {
-		req := leasetest.Ask("n", id) // makes the row, or finds that it is not contended any more
-		leasetest.Take(t, b, req)
-		leasetest.Give(t, b, req)
+		pairOf(t, b, leasetest.Ask("n", id))                         // makes the row, or finds that it is not contended any more
 		s.Exec("UPDATE holdfast_locks SET last = last + 3600000000") // ahead of the clock, it counts up one by one
 		var numbers, begun, updates int64
 		for range 3 { // a request may be repeated after a stall
@@ -71,8 +45,7 @@ func TestOneRoundTripForFreeLocks(t *testing.T) {
 				if i%2 == 0 { // with an end of its own, and under no session
 					req = backend.AcquireRequest{Name: "n", Lease: backend.NewLeaseID(), Timed: true, TTL: time.Minute}
 				}
-				leasetest.Take(t, b, req)
-				leasetest.Give(t, b, req)
+				pairOf(t, b, req)
 			}
 			numbers, begun, updates = s.Int("SELECT last FROM test.holdfast_locks")-numbers, count("COM_BEGIN")-begun, count("COM_UPDATE")-updates
 			if time.Since(began) < 5*time.Second || numbers == pairs && begun == 0 && updates == 2*pairs {
@@ -95,45 +68,6 @@ func TestOneRoundTripForFreeLocks(t *testing.T) {
 			t.Fatal(g.Err)
 		}
 		leasetest.Give(t, b, waits)
-	}
-}
-
-func TestQuickTokenAboveFloor(t *testing.T) {
-	t.Parallel()
-	s := testserver.MariaDB(t)
-	d := database(s)
-	exec := d.Exec
-	d.Exec = func(q string) { exec(q); exec("UPDATE test.holdfast_locks SET last = 0") } // the row that was created again
-	leasetest.QuickTokenAboveFloor(t, open(t, s.URL()), d)
-}
-
-// A lease that is held is not granted once more, also by a value that knows nothing of it. A
-// repeated request gets the same token, the present time left of a timed lease, and ErrLost under
-// another session.
-func TestQuickAskedAgain(t *testing.T) {
-	t.Parallel()
-	s := testserver.MariaDB(t)
-	one, two := open(t, s.URL()), open(t, s.URL())
-	id, other := leasetest.Session(t, one, time.Hour, nil), leasetest.Session(t, two, time.Hour, nil)
-	req := leasetest.Ask("n", id)
-	token := leasetest.Take(t, one, req)
-	for _, b := range []backend.Backend{one, two, one} {
-		if again := leasetest.Take(t, b, req); again != token {
-			t.Errorf("token %d, and then %d", token, again)
-		}
-	}
-	mine := leasetest.Ask("mine", id)
-	leasetest.Take(t, one, mine)
-	mine.Session = other
-	if _, err := two.Acquire(leasetest.Within(t), mine); !errors.Is(err, backend.ErrLost) {
-		t.Errorf("under another session: %v", err)
-	}
-	timed := leasetest.Ask("timed", id)
-	timed.Timed, timed.TTL = true, time.Hour
-	leasetest.Take(t, one, timed)
-	s.Exec("UPDATE test.holdfast_locks SET ends = " + now + " + 120000000 WHERE name = 'timed'")
-	if g, err := two.Acquire(leasetest.Within(t), timed); err != nil || g.Left > 2*time.Minute {
-		t.Errorf("%+v, %v; at most two minutes are left", g, err)
 	}
 }
 
@@ -196,7 +130,7 @@ func TestQuickTogether(t *testing.T) {
 		row := ask(i)
 		take.Acquire, give.Release = append(take.Acquire, row), append(give.Release, sqllease.Key{Name: row.Name, ID: row.Lease})
 	}
-	leasetest.Give(t, b, taken(t, b)) // the tables exist
+	pairOf(t, b, backend.AcquireRequest{Name: "n", Lease: backend.NewLeaseID(), Timed: true, TTL: time.Minute}) // the tables exist
 	if err := b.Quick(leasetest.Within(t), take); err != nil || len(take.Granted) != mysqllock.MaxQuick {
 		t.Fatalf("%d were granted: %v", len(take.Granted), err)
 	}
@@ -228,71 +162,55 @@ func TestQuickTogether(t *testing.T) {
 	}
 }
 
-// taken acquires a lock.
-func taken(t *testing.T, b backend.Backend) backend.AcquireRequest {
-	t.Helper()
-	req := backend.AcquireRequest{Name: "n", Lease: backend.NewLeaseID(), Timed: true, TTL: time.Minute}
-	leasetest.Take(t, b, req)
-	return req
+// The statements of a free lock wait for no row but its own: neither for that of the session, which
+// is being renewed, nor for the floor or the tombs.
+func TestThinWaitsForNothingElse(t *testing.T) {
+	t.Parallel()
+	s := testserver.MariaDB(t)
+	b := open(t, s.URL())
+	b.KeepFromSweeping()
+	id := leasetest.Session(t, b, time.Hour, nil)
+	s.Exec(`INSERT INTO holdfast_tombs VALUES ('n', 'x', `+now+` + 3600000000)`, `INSERT INTO holdfast_locks (name, last, used, buried) SELECT 'n', last_floor, 0, `+now+` + 3600000000 FROM holdfast_meta`)
+	commit := begin(t, s, `UPDATE holdfast_sessions SET ends = ends + 1`, `UPDATE holdfast_meta SET last_floor = last_floor + 1`, `UPDATE holdfast_tombs SET expires = expires + 1`)
+	_, before := rowWaits(s)
+	for _, name := range []string{"new", "new", "n", "n"} { // twice: then it is known
+		pairOf(t, b, leasetest.Ask(name, id))
+	}
+	if _, after := rowWaits(s); after != before {
+		t.Errorf("%d statements waited for rows", after-before)
+	}
+	commit()
 }
 
-// B12: a waiter for what is held under a session of the same value learns of its release here,
-// and polls rarely.
-func TestLooksBehindOwnHolder(t *testing.T) {
+// A lock whose leases were abandoned is free for others, in one round trip each way.
+func TestThinWithTombs(t *testing.T) {
 	t.Parallel()
 	s := testserver.MariaDB(t)
 	b, other := open(t, s.URL()), open(t, s.URL())
 	b.KeepFromSweeping()
 	other.KeepFromSweeping()
-	mine, theirs := leasetest.Session(t, b, time.Hour, nil), leasetest.Session(t, other, time.Hour, nil)
-	held := leasetest.Ask("n", mine)
-	leasetest.Take(t, b, held)
-	next, last := leasetest.Ask("n", theirs), leasetest.Ask("n", mine)
-	first := leasetest.Ask("n", mine)
-	gotFirst := leasetest.Start(t, b, first)
-	leasetest.InQueue(t, b, "n", 1)
-	selects := func() int64 {
-		return s.Int("SELECT VARIABLE_VALUE FROM information_schema.GLOBAL_STATUS WHERE VARIABLE_NAME = 'COM_SELECT'")
+	id, theirs := leasetest.Session(t, b, time.Hour, nil), leasetest.Session(t, other, time.Hour, nil)
+	pair := func(b backend.Backend, id backend.SessionID) { pairOf(t, b, leasetest.Ask("n", id)) }
+	pair(b, id)
+	pair(other, theirs)
+	late := leasetest.Ask("n", id)
+	if err := b.Release(leasetest.Within(t), backend.ReleaseRequest{Name: "n", Lease: late.Lease, Session: id, Abandon: true}); err != nil {
+		t.Fatal(err)
 	}
-	before, from := selects(), time.Now()
-	time.Sleep(time.Second)
-	n := selects() - before
-	if looks, most := n/3, int64(4*time.Since(from)/time.Second)+4; looks > most {
-		t.Errorf("%d looks in %s, not %d", looks, time.Since(from), most)
+	pair(other, theirs)                                          // learns of the tomb
+	s.Exec("UPDATE holdfast_locks SET last = last + 3600000000") // ahead of the clock, it counts up one by one
+	last := func() int64 { return s.Int("SELECT last FROM holdfast_locks") }
+	before := last()
+	for range 3 {
+		pair(b, id)
+		pair(other, theirs)
 	}
-	// To another value, and back: that is found.
-	gotNext := leasetest.Start(t, other, next)
-	leasetest.InQueue(t, b, "n", 2)
-	gotLast := leasetest.Start(t, b, last)
-	leasetest.InQueue(t, b, "n", 3)
-	leasetest.Give(t, b, held)
-	for _, x := range []struct {
-		got <-chan leasetest.Answer
-		b   backend.Backend
-		req backend.AcquireRequest
-	}{{gotFirst, b, first}, {gotNext, other, next}, {gotLast, b, last}} {
-		if g := <-x.got; g.Err != nil {
-			t.Fatal(g.Err)
+	if n := last() - before; n != 6 {
+		t.Errorf("6 pairs took %d numbers: not all took the short way", n)
+	}
+	for _, b := range []backend.Backend{b, other} {
+		if _, err := b.Acquire(leasetest.Within(t), late); !errors.Is(err, backend.ErrLost) {
+			t.Errorf("acquire of what was abandoned: %v", err)
 		}
-		leasetest.Give(t, x.b, x.req)
 	}
-}
-
-// C3: of a long queue only the front is read.
-func TestLongQueue(t *testing.T) {
-	t.Parallel()
-	s := testserver.MariaDB(t)
-	leasetest.LongQueue(t, open(t, s.URL()), open(t, s.URL()))
-}
-
-// C8: a waiter that dies in a long queue delays the others no longer than its TTL.
-func TestDeadInLongQueue(t *testing.T) {
-	leasetest.Slow(t)
-	t.Parallel()
-	s := testserver.MariaDB(t)
-	proxy := chaos.Start(t, s.Addr())
-	b, other := open(t, s.URL()), open(t, s.URLOf("root", proxy.Addr()))
-	b.KeepFromSweeping()
-	t.Cleanup(proxy.Heal) // before they are closed
-	leasetest.DeadInLongQueue(t, b, other, proxy.BlackHole)
 }

@@ -9,22 +9,6 @@ import (
 	"github.com/holdfast-io/holdfast/internal/testkit/testserver"
 )
 
-// F12: the server's clock jumps ahead.
-func TestServerClockAhead(t *testing.T) {
-	leasetest.Slow(t)
-	t.Parallel()
-	s, clock := testserver.WithClock(t, testserver.Postgres(t))
-	leasetest.ClockAhead(t, open(t, s.URL()), open(t, s.URL()), clock)
-}
-
-// F13: the server's clock jumps back.
-func TestServerClockBack(t *testing.T) {
-	leasetest.Slow(t)
-	t.Parallel()
-	s, clock := testserver.WithClock(t, testserver.Postgres(t))
-	leasetest.ClockBack(t, open(t, s.URL()), open(t, s.URL()), clock, true)
-}
-
 // F13: the locks of a connection do not depend on the clock.
 func TestAdvisoryServerClockBack(t *testing.T) {
 	leasetest.Slow(t)
@@ -68,11 +52,4 @@ func TestAdvisoryServerClockAhead(t *testing.T) {
 	case len(got) > 0:
 		t.Errorf("the waiter has %+v, and the holder its session", <-got)
 	}
-}
-
-// C2: the server goes back to a copy of its data folder.
-func TestTokensOfARestoredServer(t *testing.T) {
-	t.Parallel()
-	s := testserver.Postgres(t)
-	leasetest.Restored(t, func() backend.Backend { return open(t, s.URL()) }, s.Copy)
 }

@@ -16,9 +16,6 @@ func (b *Backend) Sweep(ctx context.Context, age time.Duration) { b.leases.Sweep
 // NeverQuick makes every request take the long way.
 func (b *Backend) NeverQuick() { b.leases.NeverQuick() }
 
-// Strange returns how many locks with a queue are remembered that other values may free.
-func (b *Backend) Strange() int { return b.leases.Strange() }
-
 // DecodeEvent decodes an event, and reports whether that worked.
 func DecodeEvent(payload string) bool {
 	_, ok := decodeEvent(payload)

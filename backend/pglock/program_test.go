@@ -1,6 +1,7 @@
 package pglock_test
 
 import (
+	"cmp"
 	"context"
 	"database/sql"
 	"database/sql/driver"
@@ -49,22 +50,13 @@ func TestProgramsPool(t *testing.T) {
 	id := leasetest.Session(t, b, time.Minute, nil)
 	req := leasetest.Ask("n", id)
 	leasetest.Take(t, b, req)
-	next := leasetest.Start(t, b, leasetest.Ask("n", id))
+	queued := leasetest.Start(t, b, leasetest.Ask("n", id))
 	leasetest.InQueue(t, b, "n", 1)
-	watching, ended := make(chan struct{}), make(chan error, 1)
-	ctx, stop := context.WithCancel(t.Context())
-	go func() {
-		ended <- b.Watch(ctx, backend.WatchRequest{}, func(e backend.Event) {
-			if e.Kind == backend.EventWatching {
-				close(watching)
-			}
-		})
-	}()
-	<-watching
+	events, ended, stop := began(t, b)
+	next(t, events, ended, backend.EventWatching)
 	stop()
-	t.Log(<-ended) // the end of its context
 	leasetest.Give(t, b, req)
-	if g := <-next; g.Err != nil {
+	if g := <-queued; g.Err != nil {
 		t.Error(g.Err)
 	}
 	advisory, err := pglock.NewAdvisory(pglock.AdvisoryConfig{Conn: conf.ConnConfig, BeforeConnect: conf.BeforeConnect, AfterConnect: conf.AfterConnect})
@@ -120,7 +112,8 @@ func (f foreign) Connect(context.Context) (driver.Conn, error) { return f, nil }
 func (foreign) Driver() driver.Driver                          { return nil }
 func (foreign) Close() error                                   { return nil }
 
-// The statements of Schema create what a role that may create nothing needs.
+// The statements of Schema create what a role that may create nothing needs. Until then, and until it may use it, the errors tell
+// what is missing.
 func TestSchemaForOthers(t *testing.T) {
 	t.Parallel()
 	s := testserver.Postgres(t)
@@ -129,18 +122,25 @@ func TestSchemaForOthers(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		role, schema := "locker"+name, name
-		if schema == "" {
-			schema = "holdfast"
-		}
-		s.Exec(statements, "CREATE ROLE "+role+" LOGIN", "GRANT USAGE ON SCHEMA "+schema+" TO "+role,
-			"GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA "+schema+" TO "+role)
+		role, schema := "locker"+name, cmp.Or(name, "holdfast")
+		s.Exec("CREATE ROLE " + role + " LOGIN")
 		conf, err := pgx.ParseConfig(s.URLOf(role, s.Addr()))
 		if err != nil {
 			t.Fatal(err)
 		}
 		b, err := pglock.New(pglock.Config{Conn: conf, Schema: name})
 		leasetest.Opened(t, b, err)
+		opens := func() error {
+			return b.OpenSession(leasetest.Within(t), backend.SessionRequest{ID: backend.NewSessionID(), TTL: time.Minute})
+		}
+		if err := opens(); !errors.Is(err, pglock.ErrNoSchema) || !errors.Is(err, backend.ErrUnavailable) {
+			t.Errorf("without tables: %v; it has to be ErrNoSchema", err)
+		}
+		s.Exec(statements)
+		if err := opens(); !errors.Is(err, backend.ErrRefused) || errors.Is(err, pglock.ErrNoSchema) {
+			t.Errorf("without rights: %v; it has to be ErrRefused", err)
+		}
+		s.Exec("GRANT USAGE ON SCHEMA "+schema+" TO "+role, "GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA "+schema+" TO "+role)
 		leasetest.Take(t, b, leasetest.Ask("n", leasetest.Session(t, b, time.Minute, nil)))
 	}
 	if _, err := pglock.Schema("a-b"); !errors.Is(err, backend.ErrInvalid) {

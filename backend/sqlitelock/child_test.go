@@ -83,7 +83,7 @@ func (w *worker) work() error {
 		return err
 	}
 	do := map[string]func(context.Context) error{
-		"count": w.count, "hold": w.hold, "churn": w.churn, "wait": w.wait, "pairs": w.pairs,
+		"count": w.count, "hold": w.hold, "churn": w.churn, "wait": w.wait,
 	}[w.Do]
 	if do == nil {
 		return fmt.Errorf("no job %q", w.Do)
@@ -172,9 +172,9 @@ func (w *worker) hold(ctx context.Context) error {
 		switch w.in.Text() {
 		case "renew":
 			res, err := w.b.Renew(ctx, backend.RenewRequest{Session: w.sess})
-			say("renewed %t %v", !res.SessionLost, err)
+			say("renew %t %v", !res.SessionLost, err)
 		case "release":
-			say("released %v", w.release(ctx, req))
+			say("release %v", w.release(ctx, req))
 		case "again":
 			_, err := w.b.Acquire(ctx, req)
 			say("again %v", err)
@@ -183,17 +183,8 @@ func (w *worker) hold(ctx context.Context) error {
 	return nil
 }
 
-// wait acquires the lock on each command, reports when it had it, and releases it. Meanwhile it waits for
-// Count other locks.
+// wait acquires the lock on each command, reports when it had it, and releases it.
 func (w *worker) wait(ctx context.Context) error {
-	others, cancel := context.WithCancel(ctx)
-	var waiting sync.WaitGroup
-	defer waiting.Wait()
-	defer cancel()
-	for i := range w.Count {
-		req := backend.AcquireRequest{Name: otherLock(i), Lease: backend.NewLeaseID(), Session: w.sess, Wait: true}
-		waiting.Go(func() { _, _ = w.b.Acquire(others, req) })
-	}
 	say("ready")
 	for w.in.Scan() {
 		req, g, err := w.acquire(ctx)
@@ -211,8 +202,6 @@ func (w *worker) wait(ctx context.Context) error {
 	}
 	return nil
 }
-
-func otherLock(i int) string { return fmt.Sprintf("other-%d", i) }
 
 // churn acquires and releases the lock until it is killed, and reports an error when it is not
 // alone.
@@ -261,68 +250,49 @@ func (w *worker) churnOnce(ctx context.Context, sent time.Time) error {
 	return w.release(ctx, req)
 }
 
-// pairs acquires and releases locks of its own, as often as it is told to.
-func (w *worker) pairs(ctx context.Context) error {
-	say("ready")
-	if !w.in.Scan() {
-		return io.ErrUnexpectedEOF
-	}
-	for range w.Count {
-		req, _, err := w.acquire(ctx)
-		if err != nil {
-			return err
-		}
-		if err := w.release(ctx, req); err != nil {
-			return err
-		}
-	}
-	say("done")
-	return nil
-}
-
 // process is the outside of a child.
 type process struct {
-	job
-	tb   testing.TB
+	t    *testing.T
 	cmd  *exec.Cmd
 	in   io.WriteCloser
 	out  chan string // its lines; closed when it ends
+	said []string    // those that were read
 	errs strings.Builder
 	once sync.Once
 	err  error
 }
 
 // start starts a child, and kills it and waits for it when the test ends.
-func start(tb testing.TB, j job) *process {
-	tb.Helper()
-	return startAs(tb, j, func(*exec.Cmd) {})
+func start(t *testing.T, j job) *process {
+	t.Helper()
+	return startAs(t, j, func(*exec.Cmd) {})
 }
 
 // startAs is start of a child that is changed before it is started.
-func startAs(tb testing.TB, j job, change func(*exec.Cmd)) *process {
-	tb.Helper()
+func startAs(t *testing.T, j job, change func(*exec.Cmd)) *process {
+	t.Helper()
 	text, err := json.Marshal(j)
 	if err != nil {
-		tb.Fatal(err)
+		t.Fatal(err)
 	}
 	exe, err := os.Executable()
 	if err != nil {
-		tb.Fatal(err)
+		t.Fatal(err)
 	}
-	p := &process{job: j, tb: tb, out: make(chan string, 1<<16)}
-	p.cmd = exec.CommandContext(context.WithoutCancel(tb.Context()), exe)
+	p := &process{t: t, out: make(chan string, 1<<16)}
+	p.cmd = exec.CommandContext(context.WithoutCancel(t.Context()), exe)
 	p.cmd.Env = append(os.Environ(), childJob+"="+string(text))
 	p.cmd.Stderr = &p.errs
 	change(p.cmd)
 	if p.in, err = p.cmd.StdinPipe(); err != nil {
-		tb.Fatal(err)
+		t.Fatal(err)
 	}
 	out, err := p.cmd.StdoutPipe()
 	if err != nil {
-		tb.Fatal(err)
+		t.Fatal(err)
 	}
 	if err := p.cmd.Start(); err != nil {
-		tb.Fatal(err)
+		t.Fatal(err)
 	}
 	go func() {
 		defer close(p.out)
@@ -330,47 +300,49 @@ func startAs(tb testing.TB, j job, change func(*exec.Cmd)) *process {
 			p.out <- lines.Text()
 		}
 	}()
-	tb.Cleanup(func() {
+	t.Cleanup(func() {
 		_ = p.cmd.Process.Kill()
 		_ = p.end()
-		for range p.out { // until the reader is done
-		}
 	})
 	return p
 }
 
 // tell sends the child a line.
 func (p *process) tell(line string) {
-	p.tb.Helper()
+	p.t.Helper()
 	if _, err := fmt.Fprintln(p.in, line); err != nil {
-		p.tb.Fatalf("child: %v", err)
+		p.t.Fatalf("child: %v", err)
 	}
 }
 
 // expect waits for a line that begins with the word, and returns the rest of it.
 func (p *process) expect(word string) string {
-	p.tb.Helper()
+	p.t.Helper()
 	late := time.NewTimer(2 * time.Minute)
 	defer late.Stop()
 	for {
 		select {
 		case line, ok := <-p.out:
 			if !ok {
-				p.tb.Fatalf("the child ended before it said %q: %v", word, p.end())
+				p.t.Fatalf("the child ended before it said %q: %v", word, p.end())
 			}
+			p.said = append(p.said, line)
 			if first, rest, _ := strings.Cut(line, " "); first == word {
 				return rest
 			}
 		case <-late.C:
-			p.tb.Fatalf("the child does not say %q", word)
+			p.t.Fatalf("the child does not say %q", word)
 		}
 	}
 }
 
-// end waits for the child to end. Its error has the child's standard error.
+// end waits for the child to end, and reads what it has said. Its error has the child's standard error.
 func (p *process) end() error {
 	p.once.Do(func() {
 		_ = p.in.Close()
+		for line := range p.out {
+			p.said = append(p.said, line)
+		}
 		if err := p.cmd.Wait(); err != nil {
 			p.err = fmt.Errorf("%w: %s", err, p.errs.String())
 		}

@@ -4,7 +4,6 @@ package sqlitelock_test
 
 import (
 	"context"
-	"database/sql"
 	"errors"
 	"io"
 	"os"
@@ -46,10 +45,8 @@ func TestAnswersRestOnTheDisk(t *testing.T) {
 				}
 				return done
 			}))
-			req := backend.AcquireRequest{Name: "x", Lease: backend.NewLeaseID(), Timed: true, TTL: time.Hour}
-			if _, err := b.Acquire(t.Context(), req); err != nil {
-				t.Fatal(err)
-			}
+			req := lasting("x")
+			leasetest.Take(t, b, req)
 			stopped.Store(true)
 			firstly, then := make(chan error, 1), make(chan error, 1)
 			go func() { firstly <- x.first(t.Context(), b, req) }()
@@ -65,14 +62,11 @@ func TestAnswersRestOnTheDisk(t *testing.T) {
 				close(spin)
 				err = <-then
 			}
-			next := machine{boot: "second", since: time.Minute, wall: time.Now()}
-			after := mustOpen(t, d.lose(t), sqlitelock.WithHost(next.host()))
+			after := afterwards(t, d.lose(t))
 			if !errors.Is(err, x.want) {
 				t.Errorf("%v; it has to be %v", err, x.want)
 			}
-			if info, err := after.Inspect(t.Context(), req.Name); err != nil || len(info.Holders) != 0 {
-				t.Errorf("after the power failure there is %+v, %v; the lease had ended", info, err)
-			}
+			isFree(t, after, req.Name, "after the power failure, of a lease that had ended,")
 			select {
 			case <-spin:
 			default:
@@ -102,7 +96,7 @@ func TestSyncAfterAFailure(t *testing.T) {
 	}))
 	answers := make(chan error, 2)
 	acquire := func(name string) {
-		answers <- acquireOf(t.Context(), b, backend.AcquireRequest{Name: name, Lease: backend.NewLeaseID(), Timed: true, TTL: time.Hour})
+		answers <- acquireOf(t.Context(), b, lasting(name))
 	}
 	go acquire("x")
 	<-running
@@ -185,27 +179,18 @@ func TestOpenAfterAFailedSync(t *testing.T) {
 	d := &brokenDisk{path: filepath.Join(t.TempDir(), "locks.db")}
 	start := machine{boot: "first", since: time.Hour, wall: time.Now()}
 	opts := []sqlitelock.Option{sqlitelock.WithHost(start.host()), sqlitelock.FailSync(d.aroundSync), sqlitelock.ThroughLog(d.through)}
-	ask := func(name string) backend.AcquireRequest {
-		return backend.AcquireRequest{Name: name, Lease: backend.NewLeaseID(), Timed: true, TTL: time.Hour}
-	}
 	first := mustOpen(t, d.path, opts...)
-	if _, err := first.Acquire(t.Context(), ask("x")); err != nil {
-		t.Fatal(err)
-	}
+	leasetest.Take(t, first, lasting("x"))
 	d.mu.Lock()
 	d.fail = true
 	d.mu.Unlock()
-	if _, err := first.Acquire(t.Context(), ask("y")); !errors.Is(err, sqlitelock.ErrSync) {
+	if err := acquireOf(t.Context(), first, lasting("y")); !errors.Is(err, sqlitelock.ErrSync) {
 		t.Fatalf("Acquire: %v; it has to be ErrSync", err)
 	}
 	second := mustOpen(t, d.path, opts...) // while the first is open, so the log stays
-	req := ask("z")
-	if _, err := second.Acquire(t.Context(), req); err != nil {
-		t.Fatal(err)
-	}
-	next := machine{boot: "second", since: time.Minute, wall: time.Now()}
-	after := mustOpen(t, d.lose(t), sqlitelock.WithHost(next.host()))
-	info, err := after.Inspect(t.Context(), "z")
+	req := lasting("z")
+	leasetest.Take(t, second, req)
+	info, err := afterwards(t, d.lose(t)).Inspect(t.Context(), "z")
 	if err != nil || len(info.Holders) != 1 || info.Holders[0].Lease != req.Lease {
 		t.Errorf("after the power failure there is %+v, %v; the lease was granted", info, err)
 	}
@@ -225,21 +210,15 @@ func TestWaiterAfterAFailure(t *testing.T) {
 		close(running)
 		return <-fail
 	}))
-	sess := mustSession(t, b, time.Hour)
-	if err := acquireOf(t.Context(), b, backend.AcquireRequest{Name: "x", Lease: backend.NewLeaseID(), Session: sess}); err != nil {
-		t.Fatal(err)
-	}
+	sess := leasetest.Session(t, b, time.Hour, nil)
+	leasetest.Take(t, b, leasetest.Ask("x", sess))
 	failing.Store(true)
 	timed, waiting := make(chan error, 1), make(chan error, 1)
 	go func() {
-		timed <- acquireOf(t.Context(), b, backend.AcquireRequest{Name: "y", Lease: backend.NewLeaseID(), Timed: true, TTL: time.Hour})
+		timed <- acquireOf(t.Context(), b, lasting("y"))
 	}()
 	<-running
-	db, err := sql.Open("sqlite", path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer db.Close()
+	db := other(t, path)
 	conn, err := db.Conn(t.Context())
 	if err == nil {
 		_, err = conn.ExecContext(t.Context(), "BEGIN IMMEDIATE") // the writer waits
@@ -248,7 +227,7 @@ func TestWaiterAfterAFailure(t *testing.T) {
 		t.Fatal(err)
 	}
 	go func() {
-		waiting <- acquireOf(t.Context(), b, backend.AcquireRequest{Name: "x", Lease: backend.NewLeaseID(), Session: sess, Wait: true})
+		waiting <- acquireOf(t.Context(), b, leasetest.Ask("x", sess))
 	}()
 	leasetest.Eventually(t, "a request", func() bool { return b.Queued() > 0 })
 	fail <- errors.New("the disk has failed")

@@ -23,26 +23,6 @@ import (
 	"github.com/holdfast-io/holdfast/internal/testkit/leasetest"
 )
 
-// A file has an ID, which all values of it have, and no other file.
-func TestStoreID(t *testing.T) {
-	t.Parallel()
-	var ids []string
-	dir := t.TempDir()
-	for _, name := range []string{"a", "a", "b"} {
-		b, err := sqlitelock.Open(t.Context(), filepath.Join(dir, name), sqlitelock.Config{})
-		if err != nil {
-			t.Fatal(err)
-		}
-		ids = append(ids, b.StoreID())
-		if err := b.Close(); err != nil {
-			t.Fatal(err)
-		}
-	}
-	if ids[0] != ids[1] || ids[0] == ids[2] || len(ids[0]) < 32 {
-		t.Errorf("%q", ids)
-	}
-}
-
 // other opens the file as a program that is not ours.
 func other(t *testing.T, path string) *sql.DB {
 	t.Helper()
@@ -63,13 +43,7 @@ type fixture struct {
 // made creates a lock file.
 func (f fixture) made() fixture {
 	f.t.Helper()
-	b, err := sqlitelock.Open(f.t.Context(), f.path, sqlitelock.Config{})
-	if err == nil {
-		err = b.Close()
-	}
-	if err != nil {
-		f.t.Fatal(err)
-	}
+	closed(f.t, mustOpen(f.t, f.path))
 	return f
 }
 
@@ -114,7 +88,7 @@ func TestOpenRefuses(t *testing.T) {
 		{"a trigger", func(f fixture) {
 			f.made().script("CREATE TRIGGER mine AFTER INSERT ON leases BEGIN DELETE FROM leases; END")
 		}, sqlitelock.ErrForeign},
-		{"an older version", func(f fixture) { f.made().script("PRAGMA user_version = 2") }, sqlitelock.ErrForeign},
+		{"an older version", func(f fixture) { f.made().script("PRAGMA user_version = 2") }, sqlitelock.ErrForeign}, // of the main branch
 		{"a later version", func(f fixture) { f.made().script("PRAGMA user_version = 4") }, sqlitelock.ErrNewer},
 		{"a spoilt header", func(f fixture) { f.made().spoil(0, "xxxxxxxxxxxx") }, sqlitelock.ErrForeign},
 		{"a spoilt page", func(f fixture) { f.made().spoil(4096, strings.Repeat("x", 4096)) }, sqlitelock.ErrCorrupt},
@@ -139,6 +113,9 @@ func TestOpenRefuses(t *testing.T) {
 			}
 			if !errors.Is(err, c.want) {
 				t.Errorf("Open: %v; it has to be: %v", err, c.want)
+			}
+			if c.name == "an older version" && (!strings.Contains(err.Error(), "version 2") || !strings.Contains(err.Error(), "delete the file")) {
+				t.Errorf("Open: %v; it has to tell what to do", err)
 			}
 			if errors.Is(c.want, sqlitelock.ErrNewer) {
 				if !errors.Is(err, backend.ErrUnsupported) {
@@ -178,18 +155,21 @@ func TestSymbolicLink(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	exclusive(t, b, mustOpen(t, filepath.Join(dir, "link.db")))
-	exclusive(t, b, mustOpen(t, filepath.Join(dir, "linked/locks.db")))
+	for _, link := range []string{"link.db", "linked/locks.db"} {
+		same := mustOpen(t, filepath.Join(dir, link))
+		exclusive(t, b, same)
+		if id, others := b.StoreID(), mustOpen(t, path+".other").StoreID(); id != same.StoreID() || id == others || len(id) < 32 {
+			t.Errorf("%s: the IDs are %q and %q, and that of another file %q", link, id, same.StoreID(), others)
+		}
+	}
 }
 
 // exclusive checks that the locks of one value are refused to the other.
 func exclusive(t *testing.T, a, b *sqlitelock.Backend) {
 	t.Helper()
 	name := string(backend.NewLeaseID())
-	req := backend.AcquireRequest{Name: name, Lease: backend.NewLeaseID(), Timed: true, TTL: time.Hour}
-	if _, err := a.Acquire(t.Context(), req); err != nil {
-		t.Fatal(err)
-	}
+	req := lasting(name)
+	leasetest.Take(t, a, req)
 	req.Lease = backend.NewLeaseID()
 	if _, err := b.Acquire(t.Context(), req); !errors.Is(err, backend.ErrHeld) {
 		t.Errorf("both have it: %v", err)
@@ -201,7 +181,7 @@ func TestFilesArePrivate(t *testing.T) {
 	t.Parallel()
 	path := filepath.Join(t.TempDir(), "locks.db")
 	b := mustOpen(t, path)
-	mustSession(t, b, time.Minute)
+	leasetest.Session(t, b, time.Minute, nil)
 	for suffix, want := range map[string]os.FileMode{"": 0o600, "-wal": 0o600, "-shm": 0o600, "-turn": 0o600, "-wake": os.ModeDir | 0o700} {
 		info, err := os.Stat(path + suffix)
 		if err != nil || info.Mode() != want {
@@ -219,26 +199,21 @@ func TestReplacedFile(t *testing.T) {
 			t.Parallel()
 			path := filepath.Join(t.TempDir(), "locks.db")
 			b := mustOpen(t, path)
-			sess := mustSession(t, b, time.Minute)
-			if _, err := b.Acquire(t.Context(), backend.AcquireRequest{Name: "x", Lease: backend.NewLeaseID(), Session: sess}); err != nil {
-				t.Fatal(err)
-			}
+			sess := leasetest.Session(t, b, time.Minute, nil)
+			leasetest.Take(t, b, leasetest.Ask("x", sess))
 			waited := make(chan error, 1)
 			go func() {
-				_, err := b.Acquire(t.Context(), backend.AcquireRequest{Name: "x", Lease: backend.NewLeaseID(), Session: sess, Wait: true})
+				_, err := b.Acquire(t.Context(), leasetest.Ask("x", sess))
 				waited <- err
 			}()
-			leasetest.Eventually(t, "a waiter", func() bool {
-				info, err := b.Inspect(t.Context(), "x")
-				return err == nil && len(info.Waiters) == 1
-			})
+			leasetest.InQueue(t, b, "x", 1)
 			if err := os.Rename(path, path+".old"); err != nil {
 				t.Fatal(err)
 			}
 			if again {
 				fixture{t, path}.spoil(0, "")
 			}
-			_, err := b.Acquire(t.Context(), backend.AcquireRequest{Name: "y", Lease: backend.NewLeaseID(), Session: sess})
+			_, err := b.Acquire(t.Context(), leasetest.Ask("y", sess))
 			if !errors.Is(err, sqlitelock.ErrReplaced) || !errors.Is(err, backend.ErrUnavailable) {
 				t.Errorf("Acquire: %v; it has to be ErrReplaced", err)
 			}
@@ -266,13 +241,13 @@ func TestReplacedLog(t *testing.T) {
 			t.Parallel()
 			path := filepath.Join(t.TempDir(), "locks.db")
 			b := mustOpen(t, path)
-			sess := mustSession(t, b, time.Minute)
+			sess := leasetest.Session(t, b, time.Minute, nil)
 			for _, suffix := range suffixes {
 				if err := os.Remove(path + suffix); err != nil {
 					t.Fatal(err)
 				}
 			}
-			_, err := b.Acquire(t.Context(), backend.AcquireRequest{Name: "x", Lease: backend.NewLeaseID(), Session: sess})
+			_, err := b.Acquire(t.Context(), leasetest.Ask("x", sess))
 			if !errors.Is(err, sqlitelock.ErrReplaced) || !errors.Is(err, backend.ErrUnavailable) {
 				t.Errorf("Acquire: %v; it has to be ErrReplaced", err)
 			}
@@ -286,7 +261,7 @@ func TestSocketSweptAtClose(t *testing.T) {
 	t.Parallel()
 	path := filepath.Join(t.TempDir(), "locks.db")
 	b := mustOpen(t, path)
-	mustSession(t, b, time.Hour)
+	leasetest.Session(t, b, time.Hour, nil)
 	sockets, err := filepath.Glob(path + "-wake/*")
 	if err != nil || len(sockets) != 1 {
 		t.Fatalf("%q, %v; there has to be one socket", sockets, err)
@@ -299,15 +274,14 @@ func TestSocketSweptAtClose(t *testing.T) {
 	}
 }
 
-// TestFullDisk fills the file up: what does not fit is refused, and has not happened; what needs
-// no space still works.
-func TestFullDisk(t *testing.T) {
-	t.Parallel()
+// full returns a backend whose file is full, of locks under a session.
+func full(t *testing.T) (*sqlitelock.Backend, []backend.AcquireRequest) {
+	t.Helper()
 	b := mustOpen(t, filepath.Join(t.TempDir(), "locks.db"), sqlitelock.WithPages(40))
-	sess := mustSession(t, b, time.Hour)
+	sess := leasetest.Session(t, b, time.Hour, nil)
 	var held []backend.AcquireRequest
 	for i := range 10000 {
-		req := backend.AcquireRequest{Name: fmt.Sprintf("lock-%d", i), Lease: backend.NewLeaseID(), Session: sess, Note: strings.Repeat("n", backend.MaxNoteLen)}
+		req := large(fmt.Sprintf("lock-%d", i), sess)
 		_, err := b.Acquire(t.Context(), req)
 		if err == nil {
 			held = append(held, req)
@@ -325,13 +299,32 @@ func TestFullDisk(t *testing.T) {
 	if len(held) == 0 || len(held) == 10000 {
 		t.Fatalf("%d locks fit", len(held))
 	}
+	return b, held
+}
+
+// large returns a request for a lock that needs much space.
+func large(name string, sess backend.SessionID) backend.AcquireRequest {
+	req := leasetest.Ask(name, sess)
+	req.Note = strings.Repeat("n", backend.MaxNoteLen)
+	return req
+}
+
+// renews checks that a session lives, and needs no space.
+func renews(t *testing.T, b *sqlitelock.Backend, sess backend.SessionID) {
+	t.Helper()
 	if res, err := b.Renew(t.Context(), backend.RenewRequest{Session: sess}); err != nil || res.SessionLost {
 		t.Errorf("Renew: %+v, %v", res, err)
 	}
+}
+
+// TestFullDisk fills the file up: what does not fit is refused, and has not happened; what needs
+// no space still works.
+func TestFullDisk(t *testing.T) {
+	t.Parallel()
+	b, held := full(t)
+	renews(t, b, held[0].Session)
 	for _, req := range held {
-		if err := b.Release(t.Context(), backend.ReleaseRequest{Name: req.Name, Lease: req.Lease, Session: sess}); err != nil {
-			t.Fatalf("Release: %v", err)
-		}
+		leasetest.Give(t, b, req)
 	}
 	if _, err := b.Acquire(t.Context(), held[0]); err != nil {
 		t.Errorf("Acquire: %v; there is space again", err)
@@ -342,27 +335,16 @@ func TestFullDisk(t *testing.T) {
 // others succeed.
 func TestFullDiskSparesTheOthers(t *testing.T) {
 	t.Parallel()
-	b := mustOpen(t, filepath.Join(t.TempDir(), "locks.db"), sqlitelock.WithPages(40))
-	sess := mustSession(t, b, time.Hour)
-	for i := 0; ; i++ {
-		req := backend.AcquireRequest{Name: fmt.Sprintf("lock-%d", i), Lease: backend.NewLeaseID(), Session: sess, Note: strings.Repeat("n", backend.MaxNoteLen)}
-		if _, err := b.Acquire(t.Context(), req); err != nil {
-			break
-		}
-	}
+	b, held := full(t)
+	sess := held[0].Session
 	var wg sync.WaitGroup
 	for i := range 40 {
 		wg.Go(func() {
-			req := backend.AcquireRequest{Name: fmt.Sprintf("more-%d", i), Lease: backend.NewLeaseID(), Session: sess, Note: strings.Repeat("n", backend.MaxNoteLen)}
-			if _, err := b.Acquire(t.Context(), req); err != nil && !errors.Is(err, sqlitelock.ErrFull) {
+			if _, err := b.Acquire(t.Context(), large(fmt.Sprintf("more-%d", i), sess)); err != nil && !errors.Is(err, sqlitelock.ErrFull) {
 				t.Errorf("Acquire: %v", err)
 			}
 		})
-		wg.Go(func() {
-			if res, err := b.Renew(t.Context(), backend.RenewRequest{Session: sess}); err != nil || res.SessionLost {
-				t.Errorf("Renew: %+v, %v", res, err)
-			}
-		})
+		wg.Go(func() { renews(t, b, sess) })
 	}
 	wg.Wait()
 }
@@ -373,7 +355,7 @@ func TestLockedByOthers(t *testing.T) {
 	t.Parallel()
 	path := filepath.Join(t.TempDir(), "locks.db")
 	b := mustOpen(t, path)
-	sess := mustSession(t, b, time.Hour)
+	sess := leasetest.Session(t, b, time.Hour, nil)
 	conn, err := other(t, path).Conn(t.Context())
 	if err != nil {
 		t.Fatal(err)
@@ -382,7 +364,7 @@ func TestLockedByOthers(t *testing.T) {
 	if _, err := conn.ExecContext(t.Context(), "BEGIN IMMEDIATE"); err != nil {
 		t.Fatal(err)
 	}
-	req := backend.AcquireRequest{Name: "x", Lease: backend.NewLeaseID(), Session: sess}
+	req := leasetest.Ask("x", sess)
 	leasetest.Eventually(t, "the reason", func() bool {
 		ctx, cancel := context.WithTimeout(t.Context(), 200*time.Millisecond)
 		defer cancel()
@@ -407,23 +389,30 @@ func TestLockedByOthers(t *testing.T) {
 	}
 }
 
+// taken takes the turn, as a process does that stops then.
+func taken(t *testing.T, path string) *os.File {
+	t.Helper()
+	turn, err := os.OpenFile(path+"-turn", os.O_RDWR, 0)
+	if err == nil {
+		err = syscall.Flock(int(turn.Fd()), syscall.LOCK_EX)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	return turn
+}
+
 // TestStoppedInATransaction has another process of ours stop in its turn: calls end with their
 // contexts, and Close does not wait for it.
 func TestStoppedInATransaction(t *testing.T) {
 	t.Parallel()
 	path := filepath.Join(t.TempDir(), "locks.db")
 	b := mustOpen(t, path)
-	sess := mustSession(t, b, time.Hour)
-	turn, err := os.OpenFile(path+"-turn", os.O_RDWR, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := syscall.Flock(int(turn.Fd()), syscall.LOCK_EX); err != nil {
-		t.Fatal(err)
-	}
+	sess := leasetest.Session(t, b, time.Hour, nil)
+	turn := taken(t, path)
 	ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
 	defer cancel()
-	_, err = b.Acquire(ctx, backend.AcquireRequest{Name: "x", Lease: backend.NewLeaseID(), Session: sess})
+	_, err := b.Acquire(ctx, leasetest.Ask("x", sess))
 	if u := (*backend.UnavailableError)(nil); !errors.As(err, &u) || u.MayHold {
 		t.Errorf("Acquire: %v; it has to be an UnavailableError that says that nothing is held", err)
 	}
@@ -441,62 +430,4 @@ func TestStoppedInATransaction(t *testing.T) {
 		t.Fatal(err)
 	}
 	exclusive(t, mustOpen(t, path), mustOpen(t, path))
-}
-
-// TestWatchFollowsAnother has a Watch begin, and the only other one end, in one transaction.
-func TestWatchFollowsAnother(t *testing.T) {
-	t.Parallel()
-	path := filepath.Join(t.TempDir(), "locks.db")
-	b := mustOpen(t, path)
-	sess := mustSession(t, b, time.Hour)
-	watch := func(ctx context.Context) (<-chan backend.EventKind, <-chan error) {
-		seen, ended := make(chan backend.EventKind, 2), make(chan error, 1)
-		go func() { ended <- b.Watch(ctx, backend.WatchRequest{}, func(e backend.Event) { seen <- e.Kind }) }()
-		return seen, ended
-	}
-	ctx, cancel := context.WithCancel(t.Context())
-	began, first := watch(ctx)
-	<-began
-	turn, err := os.OpenFile(path+"-turn", os.O_RDWR, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := syscall.Flock(int(turn.Fd()), syscall.LOCK_EX); err != nil {
-		t.Fatal(err)
-	}
-	began, second := watch(t.Context())
-	leasetest.Eventually(t, "the second in the queue", func() bool { return b.Queued() == 1 })
-	cancel()
-	if err := <-first; !errors.Is(err, context.Canceled) {
-		t.Fatal(err)
-	}
-	if err := turn.Close(); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := b.Acquire(t.Context(), backend.AcquireRequest{Name: "x", Lease: backend.NewLeaseID(), Session: sess}); err != nil {
-		t.Fatal(err)
-	}
-	for _, want := range []backend.EventKind{backend.EventWatching, backend.EventAcquired} {
-		select {
-		case got := <-began:
-			if got != want {
-				t.Errorf("%s, want %s", got, want)
-			}
-		case err := <-second:
-			t.Fatalf("the second Watch ended: %v", err)
-		case <-time.After(slack):
-			t.Fatalf("no event %s", want)
-		}
-	}
-}
-
-// TestOlderFile checks that the user of an older program of the main branch learns what to do with the file.
-func TestOlderFile(t *testing.T) {
-	t.Parallel()
-	f := fixture{t, filepath.Join(t.TempDir(), "locks.db")}
-	f.made().script("PRAGMA user_version = 2")
-	_, err := sqlitelock.Open(t.Context(), f.path, sqlitelock.Config{})
-	if err == nil || !strings.Contains(err.Error(), "version 2") || !strings.Contains(err.Error(), "delete the file") {
-		t.Errorf("Open: %v", err)
-	}
 }

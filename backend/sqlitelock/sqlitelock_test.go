@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"modernc.org/sqlite"
 
@@ -26,6 +27,18 @@ func TestMain(m *testing.M) {
 	}
 	beHostile()
 	leaktest.Main(m)
+}
+
+// mustOpen opens a file. The backend is closed at the end of the test, if not before.
+func mustOpen(t *testing.T, path string, opts ...sqlitelock.Option) *sqlitelock.Backend {
+	t.Helper()
+	b, err := sqlitelock.OpenWith(t.Context(), path, opts...)
+	return leasetest.Opened(t, b, err)
+}
+
+// lasting returns a request for a lease with an end of its own.
+func lasting(name string) backend.AcquireRequest {
+	return backend.AcquireRequest{Name: name, Lease: backend.NewLeaseID(), Timed: true, TTL: time.Hour}
 }
 
 // hostile is the name of a file for whose connections the program sets the most hostile pragmas.

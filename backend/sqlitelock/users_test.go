@@ -116,7 +116,7 @@ func runnable(t *testing.T, dir string) string {
 func pushed(t *testing.T, path string, ps []*process) {
 	t.Helper()
 	b := mustOpen(t, path)
-	sess := mustSession(t, b, leasetest.Long)
+	sess := leasetest.Session(t, b, leasetest.Long, nil)
 	leasetest.Eventually(t, "every process is notified", func() bool {
 		req := leasetest.Ask("x", sess)
 		leasetest.Take(t, b, req)
@@ -146,20 +146,16 @@ func countTogether(t *testing.T, j job, members []member, as func(member) func(*
 	if err != nil {
 		t.Fatal(err)
 	}
-	var ps []*process
+	var jobs []job
 	for _, m := range members {
 		j.Umask = m.umask
-		ps = append(ps, startAs(t, j, as(m)))
+		jobs = append(jobs, j)
 	}
-	for _, p := range ps {
-		if err := p.end(); err != nil {
-			t.Error(err)
-		}
-	}
-	data, err := os.ReadFile(j.Data)
-	if want := fmt.Sprint(len(members)*j.Count, " "); err != nil || !strings.HasPrefix(string(data), want) {
-		t.Errorf("%q, %v; %s changes were made", data, err, want)
-	}
+	n := 0
+	count(t, jobs, func(t *testing.T, j job) *process {
+		n++
+		return startAs(t, j, as(members[n-1]))
+	})
 	if err := os.Remove(j.Data); err != nil {
 		t.Error(err)
 	}

@@ -12,14 +12,20 @@ import (
 
 	"github.com/holdfast-io/holdfast/backend"
 	"github.com/holdfast-io/holdfast/backend/sqlitelock"
+	"github.com/holdfast-io/holdfast/internal/testkit/leasetest"
 )
 
 // watch begins a Watch, and returns its events after the first one, and its end.
 func watch(ctx context.Context, t *testing.T, b *sqlitelock.Backend) (<-chan backend.EventKind, <-chan error) {
 	t.Helper()
+	seen, ended := begin(ctx, b)
+	expectEvent(t, seen, ended, backend.EventWatching)
+	return seen, ended
+}
+
+func begin(ctx context.Context, b *sqlitelock.Backend) (<-chan backend.EventKind, <-chan error) {
 	seen, ended := make(chan backend.EventKind, 8), make(chan error, 1)
 	go func() { ended <- b.Watch(ctx, backend.WatchRequest{}, func(e backend.Event) { seen <- e.Kind }) }()
-	expectEvent(t, seen, ended, backend.EventWatching)
 	return seen, ended
 }
 
@@ -50,13 +56,9 @@ func TestWatchAfterSleep(t *testing.T) {
 	b, other := mustOpen(t, path, host), mustOpen(t, path, host)
 	acquire := func(b *sqlitelock.Backend) {
 		t.Helper()
-		req := backend.AcquireRequest{Name: "x", Lease: backend.NewLeaseID(), Session: mustSession(t, b, time.Hour)}
-		if err := acquireOf(t.Context(), b, req); err != nil {
-			t.Fatal(err)
-		}
-		if err := b.Release(t.Context(), backend.ReleaseRequest{Name: "x", Lease: req.Lease}); err != nil {
-			t.Fatal(err)
-		}
+		req := leasetest.Ask("x", leasetest.Session(t, b, time.Hour, nil))
+		leasetest.Take(t, b, req)
+		leasetest.Give(t, b, req)
 	}
 	began, unblock, ended := make(chan struct{}), make(chan struct{}), make(chan error, 1)
 	go func() {
@@ -93,7 +95,7 @@ func TestWatchEndsWithTheDisk(t *testing.T) {
 	}))
 	_, ended := watch(t.Context(), t, b)
 	failing.Store(true)
-	req := backend.AcquireRequest{Name: "x", Lease: backend.NewLeaseID(), Timed: true, TTL: time.Hour}
+	req := lasting("x")
 	if err := acquireOf(t.Context(), b, req); !errors.Is(err, sqlitelock.ErrSync) {
 		t.Errorf("Acquire: %v; it has to be ErrSync", err)
 	}
@@ -105,4 +107,27 @@ func TestWatchEndsWithTheDisk(t *testing.T) {
 	case <-time.After(slack):
 		t.Error("the Watch has not ended")
 	}
+}
+
+// TestWatchFollowsAnother has a Watch begin, and the only other one end, in one transaction.
+func TestWatchFollowsAnother(t *testing.T) {
+	t.Parallel()
+	path := filepath.Join(t.TempDir(), "locks.db")
+	b := mustOpen(t, path)
+	sess := leasetest.Session(t, b, time.Hour, nil)
+	ctx, cancel := context.WithCancel(t.Context())
+	_, first := watch(ctx, t, b)
+	turn := taken(t, path)
+	seen, second := begin(t.Context(), b)
+	leasetest.Eventually(t, "the second in the queue", func() bool { return b.Queued() == 1 })
+	cancel()
+	if err := <-first; !errors.Is(err, context.Canceled) {
+		t.Fatal(err)
+	}
+	if err := turn.Close(); err != nil {
+		t.Fatal(err)
+	}
+	leasetest.Take(t, b, leasetest.Ask("x", sess))
+	expectEvent(t, seen, second, backend.EventWatching)
+	expectEvent(t, seen, second, backend.EventAcquired)
 }

@@ -16,3 +16,10 @@ func (b *Leases) Listeners() int {
 
 // InUse makes the periodic maintenance run from now on.
 func (b *Leases) InUse() { waiters.Signal(b.toSweep) }
+
+// Strange returns how many locks with a queue are remembered that other values may free.
+func (b *Leases) Strange() int {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return len(b.strange)
+}

@@ -53,7 +53,7 @@ func TestGrantAfterItsLoss(t *testing.T) {
 		d.values["value"] = b
 		d.mu.Unlock()
 		b.Hearing(true)
-		v := value{b, true}
+		v := value{b, true, s.server}
 		defer v.Close()
 		locks, err := holdfast.New(v, holdfast.Config{TTL: 10 * time.Second})
 		if err != nil {

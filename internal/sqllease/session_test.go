@@ -48,39 +48,51 @@ func openSessions(open func(backend.SessionID) error) *sqllease.Leases {
 
 var errAway = errors.New("the server is unavailable")
 
-// endedStore is a store whose server ends the connection while a quick batch commits, and is then
-// away.
-type endedStore struct{ *sessionStore }
+// endedStore is a store whose quick batches end so, and whose server is unavailable for what follows.
+type endedStore struct {
+	*sessionStore
 
-func (endedStore) Quick(context.Context, *sqllease.Quick) error { return errEnded }
+	err error
+}
+
+func (s endedStore) Quick(context.Context, *sqllease.Quick) error { return s.err }
 
 func (endedStore) Begin(context.Context, *sqllease.Scope) (sqllease.Tx, *sqllease.View, error) {
 	return nil, nil, errAway
 }
 
 func (endedStore) Fault(err error) sqllease.Fault {
-	return sqllease.Fault{Ended: errors.Is(err, errEnded), Unsent: errors.Is(err, errAway)}
+	return sqllease.Fault{Ended: errors.Is(err, errEnded), Unsent: errors.Is(err, errAway), Broken: errors.Is(err, errCut)}
 }
 
 func (endedStore) Reset() {}
 
-var errEnded = errors.New("the server ends the connection")
+var (
+	errEnded = errors.New("the server ends the connection")
+	errCut   = errors.New("the connection broke")
+)
 
-// The outcome of an acquire is unknown if its quick batch may have been committed, even if it is
+// F7: the outcome of a request is unknown if its quick batch may have been committed, even if it is
 // certain that the retry was not.
 func TestAcquireAfterAnEndedBatch(t *testing.T) {
 	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		b := sqllease.New(sqllease.Config{
-			Store: endedStore{&sessionStore{}}, Caps: sqllease.Capabilities("test", true), Conns: 3, Quick: 8,
+	for _, err := range []error{errEnded, errCut} {
+		synctest.Test(t, func(t *testing.T) {
+			b := sqllease.New(sqllease.Config{
+				Store: endedStore{&sessionStore{}, err}, Caps: sqllease.Capabilities("test", true), Conns: 3, Quick: 8,
+			})
+			b.KeepStill()
+			defer b.Close()
+			lease := backend.NewLeaseID()
+			_, acquired := b.Acquire(t.Context(), backend.AcquireRequest{Name: "n", Lease: lease, Timed: true, TTL: time.Minute})
+			released := b.Release(t.Context(), backend.ReleaseRequest{Name: "m", Lease: lease})
+			for _, err := range []error{acquired, released} {
+				if away, ok := errors.AsType[*backend.UnavailableError](err); !ok || !away.MayHold {
+					t.Errorf("%v; want an unknown outcome", err)
+				}
+			}
 		})
-		b.KeepStill()
-		defer b.Close()
-		_, err := b.Acquire(t.Context(), backend.AcquireRequest{Name: "n", Lease: backend.NewLeaseID(), Timed: true, TTL: time.Minute})
-		if away, ok := errors.AsType[*backend.UnavailableError](err); !ok || !away.MayHold {
-			t.Errorf("%v; want an unknown outcome", err)
-		}
-	})
+	}
 }
 
 // No listener remains of sessions that could not be opened: the client tries a new ID each time,

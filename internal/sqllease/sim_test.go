@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -22,6 +23,7 @@ type value struct {
 	*sqllease.Leases
 
 	hears bool
+	via   *server
 }
 
 // capabilities are those of the tables, which keep no events.
@@ -47,15 +49,16 @@ func (d *tables) open(faults *rand.Rand, hears bool) value {
 	if hears {
 		addr = fmt.Sprintf("value-%d", len(d.values))
 	}
+	s := &server{tables: d, addr: addr, net: simulate.NewNetwork(faults), commits: make(chan simulate.Fate, 1), late: make(chan time.Duration, 1)}
 	b := sqllease.New(sqllease.Config{
-		Store: &server{tables: d, net: simulate.NewNetwork(faults)}, Caps: capabilities(hears), Addr: addr, Quick: 8,
+		Store: s, Caps: capabilities(hears), Addr: addr, Quick: 8,
 		Rest: retry.Rest{Least: 50 * time.Millisecond, Longest: time.Second}, Conns: 4,
 	})
 	if hears {
 		d.values[addr] = b
 		b.Hearing(true)
 	}
-	return value{b, hears}
+	return value{b, hears, s}
 }
 
 var errLockTimeout = errors.New("another client has the row")
@@ -64,13 +67,38 @@ var errLockTimeout = errors.New("another client has the row")
 type server struct {
 	*tables
 
+	addr    string
 	net     *simulate.Network
-	commits chan simulate.Fate // of the next commits; nil: as the network has it
+	commits chan simulate.Fate // of the next commits; otherwise as the network has it
+	late    chan time.Duration // of the next transactions, before the rows are locked
+	asked   atomic.Int64       // how many requests it has sent
+	durable atomic.Int64       // how many of them make certain that what was read before survives a crash
+}
+
+// ask carries a request to the tables, and its answer.
+func ask[T any](ctx context.Context, s *server, writes bool, do func(context.Context) (T, error)) (T, error) {
+	s.asked.Add(1)
+	return simulate.Ask(ctx, s.net, writes, do)
+}
+
+// deaf keeps notifications from a value, or has them arrive again.
+func (d *tables) deaf(v value, deaf bool) {
+	d.mu.Lock()
+	if d.values[v.via.addr] = v.Leases; deaf {
+		delete(d.values, v.via.addr)
+	}
+	d.mu.Unlock()
+	v.Hearing(!deaf)
 }
 
 func (s *server) Begin(ctx context.Context, scope *sqllease.Scope) (sqllease.Tx, *sqllease.View, error) {
 	t := &transaction{server: s, scope: scope}
-	v, err := simulate.Ask(ctx, s.net, false, func(ctx context.Context) (*sqllease.View, error) { return s.begin(ctx, t) })
+	select {
+	case late := <-s.late:
+		time.Sleep(late)
+	default:
+	}
+	v, err := ask(ctx, s, false, func(ctx context.Context) (*sqllease.View, error) { return s.begin(ctx, t) })
 	if err != nil {
 		t.held.unlock()
 		return nil, nil, err
@@ -84,6 +112,8 @@ func (t *transaction) Again(ctx context.Context, sessions []backend.SessionID, l
 
 // Commit keeps the rows from others until a commit that is late has arrived.
 func (t *transaction) Commit(ctx context.Context, c *sqllease.Changes) (bool, error) {
+	t.server.asked.Add(1)
+	t.server.durable.Add(1)
 	rows := t.held
 	t.held.rows = nil
 	f := t.server.net.Draw()
@@ -126,7 +156,7 @@ func (s *server) notify(sent []sqllease.Notification) {
 func (*server) Migrate(context.Context) error { return nil }
 
 func (s *server) Read(ctx context.Context, scope *sqllease.Scope) (*sqllease.View, error) {
-	return simulate.Ask(ctx, s.net, false, func(context.Context) (*sqllease.View, error) {
+	return ask(ctx, s, false, func(context.Context) (*sqllease.View, error) {
 		s.mu.Lock()
 		defer s.mu.Unlock()
 		return s.read(scope), nil
@@ -135,7 +165,7 @@ func (s *server) Read(ctx context.Context, scope *sqllease.Scope) (*sqllease.Vie
 
 func (s *server) Quick(ctx context.Context, q *sqllease.Quick) error {
 	sent := *q // a late request outlives the call
-	x, err := simulate.Ask(ctx, s.net, true, func(ctx context.Context) (sqllease.Quick, error) {
+	x, err := ask(ctx, s, true, func(ctx context.Context) (sqllease.Quick, error) {
 		x := sent
 		err := s.quick(ctx, &x)
 		return x, err
@@ -147,12 +177,12 @@ func (s *server) Quick(ctx context.Context, q *sqllease.Quick) error {
 }
 
 func (s *server) OpenSession(ctx context.Context, id backend.SessionID, ttl time.Duration, addr string) (bool, error) {
-	return simulate.Ask(ctx, s.net, true, func(ctx context.Context) (bool, error) { return s.openSession(ctx, id, ttl, addr) })
+	return ask(ctx, s, true, func(ctx context.Context) (bool, error) { return s.openSession(ctx, id, ttl, addr) })
 }
 
 func (s *server) Renew(ctx context.Context, r *sqllease.Renewals) error {
 	sent := *r // as above
-	x, err := simulate.Ask(ctx, s.net, true, func(ctx context.Context) (sqllease.Renewals, error) {
+	x, err := ask(ctx, s, true, func(ctx context.Context) (sqllease.Renewals, error) {
 		x := sent
 		x.Renewed = make(map[sqllease.Key]sqllease.Renewed)
 		err := s.renew(ctx, &x)
@@ -165,23 +195,24 @@ func (s *server) Renew(ctx context.Context, r *sqllease.Renewals) error {
 }
 
 func (s *server) LocksOf(ctx context.Context, id backend.SessionID) ([]string, error) {
-	return simulate.Ask(ctx, s.net, false, func(context.Context) ([]string, error) { return s.locksOf(id), nil })
+	return ask(ctx, s, false, func(context.Context) ([]string, error) { return s.locksOf(id), nil })
 }
 
 func (s *server) Names(ctx context.Context, req backend.ListRequest) ([]string, error) {
-	return simulate.Ask(ctx, s.net, false, func(context.Context) ([]string, error) { return s.names(req), nil })
+	return ask(ctx, s, false, func(context.Context) ([]string, error) { return s.names(req), nil })
 }
 
 func (s *server) Dead(ctx context.Context, age time.Duration) ([]string, error) {
-	return simulate.Ask(ctx, s.net, false, func(context.Context) ([]string, error) { return s.dead(age), nil })
+	return ask(ctx, s, false, func(context.Context) ([]string, error) { return s.dead(age), nil })
 }
 
 func (s *server) Sweep(ctx context.Context, _ string, age time.Duration) (*sqllease.Swept, error) {
-	return simulate.Ask(ctx, s.net, true, func(context.Context) (*sqllease.Swept, error) { return s.sweep(age), nil })
+	return ask(ctx, s, true, func(context.Context) (*sqllease.Swept, error) { return s.sweep(age), nil })
 }
 
 func (s *server) Sync(ctx context.Context) error {
-	_, err := simulate.Ask(ctx, s.net, true, func(context.Context) (bool, error) { return true, nil })
+	s.durable.Add(1)
+	_, err := ask(ctx, s, true, func(context.Context) (bool, error) { return true, nil })
 	return err
 }
 

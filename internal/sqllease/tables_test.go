@@ -49,6 +49,9 @@ type held struct {
 	rows   []chan struct{}
 }
 
+// lockTimeout is how long a statement waits for a row.
+const lockTimeout = 200 * time.Millisecond
+
 // lock locks rows, in order, and waits for those that others have.
 func (h *held) lock(ctx context.Context, rows ...string) error {
 	for _, row := range rows {
@@ -62,6 +65,8 @@ func (h *held) lock(ctx context.Context, rows ...string) error {
 		select {
 		case turn <- struct{}{}:
 			h.rows = append(h.rows, turn)
+		case <-time.After(lockTimeout):
+			return errLockTimeout
 		case <-ctx.Done():
 			return errLockTimeout
 		}

@@ -72,14 +72,6 @@ func (b *Leases) Waiting() bool {
 	return waiting > 0
 }
 
-// Strange returns how many locks with a queue are remembered that other values may free. It is
-// for tests.
-func (b *Leases) Strange() int {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return len(b.strange)
-}
-
 // known notes whether other values may free the locks of a transaction. A lease granted to
 // another value is released there, so from now on this value polls for that.
 func (b *Leases) known(t *txn) {

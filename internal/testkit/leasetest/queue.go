@@ -10,11 +10,10 @@ import (
 	"github.com/holdfast-io/holdfast/fence"
 )
 
-// LongQueue (C1, C3): only the front of a long queue is read, and no client notices. b and other
-// are values of one store.
-func LongQueue(t *testing.T, b, other backend.Backend) {
-	t.Helper()
+// longQueue (C1, C3): only the front of a long queue is read, and no client notices.
+func longQueue(t *testing.T, s *Tables) {
 	const n = 60
+	b, other := s.open(), s.open()
 	values := []backend.Backend{b, other}
 	sessions := []backend.SessionID{Session(t, b, time.Hour, nil), Session(t, other, time.Hour, nil)}
 	held := Ask("n", sessions[0])
@@ -95,52 +94,5 @@ func LongQueue(t *testing.T, b, other backend.Backend) {
 	}
 	if info, err := b.Inspect(Within(t), "n"); err != nil || len(info.Holders) != n/2-1 || len(info.Waiters) != 0 {
 		t.Errorf("%d hold it and %d wait, %v", len(info.Holders), len(info.Waiters), err)
-	}
-}
-
-// DeadInLongQueue (C8): one of the waiters in a long queue that are not read has a session that
-// ends long before all others', and is cut off. It is granted the lock when its turn comes, and
-// the next waiter has it when that session has ended. b and other are values of one store, and
-// cut keeps other from it.
-func DeadInLongQueue(t *testing.T, b, other backend.Backend, cut func()) {
-	t.Helper()
-	const n, dead, ttl = 24, 20, 12 * time.Second
-	id := Session(t, b, time.Hour, nil)
-	var dies backend.SessionID
-	held := Ask("n", id)
-	Take(t, b, held)
-	asked, answers := make([]backend.AcquireRequest, n), make([]<-chan Answer, n)
-	for i := range n {
-		asked[i] = Ask("n", id)
-		v := b
-		if i == dead {
-			dies = Session(t, other, ttl, nil)
-			asked[i].Session, v = dies, other
-		}
-		answers[i] = Start(t, v, asked[i])
-		InQueue(t, b, "n", i+1)
-		if i >= dead { // it lives until it is cut off, however long this takes
-			if res, err := other.Renew(Within(t), backend.RenewRequest{Session: dies}); err != nil || res.SessionLost {
-				t.Fatalf("renew: %+v, %v", res, err)
-			}
-		}
-	}
-	cut()
-	Give(t, b, held)
-	for i := range dead {
-		if g := <-answers[i]; g.Err != nil {
-			t.Fatalf("%d in the queue: %v", i, g.Err)
-		}
-		Give(t, b, asked[i])
-	}
-	from := time.Now()
-	for i := dead + 1; i < n; i++ {
-		if g := <-answers[i]; g.Err != nil {
-			t.Errorf("%d in the queue: %v", i, g.Err)
-		}
-		if took := time.Since(from); took > ttl+ttl/2 { // it ended after one at most
-			t.Errorf("%d in the queue had the lock after %s; the session of the one that is dead lasted %s", i, took, ttl)
-		}
-		Give(t, b, asked[i])
 	}
 }

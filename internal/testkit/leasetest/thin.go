@@ -55,33 +55,27 @@ func (b Unwatched) Watch(context.Context, backend.WatchRequest, func(backend.Eve
 	return backend.ErrUnsupported
 }
 
-// Forms are the forms of a lock in a database, to be asked behind the back of a backend.
-type Forms struct {
-	// Thin returns how many locks have a lease in their row, and Fat how many leases are in the
-	// table of leases.
-	Thin, Fat func() int64
-	// OldRows makes the rows of all locks look unused for long.
-	OldRows func()
-	Sweep   func(context.Context)
-}
-
-func (f *Forms) are(t *testing.T, thin, fat int64) {
-	t.Helper()
-	if a, b := f.Thin(), f.Fat(); a != thin || b != fat {
-		t.Errorf("%d locks are thin, and there are %d fat leases; %d and %d are to be", a, b, thin, fat)
+// thin (C1, C2, C5, C6, C10): a lock becomes fat when more than one client is interested in it, keeps
+// its holder, token and time, and is thin again when it is free.
+func thin(t *testing.T, s *Tables) {
+	b, other := s.open(), s.open()
+	thins := func() int64 { return s.int(`SELECT count(*) FROM @locks WHERE lease <> '' AND fat = 0`) }
+	are := func(thin, fat int64) {
+		t.Helper()
+		if a, b := thins(), s.int(`SELECT count(*) FROM @leases`); a != thin || b != fat {
+			t.Errorf("%d locks are thin, and there are %d fat leases; %d and %d are to be", a, b, thin, fat)
+		}
 	}
-}
-
-// Thin (C1, C2, C5, C6, C10): a lock becomes fat when more than one client is interested in it, keeps
-// its holder, token and time, and is thin again when it is free. b and other are values of one store.
-func Thin(t *testing.T, b, other backend.Backend, f Forms) {
-	t.Helper()
+	sweepsOld := func() {
+		s.Exec(s.script(`UPDATE @locks SET used = used - $HOUR`, nil)...)
+		other.Sweep(Within(t), time.Minute)
+	}
 	mine, theirs := Session(t, b, time.Hour, nil), Session(t, other, time.Hour, nil)
 	give := func(req backend.AcquireRequest) error {
 		return b.Release(Within(t), backend.ReleaseRequest{Name: req.Name, Lease: req.Lease, Session: mine})
 	}
 	Take(t, b, Ask("first", mine))
-	f.are(t, 1, 0)
+	are(1, 0)
 
 	req := Ask("n", mine)
 	req.Owner, req.Note = "ann", "why"
@@ -89,7 +83,7 @@ func Thin(t *testing.T, b, other backend.Backend, f Forms) {
 	if err != nil || g.Token <= 0 {
 		t.Fatalf("%+v, %v", g, err)
 	}
-	f.are(t, 2, 0)
+	are(2, 0)
 	shown := func(thin, fat int64) {
 		t.Helper()
 		info, err := other.Inspect(Within(t), "n")
@@ -103,15 +97,14 @@ func Thin(t *testing.T, b, other backend.Backend, f Forms) {
 		if page, err := other.List(Within(t), backend.ListRequest{}); err != nil || len(page.Locks) != 2 {
 			t.Errorf("List: %+v, %v", page, err)
 		}
-		f.are(t, thin, fat)
+		are(thin, fat)
 	}
 	shown(2, 0)
 	if _, err := other.Acquire(Within(t), backend.AcquireRequest{Name: "n", Lease: backend.NewLeaseID(), Session: theirs}); !errors.Is(err, backend.ErrHeld) {
 		t.Errorf("it is held: %v", err)
 	}
 	shown(2, 0) // a refusal changes nothing
-	f.OldRows()
-	f.Sweep(Within(t))
+	sweepsOld()
 	shown(2, 0) // it is held, for however long
 	again, err := b.Acquire(Within(t), req)
 	if err != nil || again.Token != g.Token || !again.Since.Equal(g.Since) {
@@ -128,24 +121,24 @@ func Thin(t *testing.T, b, other backend.Backend, f Forms) {
 		t.Errorf("the one in the queue: %+v after %d", a, g.Token)
 	}
 	Give(t, other, waits)
-	f.are(t, 1, 0)
+	are(1, 0)
 
 	calm := Ask("n", mine) // b finds that the lock is not contended any more
 	Take(t, b, calm)
-	f.are(t, 1, 1)
+	are(1, 1)
 	if _, err := other.Acquire(Within(t), backend.AcquireRequest{Name: "n", Lease: backend.NewLeaseID(), Session: theirs}); !errors.Is(err, backend.ErrHeld) {
 		t.Errorf("it is held, and fat: %v", err)
 	}
 	Give(t, b, calm)
-	f.are(t, 1, 0)
+	are(1, 0)
 
 	waitedFor := Ask("n", mine)
 	Take(t, b, waitedFor)
-	f.are(t, 2, 0)
+	are(2, 0)
 	waits = Ask("n", theirs)
 	got = Start(t, other, waits)
 	InQueue(t, b, "n", 1)
-	f.are(t, 1, 2)
+	are(1, 2)
 	Give(t, b, waitedFor)
 	if a := <-got; a.Err != nil {
 		t.Error(a.Err)
@@ -154,16 +147,16 @@ func Thin(t *testing.T, b, other backend.Backend, f Forms) {
 	calm = Ask("n", mine)
 	Take(t, b, calm)
 	Give(t, b, calm)
-	f.are(t, 1, 0)
+	are(1, 0)
 
 	broken := Ask("n", mine)
 	last := Take(t, b, broken)
-	f.are(t, 2, 0)
+	are(2, 0)
 	res, err := other.Break(Within(t), backend.BreakRequest{Name: "n"})
 	if err != nil || len(res.Broken) != 1 || res.Broken[0].Lease != broken.Lease || res.Token <= last {
 		t.Errorf("Break: %+v, %v", res, err)
 	}
-	f.are(t, 1, 0)
+	are(1, 0)
 	if err := give(broken); !errors.Is(err, backend.ErrLost) {
 		t.Errorf("release of what was broken: %v", err)
 	}
@@ -176,8 +169,7 @@ func Thin(t *testing.T, b, other backend.Backend, f Forms) {
 	if page, err := b.List(Within(t), backend.ListRequest{}); err != nil || len(page.Locks) != 1 {
 		t.Errorf("List: %+v, %v; the session has ended", page, err)
 	}
-	f.OldRows()
-	Eventually(t, "the thin lease of a session that has ended is gone", func() bool { f.Sweep(Within(t)); return f.Thin() == 1 })
+	Eventually(t, "the thin lease of a session that has ended is gone", func() bool { sweepsOld(); return thins() == 1 })
 	if token := Take(t, b, Ask("n", mine)); token <= res.Token {
 		t.Errorf("token %d after %d", token, res.Token)
 	}
