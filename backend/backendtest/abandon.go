@@ -185,6 +185,18 @@ func releasePlace(e *env) {
 		if err != nil {
 			e.Fatalf("Release of a lease in the queue: %v", err)
 		}
+		// A place in the middle hands nothing to the waiter behind it, of whichever process that and the holder are.
+		for _, c := range []*client{a, b} {
+			middle := c.join(c.ask(name))
+			behind := c.join(c.ask(name))
+			if err := c.release(middle.req); err != nil && !errors.Is(err, backend.ErrLost) {
+				e.Fatalf("Release of a lease in the middle of the queue: %v", err)
+			}
+			middle.fails(backend.ErrLost)
+			behind.waits()
+			behind.giveUp()
+			c.abandon(behind.req)
+		}
 	}
 	e.holds(name, l)
 	w.cancel(errGaveUp)
