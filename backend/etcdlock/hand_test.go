@@ -71,3 +71,21 @@ func TestHandOverToOneThatIsGone(t *testing.T) {
 	members := etcd(t)
 	leasetest.NextIsGone(t, direct(t, members), direct(t, members))
 }
+
+// A lease that waits is granted once, also where two clients wait for it under one session.
+func TestInQueueIsGrantedOnce(t *testing.T) {
+	t.Parallel()
+	members := etcd(t)
+	b, other := direct(t, members), direct(t, members)
+	s := kept(t, b)
+	held, waiter := leasetest.Ask("lock", s), leasetest.Ask("lock", s)
+	leasetest.Take(t, b, held)
+	one, two := leasetest.Start(t, b, waiter), leasetest.Start(t, other, waiter)
+	leasetest.Eventually(t, "both wait", func() bool { return b.Waiting("lock") == 1 && other.Waiting("lock") == 1 })
+	leasetest.Give(t, b, held)
+	if x, y := <-one, <-two; x.Err != nil || y.Err != nil || x.Grant.Token != y.Grant.Token {
+		t.Fatalf("%+v and %+v", x, y)
+	}
+	leasetest.Give(t, other, waiter)
+	leasetest.Take(t, other, leasetest.Ask("lock", s))
+}
