@@ -185,6 +185,26 @@ func releasePlace(e *env) {
 		if err != nil {
 			e.Fatalf("Release of a lease in the queue: %v", err)
 		}
+		// A place in the middle hands nothing to those around it, of whichever process that and the holder are.
+		// Whether its caller still waits makes no difference.
+		for i := range 4 {
+			c := []*client{a, b}[i%2]
+			front, middle, behind := c.join(c.ask(name)), c.join(c.ask(name)), c.join(c.ask(name))
+			if i < 2 {
+				middle.giveUp()
+			}
+			if err := c.release(middle.req); err != nil && !errors.Is(err, backend.ErrLost) {
+				e.Fatalf("Release of a lease in the middle of the queue: %v", err)
+			}
+			if i >= 2 {
+				middle.fails(backend.ErrLost)
+			}
+			for _, other := range []*waiter{front, behind} {
+				other.waits()
+				other.giveUp()
+				c.abandon(other.req)
+			}
+		}
 	}
 	e.holds(name, l)
 	w.cancel(errGaveUp)

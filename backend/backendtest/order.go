@@ -90,24 +90,30 @@ func readerBehindWriter(e *env) {
 
 func writerBehindReaders(e *env) {
 	a, b := e.client(), e.client()
-	name := e.name()
-	first := a.take(a.ask(name))
-	one, two := b.join(b.ask(name, shared)), a.join(a.ask(name, shared))
-	writer := a.join(a.ask(name))
-	three := b.join(b.ask(name, shared))
-	a.give(first)
-	l1, l2 := one.granted(), two.granted()
-	writer.waits()
-	three.waits()
-	e.holds(name, l1, l2)
-	a.give(l1)
-	writer.waits()
-	a.give(l2)
-	l := writer.granted()
-	three.waits()
-	e.holds(name, l)
-	a.give(l)
-	e.holds(name, three.granted())
+	for _, last := range []bool{false, true} { // the reader right before the writer leaves last, or first
+		name := e.name()
+		first := a.take(a.ask(name))
+		one, two := b.join(b.ask(name, shared)), a.join(a.ask(name, shared))
+		writer := a.join(a.ask(name))
+		three := b.join(b.ask(name, shared))
+		a.give(first)
+		l1, l2 := one.granted(), two.granted()
+		writer.waits()
+		three.waits()
+		e.holds(name, l1, l2)
+		if last {
+			l1, l2 = l2, l1
+		}
+		a.give(l1)
+		e.holds(name, l2)
+		writer.waits()
+		a.give(l2)
+		l := writer.granted()
+		three.waits()
+		e.holds(name, l)
+		a.give(l)
+		e.holds(name, three.granted())
+	}
 }
 
 func permitsInQueue(e *env) {

@@ -42,7 +42,16 @@ func acquireTwice(e *env) {
 			}
 		}
 		e.holds(name, l)
-		a.give(l)
+		b := e.client()
+		w := b.join(b.ask(name))
+		for _, c := range []*client{a, other} {
+			if again := c.take(r); again.Token != l.Token {
+				e.Fatalf("the Acquire of %s with another in the queue has token %d, the first %d", describe(r), again.Token, l.Token)
+			}
+		}
+		w.waits()
+		other.give(l)
+		b.give(w.granted())
 		e.free(name)
 	}
 	if !e.caps.Permits {
@@ -230,6 +239,16 @@ func adoptNoLease(e *env) {
 		}
 	}
 	e.holds(name, l)
+	if e.caps.Bound && e.caps.FIFO { // it may be granted at that moment
+		w := a.join(a.ask(name))
+		r := w.req
+		r.Session = b.sess
+		if g, err := b.acquire(r); !errors.Is(err, backend.ErrLost) {
+			e.Fatalf("Acquire of a lease that waits under another session returned (%+v, %v); it has to be ErrLost", g, err)
+		}
+		a.give(l)
+		l = w.granted()
+	}
 	a.give(l)
 	e.free(name)
 	b.give(b.take(b.ask(name)))

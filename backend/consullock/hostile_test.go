@@ -18,15 +18,29 @@ import (
 	"github.com/holdfast-io/holdfast/internal/testkit/testserver"
 )
 
-// tap is a transport that a test controls; nil: the request passes.
+// tap is a transport that a test controls, and that counts requests.
 type tap struct {
-	next http.RoundTripper
-	on   atomic.Pointer[func(*http.Request) *http.Response] // nil result: it passes
-	n    atomic.Int64
+	next     http.RoundTripper
+	on       atomic.Pointer[func(*http.Request) *http.Response] // nil, or nil result: the request passes
+	n, lists atomic.Int64                                       // all, and those that read a queue
+	trees    atomic.Int64                                       // those that read it in a transaction
 }
 
 func (x *tap) RoundTrip(req *http.Request) (*http.Response, error) {
 	x.n.Add(1)
+	if req.URL.Query().Has("recurse") {
+		x.lists.Add(1)
+	}
+	if req.Body != nil {
+		body, err := io.ReadAll(req.Body)
+		if err != nil {
+			return nil, err
+		}
+		if bytes.Contains(body, []byte(api.KVGetTree)) {
+			x.trees.Add(1)
+		}
+		req.Body = io.NopCloser(bytes.NewReader(body))
+	}
 	if on := x.on.Load(); on != nil {
 		if res := (*on)(req); res != nil {
 			return res, nil
@@ -37,7 +51,8 @@ func (x *tap) RoundTrip(req *http.Request) (*http.Response, error) {
 
 func tapped(t *testing.T, addr string) (*consullock.Backend, *tap) {
 	t.Helper()
-	transport := &http.Transport{MaxIdleConnsPerHost: 100}
+	const conns = 64 // as Open's
+	transport := &http.Transport{MaxIdleConnsPerHost: conns, MaxConnsPerHost: conns}
 	x := &tap{next: transport}
 	c, err := api.NewClient(&api.Config{Address: addr, HttpClient: &http.Client{Transport: x}})
 	if err != nil {
@@ -51,39 +66,6 @@ func tapped(t *testing.T, addr string) (*consullock.Backend, *tap) {
 	return closed(t, b), x
 }
 
-// TestRefusedInQueue: a lease is in the queue, and cannot leave it when another limit is found to be
-// in force: the error says so.
-func TestRefusedInQueue(t *testing.T) {
-	t.Parallel()
-	server := consul()
-	b, x := tapped(t, server.Addr())
-	other := closing(t, server.Addr())
-	id, first := session(t, b, nil), leasetest.Ask("n", session(t, other, nil))
-	first.Mode, first.Limit = backend.Shared, 1
-	leasetest.Take(t, other, first)
-	on := func(r *http.Request) *http.Response {
-		if r.Body == nil {
-			return nil
-		}
-		body, err := io.ReadAll(r.Body)
-		r.Body = io.NopCloser(bytes.NewReader(body))
-		if err != nil || !bytes.Contains(body, []byte(api.KVDelete)) {
-			return nil
-		}
-		return &http.Response{StatusCode: http.StatusTooManyRequests, Header: make(http.Header), Request: r, Body: io.NopCloser(strings.NewReader("too many"))}
-	}
-	x.on.Store(&on)
-	req := leasetest.Ask("n", id)
-	req.Mode, req.Limit = backend.Shared, 2
-	_, err := b.Acquire(leasetest.Within(t), req)
-	if away, ok := errors.AsType[*backend.UnavailableError](err); !ok || !away.MayHold {
-		t.Errorf("refused after it was in the queue: %v", err)
-	}
-	if info, err := other.Inspect(leasetest.Within(t), "n"); err != nil || len(info.Holders)+len(info.Waiters) != 2 {
-		t.Errorf("it is not there: %+v, %v", info, err)
-	}
-}
-
 // TestSnapshotIsRestored: an operator restores a snapshot from before a waiter joined the queue.
 // The waiter is told that its place is gone, and does not query in a loop.
 func TestSnapshotIsRestored(t *testing.T) {
@@ -93,8 +75,7 @@ func TestSnapshotIsRestored(t *testing.T) {
 	other := closing(t, server.Addr())
 	leasetest.Take(t, other, leasetest.Ask("n", session(t, other, nil)))
 	id := session(t, b, nil)
-	operator, pool := client(t, server.Addr(), nil)
-	defer pool.CloseIdleConnections()
+	operator := client(t, server.Addr())
 	snap, _, err := operator.Snapshot().Save(nil)
 	if err != nil {
 		t.Fatal(err)
@@ -153,36 +134,5 @@ func TestAnswersOfAProxy(t *testing.T) {
 	}
 	if n := answered.Load(); n == 0 || n > 100 {
 		t.Errorf("asked %d times", n)
-	}
-}
-
-// TestLongReasons: locks of many sessions are broken again and again, with reasons that take much
-// room. Every break works, and the newest reason is reported.
-func TestLongReasons(t *testing.T) {
-	t.Parallel()
-	const sessions, breaks = 5, 30
-	server := consul()
-	b, operator := closing(t, server.Addr()), closing(t, server.Addr())
-	told := make(chan backend.Loss, sessions*breaks)
-	var ids []backend.SessionID
-	for range sessions {
-		ids = append(ids, session(t, b, func(l backend.Loss) { told <- l }))
-	}
-	reason := strings.Repeat("<", backend.MaxNoteLen) // each takes six bytes in JSON
-	for range breaks {
-		for _, id := range ids {
-			req := leasetest.Ask("n", id)
-			req.Mode = backend.Shared
-			leasetest.Take(t, b, req)
-		}
-		res, err := operator.Break(leasetest.Within(t), backend.BreakRequest{Name: "n", Reason: reason})
-		if err != nil || len(res.Broken) != sessions {
-			t.Fatalf("%d broken, %v", len(res.Broken), err)
-		}
-		for range sessions {
-			if l := <-told; l.Reason != reason || l.Cause != backend.CauseBroken {
-				t.Fatalf("told %+v", l)
-			}
-		}
 	}
 }

@@ -4,20 +4,9 @@ import (
 	"errors"
 	"testing"
 
-	"github.com/hashicorp/consul/api"
-
 	"github.com/holdfast-io/holdfast/backend"
-	"github.com/holdfast-io/holdfast/internal/chaos"
 	"github.com/holdfast-io/holdfast/internal/testkit/leasetest"
 )
-
-// TestLostIsFinal: a lease whose loss was reported is not granted again.
-func TestLostIsFinal(t *testing.T) {
-	t.Parallel()
-	server := consul()
-	proxy := chaos.Start(t, server.Addr())
-	leasetest.LostIsFinal(t, closing(t, proxy.Addr()), closing(t, server.Addr()), proxy)
-}
 
 // TestToldAfterTheNextGrant: the loss of a key is reported when the lease has another key by then.
 // That one goes, too.
@@ -28,16 +17,13 @@ func TestToldAfterTheNextGrant(t *testing.T) {
 	id := session(t, b, nil)
 	req := leasetest.Ask("n", id)
 	leasetest.Take(t, b, req)
-	client, err := api.NewClient(&api.Config{Address: server.Addr()})
-	if err != nil {
-		t.Fatal(err)
-	}
-	notices, _, err := client.KV().List(prefixOf(t)+"/notices/", nil)
+	operator := client(t, server.Addr())
+	notices, _, err := operator.KV().List(prefixOf(t)+"/notices/", nil)
 	if err != nil || len(notices) != 1 {
 		t.Fatalf("%d sessions have notices, %v; want one", len(notices), err)
 	}
 	notices[0].Value = []byte(`[{"l":"` + string(req.Lease) + `"}]`)
-	if _, err := client.KV().Put(notices[0], nil); err != nil {
+	if _, err := operator.KV().Put(notices[0], nil); err != nil {
 		t.Fatal(err)
 	}
 	leasetest.Take(t, other, leasetest.Ask("n", session(t, other, nil)))

@@ -63,47 +63,13 @@ func TestNodeIsDenied(t *testing.T) {
 	look("once-it-is-there", keys+`session "holdfast-sessions" { policy = "write" }`, false)
 }
 
-// TestDeletedKeyIsALoss: an operator deletes the key of a lease, and another client has the lock.
-// The next renewal tells the holder. Leases that it released, or whose break was reported, are not
-// reported again.
 func TestDeletedKeyIsALoss(t *testing.T) {
 	t.Parallel()
 	server := consul()
-	told := make(chan backend.Loss, 10)
-	b, other := closing(t, server.Addr()), closing(t, server.Addr())
-	id := session(t, b, func(l backend.Loss) { told <- l })
-	kept, held, broken, given := leasetest.Ask("kept", id), leasetest.Ask("n", id), leasetest.Ask("m", id), leasetest.Ask("o", id)
-	for _, req := range []backend.AcquireRequest{kept, held, broken, given} {
-		leasetest.Take(t, b, req)
-	}
-	leasetest.Give(t, b, given)
-	if _, err := other.Break(leasetest.Within(t), backend.BreakRequest{Name: "m", Reason: "why"}); err != nil {
-		t.Fatal(err)
-	}
-	operator, pool := client(t, server.Addr(), nil)
-	defer pool.CloseIdleConnections()
-	if _, err := operator.KV().Delete(prefixOf(t)+"/locks/n/"+string(held.Lease), nil); err != nil {
-		t.Fatal(err)
-	}
-	leasetest.Take(t, other, leasetest.Ask("n", session(t, other, nil)))
-	for range 2 {
-		if res, err := b.Renew(leasetest.Within(t), backend.RenewRequest{Session: id}); err != nil || res.SessionLost {
-			t.Fatalf("%+v, %v", res, err)
+	operator := client(t, server.Addr())
+	leasetest.DeletedIsALoss(t, closing(t, server.Addr()), closing(t, server.Addr()), func(req backend.AcquireRequest) {
+		if _, err := operator.KV().Delete(prefixOf(t)+"/locks/"+req.Name+"/"+string(req.Lease), nil); err != nil {
+			t.Fatal(err)
 		}
-	}
-	want := map[backend.LeaseID]backend.Cause{held.Lease: backend.CauseGone, broken.Lease: backend.CauseBroken}
-	for range 2 {
-		select {
-		case l := <-told:
-			if want[l.Lease] != l.Cause {
-				t.Errorf("told %+v", l)
-			}
-			delete(want, l.Lease)
-		default:
-			t.Fatalf("not told of %+v by the renewals", want)
-		}
-	}
-	if len(told) > 0 {
-		t.Errorf("told %+v", <-told)
-	}
+	})
 }

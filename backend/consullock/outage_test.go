@@ -8,7 +8,6 @@ import (
 	"time"
 
 	"github.com/holdfast-io/holdfast/backend"
-	"github.com/holdfast-io/holdfast/fence"
 	"github.com/holdfast-io/holdfast/internal/chaos"
 	"github.com/holdfast-io/holdfast/internal/testkit/leasetest"
 	"github.com/holdfast-io/holdfast/internal/testkit/testserver"
@@ -78,17 +77,7 @@ func TestSilentConnection(t *testing.T) {
 	leasetest.Take(t, other, first)
 	mine := leasetest.Ask("m", id)
 	leasetest.Take(t, b, mine)
-	had := make(chan error, 1)
-	next := leasetest.Ask("n", id)
-	go func() {
-		ctx, cancel := context.WithTimeout(context.WithoutCancel(t.Context()), 3*leasetest.Patience)
-		defer cancel()
-		_, err := b.Acquire(ctx, next)
-		for errors.Is(err, backend.ErrUnavailable) && ctx.Err() == nil { // its own connection may be silent, too
-			_, err = b.Acquire(ctx, next)
-		}
-		had <- err
-	}()
+	had := leasetest.StartInsisting(t, b, leasetest.Ask("n", id)) // its own connection may be silent, too
 	leasetest.InQueue(t, other, "n", 1)
 	proxy.DropServerHalf() // the server's ends are gone, and the client's ends are not told
 	leasetest.Give(t, other, first)
@@ -110,8 +99,8 @@ func TestSilentConnection(t *testing.T) {
 	if told[0].Lease != mine.Lease || told[0].Cause != backend.CauseBroken || told[0].Reason != "why" {
 		t.Errorf("told %+v", told[0])
 	}
-	if err := <-had; err != nil {
-		t.Errorf("the waiter: %v", err)
+	if a := <-had; a.Err != nil {
+		t.Errorf("the waiter: %v", a.Err)
 	}
 }
 
@@ -130,21 +119,7 @@ func TestRestartsLoseNothing(t *testing.T) {
 	}
 	held := leasetest.Ask("n", id)
 	last := leasetest.Take(t, b, held)
-	waits := leasetest.Ask("n", id)
-	next := make(chan fence.Token, 1)
-	go func() {
-		for {
-			g, err := b.Acquire(leasetest.Within(t), waits)
-			if errors.Is(err, backend.ErrUnavailable) {
-				continue
-			}
-			if err != nil {
-				t.Errorf("the waiter: %v", err)
-			}
-			next <- g.Token
-			return
-		}
-	}()
+	next := leasetest.StartInsisting(t, b, leasetest.Ask("n", id))
 	leasetest.InQueue(t, b, "n", 1)
 	stop := make(chan struct{})
 	var renewals sync.WaitGroup
@@ -180,132 +155,8 @@ func TestRestartsLoseNothing(t *testing.T) {
 		t.Fatalf("after the restarts: %+v, %v; want the holder of token %d", info, err, last)
 	}
 	leasetest.Give(t, b, held)
-	if token := <-next; token <= last {
-		t.Errorf("token %d after %d", token, last)
-	}
-}
-
-// TestBreakOfMany: a break takes the holders of the moment, even if they are more than fit into one
-// transaction, and none of the waiters for what they leave.
-func TestBreakOfMany(t *testing.T) {
-	t.Parallel()
-	const limit = 70
-	server := consul()
-	b := closing(t, server.Addr())
-	id := session(t, b, nil)
-	permit := func() backend.AcquireRequest {
-		req := leasetest.Ask("n", id)
-		req.Mode, req.Limit = backend.Shared, limit
-		return req
-	}
-	out := make(map[backend.LeaseID]bool)
-	var last fence.Token
-	for range limit {
-		req := permit()
-		last = leasetest.Take(t, b, req)
-		out[req.Lease] = true
-	}
-	var waiting sync.WaitGroup
-	for range limit {
-		req := permit()
-		waiting.Go(func() {
-			if g, err := b.Acquire(leasetest.Within(t), req); err != nil || g.Token <= last {
-				t.Errorf("who waits: %+v, %v", g, err)
-			}
-		})
-	}
-	leasetest.InQueue(t, b, "n", limit)
-	res, err := b.Break(leasetest.Within(t), backend.BreakRequest{Name: "n"})
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, h := range res.Broken {
-		if !out[h.Lease] {
-			t.Errorf("broken, but it only waited: %s", h.Lease)
-		}
-		delete(out, h.Lease)
-	}
-	if len(out) > 0 || res.Token <= last {
-		t.Errorf("not broken: %d; token %d after %d", len(out), res.Token, last)
-	}
-	waiting.Wait()
-}
-
-// TestPlaceIsKept: a waiter keeps its place when the same request is made without waiting.
-func TestPlaceIsKept(t *testing.T) {
-	t.Parallel()
-	server := consul()
-	b := closing(t, server.Addr())
-	id := session(t, b, nil)
-	held := leasetest.Ask("n", id)
-	leasetest.Take(t, b, held)
-	req := leasetest.Ask("n", id)
-	ctx, cancel := context.WithCancel(leasetest.Within(t))
-	had := make(chan error, 1)
-	go func() {
-		_, err := b.Acquire(ctx, req)
-		had <- err
-	}()
-	leasetest.InQueue(t, b, "n", 1)
-	cancel()
-	if err := <-had; !errors.Is(err, context.Canceled) {
-		t.Errorf("who stops waiting: %v", err)
-	}
-	now := req
-	now.Wait = false
-	if _, err := b.Acquire(leasetest.Within(t), now); !errors.Is(err, backend.ErrHeld) {
-		t.Errorf("asked without waiting: %v", err)
-	}
-	leasetest.InQueue(t, b, "n", 1)
-	leasetest.Give(t, b, held)
-	if g, err := b.Acquire(leasetest.Within(t), now); err != nil {
-		t.Errorf("the lock is free and the lease is first in the queue: %+v, %v", g, err)
-	}
-}
-
-// TestPlaceOfAnotherSession: a lease that waits under one session is not taken from it by another:
-// it may be granted in that moment.
-func TestPlaceOfAnotherSession(t *testing.T) {
-	t.Parallel()
-	server := consul()
-	b, other := closing(t, server.Addr()), closing(t, server.Addr())
-	one, two := session(t, b, nil), session(t, other, nil)
-	held := leasetest.Ask("n", one)
-	leasetest.Take(t, b, held)
-	req := leasetest.Ask("n", one)
-	had := make(chan error, 1)
-	go func() {
-		_, err := b.Acquire(leasetest.Within(t), req)
-		had <- err
-	}()
-	leasetest.InQueue(t, b, "n", 1)
-	again := req
-	again.Session = two
-	if _, err := other.Acquire(leasetest.Within(t), again); !errors.Is(err, backend.ErrLost) {
-		t.Errorf("asked under another session: %v", err)
-	}
-	leasetest.Give(t, b, held)
-	if err := <-had; err != nil {
-		t.Errorf("the first: %v", err)
-	}
-}
-
-// TestLockDelay: the key of a lease whose session an operator ended may be locked again, by another
-// session, immediately: Consul's lock-delay would only be in the way here.
-func TestLockDelay(t *testing.T) {
-	t.Parallel()
-	server := consul()
-	b := closing(t, server.Addr())
-	told := make(chan backend.Loss, 1)
-	req := leasetest.Ask("n", session(t, b, func(l backend.Loss) { told <- l }))
-	leasetest.Take(t, b, req)
-	start := time.Now() // before the delay would begin
-	destroyHolder(t, server.Addr(), req)
-	<-told
-	req.Session = session(t, b, nil)
-	leasetest.Take(t, b, req)
-	if took := time.Since(start); took >= lockDelay {
-		t.Errorf("locked again after %s", took)
+	if a := <-next; a.Err != nil || a.Grant.Token <= last {
+		t.Errorf("the waiter: %+v after token %d", a, last)
 	}
 }
 
@@ -315,8 +166,7 @@ const lockDelay = 15 * time.Second
 // destroyHolder ends the session of a lease as an operator would.
 func destroyHolder(t *testing.T, addr string, req backend.AcquireRequest) {
 	t.Helper()
-	operator, pool := client(t, addr, nil)
-	defer pool.CloseIdleConnections()
+	operator := client(t, addr)
 	pair, _, err := operator.KV().Get(prefixOf(t)+"/locks/"+req.Name+"/"+string(req.Lease), nil)
 	if err == nil && pair == nil {
 		err = errors.New("no such key")

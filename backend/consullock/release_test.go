@@ -29,14 +29,3 @@ func TestReleasedDuringTheCreate(t *testing.T) {
 		return delayed.Load, sync.OnceFunc(func() { close(passed) })
 	})
 }
-
-// TestUnknownRelease: a release without an answer may have deleted the key, or may still do so.
-func TestUnknownRelease(t *testing.T) {
-	t.Parallel()
-	server := consul()
-	b, x := tapped(t, server.Addr())
-	down := func(*http.Request) *http.Response {
-		return &http.Response{StatusCode: http.StatusBadGateway, Header: make(http.Header), Body: http.NoBody}
-	}
-	leasetest.UnknownRelease(t, b, closing(t, server.Addr()), func() { x.on.Store(&down) }, func() { x.on.Store(nil) })
-}

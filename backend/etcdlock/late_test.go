@@ -18,6 +18,7 @@ import (
 
 	"github.com/holdfast-io/holdfast/backend"
 	"github.com/holdfast-io/holdfast/backend/etcdlock"
+	"github.com/holdfast-io/holdfast/internal/testkit/leasetest"
 	"github.com/holdfast-io/holdfast/internal/testkit/testserver"
 )
 
@@ -126,11 +127,9 @@ func TestTimedLeaseOnAnOlderEtcdLease(t *testing.T) {
 	members := etcd(t)
 	other, c := direct(t, members), raw(t, members)
 	b, next := postman(t, members)
-	before := request("lock", kept(t, other))
-	if _, err := other.Acquire(t.Context(), before); err != nil {
-		t.Fatal(err)
-	}
-	req := request("lock", kept(t, b))
+	before := leasetest.Ask("lock", kept(t, other))
+	leasetest.Take(t, other, before)
+	req := leasetest.Ask("lock", kept(t, b))
 	req.Mode, req.Timed, req.TTL = backend.Shared, true, time.Hour
 	entry := `{\"lease\":\"` + string(req.Lease)
 	var late *pb.TxnRequest
@@ -141,7 +140,7 @@ func TestTimedLeaseOnAnOlderEtcdLease(t *testing.T) {
 	if _, err := b.Acquire(t.Context(), req); !errors.Is(err, backend.ErrUnavailable) {
 		t.Fatalf("a lost request is %v", err)
 	}
-	release(t, other, before)
+	leasetest.Give(t, other, before)
 	const aged = 2 * time.Second // more than the whole seconds of etcd hide
 	arrived := false
 	next(entry, func(_ *pb.TxnRequest, send func() error) error {
@@ -178,7 +177,7 @@ func TestNoSpaceAfterTheFact(t *testing.T) {
 	members := etcd(t)
 	other := direct(t, members)
 	b, next := postman(t, members)
-	req := request("lock", kept(t, b))
+	req := leasetest.Ask("lock", kept(t, b))
 	next(string(req.Lease), func(_ *pb.TxnRequest, send func() error) error {
 		if err := send(); err != nil {
 			return err
@@ -188,9 +187,9 @@ func TestNoSpaceAfterTheFact(t *testing.T) {
 	if _, err := b.Acquire(t.Context(), req); err != nil {
 		t.Error(err)
 	}
-	release(t, b, req)
-	if r := receive(t, start(t.Context(), other, request("lock", kept(t, other)))); r.err != nil {
-		t.Error(r.err)
+	leasetest.Give(t, b, req)
+	if r := <-leasetest.Start(t, other, leasetest.Ask("lock", kept(t, other))); r.Err != nil {
+		t.Error(r.Err)
 	}
 }
 
@@ -203,9 +202,7 @@ func TestShorterRenewalComesLate(t *testing.T) {
 	b, next := postman(t, members)
 	const long, short = time.Minute, 10 * time.Second
 	req := timed("lock", long)
-	if _, err := b.Acquire(t.Context(), req); err != nil {
-		t.Fatal(err)
-	}
+	leasetest.Take(t, b, req)
 	renew := func(ttl time.Duration) backend.Renewal {
 		t.Helper()
 		res, err := b.Renew(t.Context(), backend.RenewRequest{Leases: []backend.TimedRenewal{{Name: req.Name, Lease: req.Lease, TTL: ttl}}})
@@ -295,10 +292,8 @@ func TestMoveWithoutAnswer(t *testing.T) {
 	other := direct(t, members)
 	b, next := postman(t, members)
 	s := kept(t, b)
-	held := request("held", s)
-	if _, err := b.Acquire(t.Context(), held); err != nil {
-		t.Fatal(err)
-	}
+	held := leasetest.Ask("held", s)
+	leasetest.Take(t, b, held)
 	next("/s/", lost)
 	if _, err := b.Move(t.Context(), s); !errors.Is(err, backend.ErrUnavailable) {
 		t.Fatalf("a move without an answer: %v", err)
@@ -306,17 +301,17 @@ func TestMoveWithoutAnswer(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
 	for _, wait := range []bool{true, false} {
-		req := request("more", s)
+		req := leasetest.Ask("more", s)
 		req.Wait = wait
 		if _, err := b.Acquire(ctx, req); err != nil {
 			t.Fatalf("wait %v: %v", wait, err)
 		}
-		release(t, b, req)
+		leasetest.Give(t, b, req)
 	}
 	if err := b.EndSession(t.Context(), s); err != nil {
 		t.Fatal(err)
 	}
-	await(t, "what the session had is free", func() bool {
+	leasetest.Eventually(t, "what the session had is free", func() bool {
 		info, err := other.Inspect(t.Context(), "held")
 		return err == nil && len(info.Holders) == 0
 	})
@@ -328,19 +323,18 @@ func TestNoSpaceToRemember(t *testing.T) {
 	t.Parallel()
 	members := testserver.StartEtcd(t, testserver.EtcdOptions{Quota: 4 << 20, NoFsync: true})
 	b, other, c := direct(t, members), direct(t, members), raw(t, members)
-	held := request("lock", kept(t, b))
-	if _, err := b.Acquire(t.Context(), held); err != nil {
-		t.Fatal(err)
-	}
-	waits := start(t.Context(), other, request("lock", kept(t, other)))
-	await(t, "one waits", func() bool { return other.Waiting("lock") == 1 })
+	held := leasetest.Ask("lock", kept(t, b))
+	leasetest.Take(t, b, held)
+	os := kept(t, other)
+	waits := leasetest.Start(t, other, leasetest.Ask("lock", os))
+	leasetest.Eventually(t, "one waits", func() bool { return other.Waiting("lock") == 1 })
 	for err := error(nil); !errors.Is(err, rpctypes.ErrNoSpace); {
 		_, err = c.Put(t.Context(), "other", strings.Repeat("x", 1<<20))
 		if err != nil && !errors.Is(err, rpctypes.ErrNoSpace) {
 			t.Fatal(err)
 		}
 	}
-	_, err := b.Acquire(t.Context(), request("free", held.Session))
+	_, err := b.Acquire(t.Context(), leasetest.Ask("free", held.Session))
 	if away, ok := errors.AsType[*backend.UnavailableError](err); !ok || away.MayHold {
 		t.Errorf("%v: it is not held", err)
 	}
@@ -348,11 +342,11 @@ func TestNoSpaceToRemember(t *testing.T) {
 	if !errors.Is(err, backend.ErrUnavailable) {
 		t.Errorf("%v: nothing can be remembered", err)
 	}
-	r := receive(t, waits)
-	if r.err != nil {
-		t.Fatal(r.err)
+	r := <-waits
+	if r.Err != nil {
+		t.Fatal(r.Err)
 	}
-	if err := other.EndSession(t.Context(), r.req.Session); err != nil {
+	if err := other.EndSession(t.Context(), os); err != nil {
 		t.Errorf("end: %v", err)
 	}
 	if info, err := b.Inspect(t.Context(), "lock"); err != nil || len(info.Holders) != 0 {

@@ -9,6 +9,7 @@ import (
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 
 	"github.com/holdfast-io/holdfast/backend"
+	"github.com/holdfast-io/holdfast/internal/testkit/leasetest"
 	"github.com/holdfast-io/holdfast/internal/testkit/testserver"
 )
 
@@ -21,15 +22,15 @@ func TestLimitBehindManyLeases(t *testing.T) {
 	b, other := direct(t, members), direct(t, members)
 	s, os := kept(t, b), kept(t, other)
 	for range ahead { // the first holds the lock
-		start(t.Context(), other, request("lock", os))
+		leasetest.Start(t, other, leasetest.Ask("lock", os))
 	}
-	await(t, "in the queue", func() bool { return other.Waiting("lock") == ahead-1 })
-	waiter := request("lock", os)
+	leasetest.Eventually(t, "in the queue", func() bool { return other.Waiting("lock") == ahead-1 })
+	waiter := leasetest.Ask("lock", os)
 	waiter.Mode, waiter.Limit = backend.Shared, inForce
-	start(t.Context(), other, waiter)
-	await(t, "in the queue", func() bool { return other.Waiting("lock") == ahead })
+	leasetest.Start(t, other, waiter)
+	leasetest.Eventually(t, "in the queue", func() bool { return other.Waiting("lock") == ahead })
 	for _, c := range []struct{ wait, timed bool }{{true, false}, {true, true}, {false, false}, {false, true}} {
-		req := request("lock", s)
+		req := leasetest.Ask("lock", s)
 		req.Mode, req.Limit, req.Wait, req.Timed = backend.Shared, asked, c.wait, c.timed
 		if c.timed {
 			req.TTL = time.Minute
@@ -52,7 +53,7 @@ func TestObstacleThatCannotBeRead(t *testing.T) {
 		least = 310 * time.Millisecond // 10 ms before the fifth, and twice as much before each of the others
 	)
 	b, next := postman(t, testserver.StartEtcd(t, testserver.EtcdOptions{NoFsync: true}))
-	req := request("lock", kept(t, b))
+	req := leasetest.Ask("lock", kept(t, b))
 	req.Mode = backend.Shared
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()

@@ -62,7 +62,7 @@ func TestTimedLeasesShare(t *testing.T) {
 	}
 	// Each way for a lease to end, by the client that took it and by another.
 	for i, from := range []*etcdlock.Backend{b, other} {
-		release(t, from, reqs[2*i])
+		leasetest.Give(t, from, reqs[2*i])
 		if _, err := from.Break(t.Context(), backend.BreakRequest{Name: reqs[2*i+1].Name}); err != nil {
 			t.Fatal(err)
 		}
@@ -88,7 +88,7 @@ func TestTimedLeasesShare(t *testing.T) {
 		}
 	}
 	for _, r := range reqs[4:] {
-		release(t, other, r)
+		leasetest.Give(t, other, r)
 	}
 }
 
@@ -119,7 +119,7 @@ func TestSharedLeaseEndsForWhoDoesNotRenew(t *testing.T) {
 	const n, renewed, ttl = 40, 20, 8 * time.Second
 	begun := time.Now()
 	reqs := takeTimed(t, b, n, ttl)
-	release(t, b, reqs[n-1])
+	leasetest.Give(t, b, reqs[n-1])
 	// Two clients renew the same leases, like a client that moves from one server to another.
 	var wg sync.WaitGroup
 	for _, from := range []*etcdlock.Backend{b, other} {
@@ -156,7 +156,7 @@ func TestSharedLeaseEndsForWhoDoesNotRenew(t *testing.T) {
 		}
 		return backend.EventReleased
 	}
-	await(t, "all are told to have ended", func() bool {
+	leasetest.Eventually(t, "all are told to have ended", func() bool {
 		mu.Lock()
 		defer mu.Unlock()
 		return len(ended) == n
@@ -201,7 +201,7 @@ func TestRenewalsThatCross(t *testing.T) {
 		})
 	}
 	wg.Wait()
-	release(t, b, req)
+	leasetest.Give(t, b, req)
 }
 
 // Callers that wait for one etcd lease, and do not get it because etcd does not answer, are told so at the same time.
@@ -210,9 +210,7 @@ func TestSilentWhileAPoolIsMade(t *testing.T) {
 	proxy := chaos.Start(t, etcd(t)[0].Addr())
 	b := through(t, proxy, "&timeout=1s")
 	first := timed("first", time.Minute)
-	if _, err := b.Acquire(t.Context(), first); err != nil {
-		t.Fatal(err)
-	}
+	leasetest.Take(t, b, first)
 	proxy.BlackHole()
 	began := time.Now()
 	const callers = 12

@@ -2,7 +2,6 @@ package etcdlock_test
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"io"
 	"net/http"
@@ -19,6 +18,7 @@ import (
 	"github.com/holdfast-io/holdfast/backend"
 	"github.com/holdfast-io/holdfast/backend/etcdlock"
 	"github.com/holdfast-io/holdfast/fence"
+	"github.com/holdfast-io/holdfast/internal/testkit/leasetest"
 	"github.com/holdfast-io/holdfast/internal/testkit/testserver"
 )
 
@@ -48,7 +48,7 @@ func compact(t *testing.T, members []*testserver.Etcd) {
 func leader(t *testing.T, members []*testserver.Etcd) *testserver.Etcd {
 	t.Helper()
 	var found *testserver.Etcd
-	await(t, "a leader", func() bool {
+	leasetest.Eventually(t, "a leader", func() bool {
 		for _, m := range members {
 			if m.Leads() {
 				found = m
@@ -90,78 +90,27 @@ func metric(t *testing.T, m *testserver.Etcd, name string) int {
 	return int(sum)
 }
 
-// handOver makes waiters queue, one after the other, and returns what the server sent to watchers
-// while the lock went through all of them.
-func handOver(t *testing.T, members []*testserver.Etcd, bs []*etcdlock.Backend, each int) int {
+// handOvers is NoHerd by what the server sends to watchers.
+func handOvers(t *testing.T, clients, each, most int) {
 	t.Helper()
-	name := fmt.Sprintf("queue/%d", len(bs))
-	holding := direct(t, members)
-	held := request(name, kept(t, holding))
-	if _, err := holding.Acquire(t.Context(), held); err != nil {
-		t.Fatal(err)
-	}
-	var queue []<-chan result
-	for _, b := range bs {
-		s := kept(t, b)
-		for n := range each {
-			queue = append(queue, start(t.Context(), b, request(name, s)))
-			await(t, "in the queue", func() bool { return b.Waiting(name) == n+1 })
-		}
-	}
-	before := metric(t, members[0], "etcd_debugging_mvcc_events_total")
-	release(t, holding, held)
-	var last fence.Token
-	timers := 0
-	for i, c := range queue {
-		r := receive(t, c)
-		if r.grant.ByTimer { // a timer may fire at that very moment, on a busy machine
-			timers++
-		}
-		switch {
-		case r.err != nil:
-			t.Fatalf("waiter %d: %v", i, r.err)
-		case r.grant.Token <= last:
-			t.Fatalf("waiter %d has token %d, after %d", i, r.grant.Token, last)
-		case !r.grant.Waited:
-			t.Errorf("waiter %d: %+v", i, r.grant)
-		}
-		last = r.grant.Token
-		for j := i + 1; j < len(queue); j++ {
-			select {
-			case <-queue[j]:
-				t.Fatalf("waiter %d was served while %d had the lock", j, i)
-			default:
-			}
-		}
-		release(t, bs[i/each], r.req)
-	}
-	if timers > len(queue)/10 {
-		t.Errorf("%d of %d were woken by a timer", timers, len(queue))
-	}
-	return metric(t, members[0], "etcd_debugging_mvcc_events_total") - before
-}
-
-func TestQueueOfOneClient(t *testing.T) {
-	t.Parallel()
 	members := etcd(t)
-	const waiters = 200
-	// One watch for all of them: one event for each release.
-	if n := handOver(t, members, []*etcdlock.Backend{direct(t, members)}, waiters); n > waiters+20 {
-		t.Errorf("%d waiters of one client cost %d watch events", waiters, n)
-	}
-}
-
-func TestQueueOfManyClients(t *testing.T) {
-	t.Parallel()
-	members := etcd(t)
-	bs := make([]*etcdlock.Backend, 25)
+	bs := make([]*etcdlock.Backend, clients)
 	for i := range bs {
 		bs[i] = direct(t, members)
 	}
-	// Each waiter watches the one before it: a release wakes one client, not all.
-	if n := handOver(t, members, bs, 1); n > 2*len(bs) {
-		t.Errorf("%d clients in the queue cost %d watch events", len(bs), n)
-	}
+	leasetest.NoHerd(t, bs, each, func() {}, func() int { return metric(t, members[0], "etcd_debugging_mvcc_events_total") }, most)
+}
+
+// One watch for all of them: one event for each release.
+func TestQueueOfOneClient(t *testing.T) {
+	t.Parallel()
+	handOvers(t, 1, 200, 220)
+}
+
+// Each waiter watches the one before it: a release wakes one client, not all.
+func TestQueueOfManyClients(t *testing.T) {
+	t.Parallel()
+	handOvers(t, 25, 1, 50)
 }
 
 // A lock that is used often must not make etcd read over all the keys that it ever had.
@@ -172,17 +121,15 @@ func TestKeysAreUsedAgain(t *testing.T) {
 	s := kept(t, b)
 	seen := make(map[string]bool)
 	for i := range 30 {
-		req := request("hot", s)
+		req := leasetest.Ask("hot", s)
 		req.Timed, req.TTL = i%2 == 0, time.Minute
-		if _, err := b.Acquire(t.Context(), req); err != nil {
-			t.Fatal(err)
-		}
+		leasetest.Take(t, b, req)
 		resp, err := c.Get(t.Context(), etcdlock.DefaultPrefix+"/q/", clientv3.WithPrefix())
 		if err != nil || len(resp.Kvs) != 1 {
 			t.Fatalf("%d entries, %v", len(resp.Kvs), err)
 		}
 		seen[string(resp.Kvs[0].Key)] = true
-		release(t, b, req)
+		leasetest.Give(t, b, req)
 	}
 	if len(seen) != 1 {
 		t.Errorf("%d keys for one lock: %v", len(seen), seen)
@@ -213,7 +160,7 @@ func TestGroupCommit(t *testing.T) {
 		tokens[i] = make(map[fence.Token]bool)
 		wg.Go(func() {
 			for range rounds {
-				req := request(fmt.Sprintf("lock/%d", i), s)
+				req := leasetest.Ask(fmt.Sprintf("lock/%d", i), s)
 				g, err := b.Acquire(t.Context(), req)
 				if err != nil || tokens[i][g.Token] {
 					t.Errorf("token %d (again: %v), %v", g.Token, tokens[i][g.Token], err)
@@ -233,78 +180,18 @@ func TestGroupCommit(t *testing.T) {
 	}
 }
 
-// All changes of one transaction have one revision. Two requests of the same lock must not share
-// one, or they would share a token and a place.
-func TestOneLockInOneBatch(t *testing.T) {
-	t.Parallel()
-	members := etcd(t)
-	b := direct(t, members)
-	s := kept(t, b)
-	const callers, rounds = 32, 10
-	var mu sync.Mutex
-	seen := make(map[fence.Token]int)
-	inside := 0
-	var freed time.Time // when the last release was sent
-	var wg sync.WaitGroup
-	for range callers {
-		wg.Go(func() {
-			for range rounds {
-				req := request("same", s)
-				g, err := b.Acquire(t.Context(), req)
-				if err != nil {
-					t.Errorf("%+v, %v", g, err)
-					return
-				}
-				mu.Lock()
-				// A timer that is due just then may be faster than the watch; after a lost wake-up the lock
-				// is free until one is due.
-				if idle := time.Since(freed); g.ByTimer && idle > wakes {
-					t.Errorf("woken by a timer %s after the release", idle)
-				}
-				seen[g.Token]++
-				inside++
-				if inside != 1 || seen[g.Token] != 1 {
-					t.Errorf("%d inside, token %d given %d times", inside, g.Token, seen[g.Token])
-				}
-				mu.Unlock()
-				mu.Lock()
-				inside--
-				freed = time.Now()
-				mu.Unlock()
-				if err := b.Release(t.Context(), backend.ReleaseRequest{Name: req.Name, Lease: req.Lease, Session: s}); err != nil {
-					t.Error(err)
-				}
-			}
-		})
-	}
-	wg.Wait()
-}
-
 // wakes is longer than a hand-over by a watch takes, and shorter than most waits for a timer.
 const wakes = 3 * time.Second
 
 func TestDeletedKeyIsALoss(t *testing.T) {
 	t.Parallel()
 	members := etcd(t)
-	b, c := direct(t, members), raw(t, members)
-	s := kept(t, b)
-	gone, stays := request("gone", s), request("stays", s)
-	for _, req := range []backend.AcquireRequest{gone, stays} {
-		if _, err := b.Acquire(t.Context(), req); err != nil {
+	c := raw(t, members)
+	leasetest.DeletedIsALoss(t, direct(t, members), direct(t, members), func(req backend.AcquireRequest) {
+		if _, err := c.Delete(t.Context(), etcdlock.DefaultPrefix+"/q/"+req.Name+"\x00", clientv3.WithPrefix()); err != nil {
 			t.Fatal(err)
 		}
-	}
-	if _, err := c.Delete(t.Context(), etcdlock.DefaultPrefix+"/q/gone\x00", clientv3.WithPrefix()); err != nil {
-		t.Fatal(err)
-	}
-	res, err := b.Renew(t.Context(), backend.RenewRequest{Session: s})
-	if err != nil || len(res.Lost) != 1 || res.Lost[0].Lease != gone.Lease || res.Lost[0].Cause != backend.CauseGone {
-		t.Errorf("Renew tells %+v, %v; it has to tell the loss of %s", res, err, gone.Lease)
-	}
-	if err := b.Release(t.Context(), backend.ReleaseRequest{Name: gone.Name, Lease: gone.Lease}); !errors.Is(err, backend.ErrLost) {
-		t.Errorf("Release of what is gone: %v", err)
-	}
-	release(t, b, stays)
+	})
 }
 
 // Every key that is left at the end will expire.
@@ -314,11 +201,9 @@ func TestNothingStays(t *testing.T) {
 	b, c := open(t, members), raw(t, members)
 	s := kept(t, b)
 	for i := range 10 {
-		req := request(fmt.Sprint("lock ", i), s)
+		req := leasetest.Ask(fmt.Sprint("lock ", i), s)
 		req.Timed, req.TTL = i%3 == 0, time.Minute
-		if _, err := b.Acquire(t.Context(), req); err != nil {
-			t.Fatal(err)
-		}
+		leasetest.Take(t, b, req)
 		var err error
 		if i%2 == 0 {
 			_, err = b.Break(t.Context(), backend.BreakRequest{Name: req.Name, Reason: "test"})
@@ -356,16 +241,9 @@ func TestClientIsNotClosed(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	s := kept(t, b)
-	done := start(t.Context(), b, request("lock", s))
-	receive(t, done)
-	waiting := start(t.Context(), b, request("lock", s))
-	await(t, "in the queue", func() bool { return b.Waiting("lock") == 1 })
+	leasetest.Take(t, b, leasetest.Ask("lock", kept(t, b)))
 	if err := b.Close(); err != nil {
 		t.Fatal(err)
-	}
-	if r := receive(t, waiting); !errors.Is(r.err, backend.ErrClosed) {
-		t.Errorf("Acquire under way while Close: %v", r.err)
 	}
 	if _, err := c.Get(context.WithoutCancel(t.Context()), "x"); err != nil {
 		t.Errorf("the client after Close: %v", err)

@@ -13,6 +13,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/holdfast-io/holdfast/backend/etcdlock"
+	"github.com/holdfast-io/holdfast/internal/testkit/leasetest"
 	"github.com/holdfast-io/holdfast/internal/testkit/testserver"
 )
 
@@ -43,12 +44,12 @@ func TestRevokesAreFew(t *testing.T) {
 		return send()
 	})
 	for _, req := range takeTimed(t, b, n, time.Hour) {
-		release(t, b, req)
+		leasetest.Give(t, b, req)
 	}
-	await(t, "as many as may are being revoked", func() bool { return now.Load() >= most })
+	leasetest.Eventually(t, "as many as may are being revoked", func() bool { return now.Load() >= most })
 	close(open)
 	c := raw(t, members)
-	await(t, "revoked", func() bool { return len(leases(t, c)) == 0 })
+	leasetest.Eventually(t, "revoked", func() bool { return len(leases(t, c)) == 0 })
 	if peak.Load() > most {
 		t.Errorf("%d etcd leases were revoked at the same time", peak.Load())
 	}
@@ -67,11 +68,9 @@ func TestEndOfAnothersSessionIsRetried(t *testing.T) {
 		}
 		return send()
 	}), direct(t, members)
-	s := session(t, other, time.Minute)
-	req := request("lock", s)
-	if _, err := other.Acquire(t.Context(), req); err != nil {
-		t.Fatal(err)
-	}
+	s := leasetest.Session(t, other, time.Minute, nil)
+	req := leasetest.Ask("lock", s)
+	leasetest.Take(t, other, req)
 	if err := b.EndSession(t.Context(), s); !errors.Is(err, errFirst) {
 		t.Fatal(err)
 	}

@@ -160,28 +160,28 @@ func usersChange(t *testing.T, o testserver.EtcdOptions) {
 	b := openURL(t, securedURL(m, url.UserPassword(user, password), files(certs)))
 	t.Cleanup(func() { _ = b.Close() })
 	s := kept(t, b)
-	held := request("order:1", s)
+	held := leasetest.Ask("order:1", s)
 	if _, err := b.Acquire(t.Context(), held); err != nil {
 		t.Fatalf("Acquire: %v", err)
 	}
-	next := request("order:1", s)
-	done := start(t.Context(), b, next)
-	await(t, "the waiter is in the queue", func() bool { return b.Waiting("order:1") == 1 })
+	next := leasetest.Ask("order:1", s)
+	done := leasetest.Start(t, b, next)
+	leasetest.Eventually(t, "the waiter is in the queue", func() bool { return b.Waiting("order:1") == 1 })
 	m.Do("auth/user/add", map[string]any{"name": "somebody", "password": "else"})
-	other := request("order:2", s)
+	other := leasetest.Ask("order:2", s)
 	if _, err := b.Acquire(t.Context(), other); err != nil {
 		t.Errorf("Acquire after users changed: %v", err)
 	}
 	m.Restart()
-	again := request("order:3", s)
+	again := leasetest.Ask("order:3", s)
 	leasetest.Take(t, b, again)
 	leasetest.Give(t, b, again)
 	leasetest.Give(t, b, held)
-	if r := receive(t, done); r.err != nil {
-		t.Errorf("the waiter: %v", r.err)
+	if r := <-done; r.Err != nil {
+		t.Errorf("the waiter: %v", r.Err)
 	}
-	release(t, b, next)
-	release(t, b, other)
+	leasetest.Give(t, b, next)
+	leasetest.Give(t, b, other)
 }
 
 // The error of a server that is not there says so, also where the client of etcd only waits for a connection.

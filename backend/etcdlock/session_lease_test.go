@@ -47,18 +47,18 @@ func TestDeposedLeaderEndsLeases(t *testing.T) {
 	const ttl = time.Minute
 	members := testserver.StartEtcd(t, testserver.EtcdOptions{Members: 3, Tick: 200}) // only the kill changes the leader
 	b, other := direct(t, members), direct(t, members)
-	s, os := session(t, b, ttl), session(t, other, ttl)
+	s, os := leasetest.Session(t, b, ttl, nil), leasetest.Session(t, other, ttl, nil)
 	acquire := func(req backend.AcquireRequest) backend.AcquireRequest {
-		eventually(t, func(ctx context.Context) (backend.Grant, error) { return b.Acquire(ctx, req) })
+		leasetest.Take(t, b, req)
 		return req
 	}
-	own, shared := acquire(request("own", s)), request("shared", s)
+	own, shared := acquire(leasetest.Ask("own", s)), leasetest.Ask("shared", s)
 	shared.Mode = backend.Shared
 	acquire(shared)
-	timed := request("timed", s)
+	timed := leasetest.Ask("timed", s)
 	timed.Timed, timed.TTL = true, ttl
 	acquire(timed)
-	asked := request("asked", s)
+	asked := leasetest.Ask("asked", s)
 	asked.Timed, asked.TTL = true, ttl/2
 	acquire(asked)
 	renewal := backend.RenewRequest{Session: s, Leases: []backend.TimedRenewal{{Name: timed.Name, Lease: timed.Lease, TTL: ttl}}}
@@ -76,10 +76,10 @@ func TestDeposedLeaderEndsLeases(t *testing.T) {
 		}
 	}
 	renew() // the timed lease has an etcd lease of its own now
-	theirs := request("theirs", os)
-	eventually(t, func(ctx context.Context) (backend.Grant, error) { return other.Acquire(ctx, theirs) })
-	waiting := startInsisting(t, b, request("theirs", s))
-	await(t, "in the queue", func() bool { return b.Waiting("theirs") == 1 })
+	theirs := leasetest.Ask("theirs", os)
+	leasetest.Take(t, other, theirs)
+	waiting := leasetest.StartInsisting(t, b, leasetest.Ask("theirs", s))
+	leasetest.Eventually(t, "in the queue", func() bool { return b.Waiting("theirs") == 1 })
 
 	admin := raw(t, members)
 	known := leases(t, admin)
@@ -88,7 +88,7 @@ func TestDeposedLeaderEndsLeases(t *testing.T) {
 	eventually(t, func(ctx context.Context) (backend.RenewResult, error) {
 		return other.Renew(ctx, backend.RenewRequest{Session: os})
 	})
-	eventually(t, func(ctx context.Context) (backend.Grant, error) { return other.Acquire(ctx, asked) })
+	leasetest.Take(t, other, asked)
 	for _, id := range known {
 		eventually(t, func(ctx context.Context) (struct{}, error) {
 			if _, err := admin.Revoke(ctx, id); err != nil && !errors.Is(err, rpctypes.ErrLeaseNotFound) {
@@ -104,9 +104,9 @@ func TestDeposedLeaderEndsLeases(t *testing.T) {
 			t.Errorf("%s is with %+v", req.Name, info.Holders)
 		}
 	}
-	release(t, other, theirs)
-	if r := receive(t, waiting); r.err != nil {
-		t.Errorf("who was in the queue: %v", r.err)
+	leasetest.Give(t, other, theirs)
+	if r := <-waiting; r.Err != nil {
+		t.Errorf("who was in the queue: %v", r.Err)
 	}
 }
 
@@ -118,10 +118,8 @@ func TestAcquiresWhileTheSessionMoves(t *testing.T) {
 	members := etcd(t)
 	b, admin := direct(t, members), raw(t, members)
 	s := kept(t, b)
-	held := request("held", s)
-	if _, err := b.Acquire(t.Context(), held); err != nil {
-		t.Fatal(err)
-	}
+	held := leasetest.Ask("held", s)
+	leasetest.Take(t, b, held)
 	ctx, stop := context.WithCancel(t.Context())
 	var work sync.WaitGroup
 	defer work.Wait()
@@ -129,7 +127,7 @@ func TestAcquiresWhileTheSessionMoves(t *testing.T) {
 	for n := range 8 {
 		work.Go(func() {
 			for ctx.Err() == nil {
-				req := request(strconv.Itoa(n%3), s)
+				req := leasetest.Ask(strconv.Itoa(n%3), s)
 				if n%4 == 1 {
 					req.Mode = backend.Shared
 				}
@@ -171,7 +169,7 @@ func TestAcquiresWhileTheSessionMoves(t *testing.T) {
 			t.Errorf("on the lease that the session left are %q, %v", info.Keys, err)
 		}
 	}
-	release(t, b, held)
+	leasetest.Give(t, b, held)
 }
 
 // An acquire that was prepared before its session moved, and is sent afterwards, goes to where the
@@ -181,33 +179,31 @@ func TestAcquireFromBeforeTheMove(t *testing.T) {
 	members := etcd(t)
 	b, other, admin := direct(t, members), direct(t, members), raw(t, members)
 	s, os := kept(t, b), kept(t, other)
-	held := request("lock", os)
-	if _, err := other.Acquire(t.Context(), held); err != nil {
-		t.Fatal(err)
-	}
+	held := leasetest.Ask("lock", os)
+	leasetest.Take(t, other, held)
 	b.RideFor(time.Hour)
-	first, second := request("lock", s), request("lock", s)
-	gaveUp := start(t.Context(), b, first)
-	await(t, "the first is in the queue", func() bool { return b.Waiting("lock") == 1 })
-	done := start(t.Context(), b, second)
-	await(t, "the second waits to travel with another", func() bool { return b.Riding("lock") == 1 })
+	first, second := leasetest.Ask("lock", s), leasetest.Ask("lock", s)
+	gaveUp := leasetest.Start(t, b, first)
+	leasetest.Eventually(t, "the first is in the queue", func() bool { return b.Waiting("lock") == 1 })
+	done := leasetest.Start(t, b, second)
+	leasetest.Eventually(t, "the second waits to travel with another", func() bool { return b.Riding("lock") == 1 })
 	was, err := b.Move(t.Context(), s)
 	if err != nil {
 		t.Fatal(err)
 	}
 	b.RideFor(time.Millisecond)
-	release(t, b, first) // and the second travels with that
-	if r := receive(t, gaveUp); !errors.Is(r.err, backend.ErrLost) {
-		t.Errorf("the first: %+v, %v", r.grant, r.err)
+	leasetest.Give(t, b, first) // and the second travels with that
+	if r := <-gaveUp; !errors.Is(r.Err, backend.ErrLost) {
+		t.Errorf("the first: %+v, %v", r.Grant, r.Err)
 	}
-	await(t, "the second is in the queue", func() bool { return b.Waiting("lock") == 1 })
+	leasetest.Eventually(t, "the second is in the queue", func() bool { return b.Waiting("lock") == 1 })
 	info, err := admin.TimeToLive(t.Context(), was, clientv3.WithAttachedKeys())
 	if err != nil || len(info.Keys) > 0 {
 		t.Errorf("on the lease that the session left are %q, %v", info.Keys, err)
 	}
-	release(t, other, held)
-	if r := receive(t, done); r.err != nil {
-		t.Errorf("the second: %v", r.err)
+	leasetest.Give(t, other, held)
+	if r := <-done; r.Err != nil {
+		t.Errorf("the second: %v", r.Err)
 	}
 }
 
@@ -252,11 +248,9 @@ func TestAnswersOfTheDeposed(t *testing.T) {
 	}
 	t.Cleanup(func() { _ = b.Close() })
 	s := kept(t, b)
-	timed := request("timed", s)
+	timed := leasetest.Ask("timed", s)
 	timed.Timed, timed.TTL = true, 10*time.Minute
-	if _, err := b.Acquire(t.Context(), timed); err != nil {
-		t.Fatal(err)
-	}
+	leasetest.Take(t, b, timed)
 	ofTimed := backend.RenewRequest{Leases: []backend.TimedRenewal{{Name: timed.Name, Lease: timed.Lease, TTL: timed.TTL}}}
 	for _, says := range []bool{false, true} {
 		gone.Store(says)

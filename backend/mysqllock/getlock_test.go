@@ -51,7 +51,7 @@ func userLocksOn(t *testing.T) (leasetest.Bound, *testserver.MariaDBServer) {
 	return leasetest.Bound{
 		Open:   func() backend.Backend { return openUserLocks(t, getlockURL(s, "root", s.Addr())) },
 		Victim: func() backend.Backend { return openUserLocks(t, getlockURL(s, "victim", s.Addr())) },
-		Through: func() (backend.Backend, leasetest.Proxy) {
+		Through: func() (backend.Backend, *chaos.Proxy) {
 			proxy := chaos.Start(t, s.Addr())
 			return openUserLocks(t, getlockURL(s, "root", proxy.Addr())), proxy
 		},

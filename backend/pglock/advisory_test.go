@@ -32,7 +32,7 @@ func advisory(t *testing.T) leasetest.Bound {
 	return leasetest.Bound{
 		Open:   func() backend.Backend { return openAdvisory(t, url) },
 		Victim: func() backend.Backend { return openAdvisory(t, url+"&application_name=victim") },
-		Through: func() (backend.Backend, leasetest.Proxy) {
+		Through: func() (backend.Backend, *chaos.Proxy) {
 			proxy := chaos.Start(t, s.Addr())
 			return openAdvisory(t, advisoryURL(s, "postgres", proxy.Addr())), proxy
 		},

@@ -3,10 +3,8 @@ package zklock_test
 import (
 	"bytes"
 	"context"
-	"encoding/binary"
 	"errors"
 	"fmt"
-	"net"
 	"sync"
 	"testing"
 	"time"
@@ -42,32 +40,6 @@ func batched(t *testing.T, b *zklock.Backend, proxy *chaos.Proxy, id backend.Ses
 	leasetest.Eventually(t, "all wait for the next transaction", func() bool { return b.Waiting(id) == n })
 	ready()
 	all.Wait()
-}
-
-// persist acquires as the client does: under the same lease ID until there is an answer.
-func persist(t *testing.T, b *zklock.Backend, req backend.AcquireRequest) (backend.Grant, error) {
-	t.Helper()
-	for ctx := leasetest.Within(t); ; {
-		g, err := b.Acquire(ctx, req)
-		if !errors.Is(err, backend.ErrUnavailable) || ctx.Err() != nil {
-			return g, err
-		}
-	}
-}
-
-// insist releases until there is an answer. A lease that is lost by then was released.
-func insist(t *testing.T, b *zklock.Backend, req backend.AcquireRequest) error {
-	t.Helper()
-	unknown := false
-	for ctx := leasetest.Within(t); ; unknown = true {
-		err := b.Release(ctx, backend.ReleaseRequest{Name: req.Name, Lease: req.Lease, Session: req.Session})
-		switch {
-		case unknown && errors.Is(err, backend.ErrLost):
-			return nil
-		case !errors.Is(err, backend.ErrUnavailable) || ctx.Err() != nil:
-			return err
-		}
-	}
 }
 
 func requests(id backend.SessionID, n int) []backend.AcquireRequest {
@@ -116,7 +88,7 @@ func TestLostBatchReply(t *testing.T) {
 	}
 	tokens := make([]fence.Token, n)
 	batched(t, b, proxy, id, n, func(i int) {
-		g, err := persist(t, b, reqs[i])
+		g, err := leasetest.Insist(t, func(ctx context.Context) (backend.Grant, error) { return b.Acquire(ctx, reqs[i]) })
 		if err != nil {
 			t.Errorf("acquire %d: %v", i, err)
 		}
@@ -128,11 +100,7 @@ func TestLostBatchReply(t *testing.T) {
 			t.Errorf("after the lost reply: %+v, %v; want one holder with token %d", info, err, tokens[i])
 		}
 	}
-	batched(t, b, proxy, id, n, func(i int) {
-		if err := insist(t, b, reqs[i]); err != nil {
-			t.Errorf("release %d: %v", i, err)
-		}
-	}, cut)
+	batched(t, b, proxy, id, n, func(i int) { leasetest.InsistGive(t, b, reqs[i]) }, cut)
 	empty(t, other, reqs)
 }
 
@@ -179,182 +147,38 @@ func TestOneOfABatchIsDenied(t *testing.T) {
 	empty(t, other, reqs)
 }
 
-// Many concurrent acquires join one queue: each has a token of its own.
-func TestBatchOfOneLine(t *testing.T) {
-	t.Parallel()
-	server := installed()
-	proxy := chaos.Start(t, server.Addr())
-	b := through(t, proxy)
-	id := leasetest.Session(t, b, 5*time.Minute, nil)
-	const n = 8
-	warm := leasetest.Ask("one", id) // so that the node exists
-	leasetest.Take(t, b, warm)
-	leasetest.Give(t, b, warm)
-	var mu sync.Mutex
-	var last fence.Token
-	batched(t, b, proxy, id, n, func(i int) {
-		req := leasetest.Ask("one", id)
-		g, err := b.Acquire(leasetest.Within(t), req)
-		if err != nil {
-			t.Errorf("acquire %d: %v", i, err)
-			return
-		}
-		mu.Lock()
-		if g.Token <= last {
-			t.Errorf("token %d after %d", g.Token, last)
-		}
-		last = g.Token
-		mu.Unlock()
-		leasetest.Give(t, b, req)
-	}, func() { proxy.Release(chaos.Replies) })
-}
-
-// The lock goes to a waiter of the same session, and the answer that reports it is lost: the waiter
-// still has the lock, and is the only holder.
+// The lock goes to a waiter of the same session, and the answer that reports it is lost.
 func TestLostHandOverReply(t *testing.T) {
 	t.Parallel()
 	server := zookeeper()
 	proxy := chaos.Start(t, server.Addr())
-	b, other := through(t, proxy), closing(t, server)
-	id := leasetest.Session(t, b, 5*time.Minute, nil)
-	held, next := leasetest.Ask("n", id), leasetest.Ask("n", id)
-	token := leasetest.Take(t, b, held)
-	had := make(chan backend.Grant, 1)
-	go func() {
-		g, err := persist(t, b, next)
-		if err != nil {
-			t.Errorf("the next: %v", err)
-		}
-		had <- g
-	}()
-	leasetest.InQueue(t, other, "n", 1)
-	lost := proxy.LoseReply(func(piece []byte) bool { return bytes.Contains(piece, []byte(held.Lease)) })
-	gave := make(chan error, 1)
-	go func() { gave <- insist(t, b, held) }()
-	<-lost
-	proxy.Reset()
-	if err := <-gave; err != nil {
-		t.Errorf("release: %v", err)
-	}
-	g := <-had
-	info, err := other.Inspect(leasetest.Within(t), "n")
-	if err != nil || len(info.Holders) != 1 || len(info.Waiters) != 0 || info.Holders[0].Lease != next.Lease || g.Token != info.Holders[0].Token || g.Token <= token {
-		t.Errorf("token %d after %d: %+v, %v", g.Token, token, info, err)
-	}
-	leasetest.Give(t, b, next)
+	leasetest.LostHandOver(t, through(t, proxy), closing(t, server), proxy)
 }
 
-// The waiter was released by another client: the release of the lease before it does not hand the
-// lock to it.
+// The waiter was released by another client: the release of the lease before it does not hand the lock to it.
 func TestFollowerIsGone(t *testing.T) {
 	t.Parallel()
 	server := zookeeper()
-	b, other := closing(t, server), closing(t, server)
-	id := leasetest.Session(t, b, 5*time.Minute, nil)
-	for range 5 {
-		held, next := leasetest.Ask("n", id), leasetest.Ask("n", id)
-		leasetest.Take(t, b, held)
-		had := make(chan error, 1)
-		go func() {
-			_, err := b.Acquire(leasetest.Within(t), next)
-			had <- err
-		}()
-		leasetest.InQueue(t, other, "n", 1)
-		if err := other.Release(leasetest.Within(t), backend.ReleaseRequest{Name: "n", Lease: next.Lease, Session: id}); err != nil {
-			t.Fatal(err)
-		}
-		leasetest.Give(t, b, held)
-		if err := <-had; !errors.Is(err, backend.ErrLost) {
-			t.Fatalf("the waiter whose place was released: %v", err)
-		}
-		empty(t, other, []backend.AcquireRequest{held})
-	}
+	leasetest.NextIsGone(t, closing(t, server), closing(t, server))
 }
 
-// A waiter in the middle of the queue that gives up does not make the one behind it a holder.
-func TestOneInTheMiddleGivesUp(t *testing.T) {
-	t.Parallel()
-	server := zookeeper()
-	b, other := closing(t, server), closing(t, server)
-	id := leasetest.Session(t, b, 5*time.Minute, nil)
-	held, middle, last := leasetest.Ask("n", id), leasetest.Ask("n", id), leasetest.Ask("n", id)
-	leasetest.Take(t, b, held)
-	wait := func(ctx context.Context, req backend.AcquireRequest, n int) <-chan error {
-		had := make(chan error, 1)
-		go func() {
-			_, err := b.Acquire(ctx, req)
-			had <- err
-		}()
-		leasetest.InQueue(t, other, "n", n)
-		return had
-	}
-	ctx, leave := context.WithCancel(leasetest.Within(t))
-	hadMiddle, hadLast := wait(ctx, middle, 1), wait(leasetest.Within(t), last, 2)
-	leave() // its entry stays in the queue, and no caller waits for it
-	if err := <-hadMiddle; !errors.Is(err, context.Canceled) {
-		t.Errorf("who gave up: %v", err)
-	}
-	leasetest.Give(t, b, middle)
-	leasetest.InQueue(t, other, "n", 1)
-	select {
-	case err := <-hadLast:
-		t.Fatalf("out while another holds: %v", err)
-	case <-time.After(time.Second): // it has read by now
-	}
-	leasetest.Give(t, b, held)
-	if err := <-hadLast; err != nil {
-		t.Error(err)
-	}
-	leasetest.Give(t, b, last)
-}
-
-// spy counts the requests of a connection by type: the library writes one at a time.
-type spy struct {
-	net.Conn
-	seen func(kind uint32)
-}
-
-func (s spy) Write(p []byte) (int, error) {
-	if len(p) >= 12 {
-		s.seen(binary.BigEndian.Uint32(p[8:12]))
-	}
-	return s.Conn.Write(p)
-}
-
-// An uncontended lock is acquired with one request, and released with one.
+// An uncontended lock is acquired with one transaction, and released with one. No queue is read.
 func TestRequestsOfAPair(t *testing.T) {
 	t.Parallel()
-	const getChildren, multi = 12, 14
-	server := installed()
-	var mu sync.Mutex
-	kinds := make(map[uint32]int)
-	cfg := config(t, server.Addr())
-	cfg.Dial = func(network, address string, timeout time.Duration) (net.Conn, error) {
-		conn, err := dial(network, address, timeout)
-		return spy{conn, func(kind uint32) {
-			mu.Lock()
-			defer mu.Unlock()
-			kinds[kind]++
-		}}, err
-	}
-	b := opened(t, cfg)
-	id := leasetest.Session(t, b, 5*time.Minute, nil)
-	req := leasetest.Ask("n", id)
-	leasetest.Take(t, b, req)
-	leasetest.Give(t, b, req)
-	mu.Lock()
-	before := kinds[multi]
-	mu.Unlock()
+	b, n := spied(t, installed(), "", getChildren2, multi)
+	id := leasetest.Session(t, b, leasetest.Long, nil)
 	const pairs = 20
-	for range pairs {
+	var before int64
+	for i := range pairs + 1 {
+		if i == 1 { // the first made the container
+			before = n.reads.Load()
+		}
 		req := leasetest.Ask("n", id)
 		leasetest.Take(t, b, req)
 		leasetest.Give(t, b, req)
 	}
-	mu.Lock()
-	defer mu.Unlock()
-	if got := kinds[multi] - before; got != 2*pairs || kinds[getChildren] != 0 {
-		t.Errorf("%d transactions and %d looks for %d pairs", got, kinds[getChildren], pairs)
+	if got := n.reads.Load() - before; got != 2*pairs {
+		t.Errorf("%d transactions and reads for %d pairs", got, pairs)
 	}
 }
 

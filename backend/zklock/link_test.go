@@ -3,6 +3,7 @@ package zklock_test
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"net"
 	"os"
@@ -59,7 +60,7 @@ func TestManyWatchesComeBack(t *testing.T) {
 	if _, err := other.Break(leasetest.Within(t), backend.BreakRequest{Name: "held"}); err != nil {
 		t.Fatal(err)
 	}
-	if l := awaitLoss(t, told); l.Lease != held.Lease {
+	if l := leasetest.Heard(t, told); l.Lease != held.Lease {
 		t.Errorf("told %+v, and %s was broken", l, held.Lease)
 	}
 }
@@ -105,7 +106,7 @@ func TestLessTime(t *testing.T) {
 	server.Kill()
 	server.SetMaxSession(10 * time.Second)
 	server.Start()
-	if l := awaitLoss(t, told); l.Lease != "" || l.Session != id {
+	if l := leasetest.Heard(t, told); l.Lease != "" || l.Session != id {
 		t.Errorf("told %+v; want the end of the session", l)
 	}
 	if res, err := b.Renew(leasetest.Within(t), backend.RenewRequest{Session: id}); err != nil || !res.SessionLost {
@@ -158,7 +159,7 @@ type tornConn struct {
 func (c *tornConn) Write(p []byte) (int, error) {
 	if len(p) > 12 && bytes.Equal(p[8:12], c.kind) && c.armed.Swap(false) {
 		_ = c.Close()
-		return 0, errCut
+		return 0, net.ErrClosed
 	}
 	return c.Conn.Write(p)
 }
@@ -192,28 +193,11 @@ func TestCredentialsNotSent(t *testing.T) {
 	})
 }
 
-// TestCloseWhenAway: a server that hangs does not keep a backend from being closed.
-func TestCloseWhenAway(t *testing.T) {
+// TestServerGone: a server that hangs does not keep calls, nor a backend from being closed.
+func TestServerGone(t *testing.T) {
 	t.Parallel()
-	server := zookeeper()
-	proxy := chaos.Start(t, server.Addr())
-	b := through(t, proxy)
-	leasetest.Take(t, b, leasetest.Ask("n", leasetest.Session(t, b, 10*time.Minute, nil)))
-	proxy.BlackHole()
-	done := make(chan error, 1)
-	go func() { done <- b.Close() }()
-	select {
-	case err := <-done:
-		if err != nil {
-			t.Error(err)
-		}
-	case <-time.After(leasetest.Patience):
-		t.Error("close waits for a server that does not answer")
-		proxy.Reset()
-		if err := <-done; err != nil {
-			t.Error(err)
-		}
-	}
+	proxy := chaos.Start(t, zookeeper().Addr())
+	leasetest.ServerGone(t, through(t, proxy), proxy)
 }
 
 // TestRenewedAndCutOff: a session that was silent for a while, as one whose process was stopped, is
@@ -286,4 +270,38 @@ func TestEndWhileReconnecting(t *testing.T) {
 			return err == nil && len(info.Holders) == 0
 		})
 	}
+}
+
+// TestEndIsNotConfirmed: the network is down when a session is ended. EndSession says that the
+// leases may be held, until the session has expired in the ensemble.
+func TestEndIsNotConfirmed(t *testing.T) {
+	leasetest.Slow(t)
+	t.Parallel()
+	server := zookeeper()
+	proxy := chaos.Start(t, server.Addr())
+	b, other := through(t, proxy), closing(t, server)
+	id := leasetest.Session(t, b, 10*time.Second, nil)
+	leasetest.Take(t, b, leasetest.Ask("n", id))
+	proxy.Refuse()
+	proxy.Reset()
+	err := b.EndSession(leasetest.Within(t), id)
+	if away, ok := errors.AsType[*backend.UnavailableError](err); !ok || !away.MayHold {
+		t.Fatalf("the end of a session that the ensemble did not hear of: %v; want an UnavailableError with MayHold", err)
+	}
+	proxy.Heal()
+	leasetest.Eventually(t, "the end is confirmed", func() bool {
+		err := b.EndSession(leasetest.Within(t), id)
+		info, failed := other.Inspect(leasetest.Within(t), "n")
+		switch {
+		case errors.Is(failed, backend.ErrUnavailable): // on a busy machine
+			return false
+		case failed != nil:
+			t.Fatal(failed)
+		case err == nil && len(info.Holders) > 0:
+			t.Fatalf("the session has ended, and has the lock: %+v", info.Holders)
+		case err != nil && !errors.Is(err, backend.ErrUnavailable):
+			t.Fatal(err)
+		}
+		return err == nil
+	})
 }

@@ -2,24 +2,14 @@ package zklock_test
 
 import (
 	"errors"
-	"strconv"
 	"testing"
 
 	"github.com/go-zookeeper/zk"
 
 	"github.com/holdfast-io/holdfast/backend"
 	"github.com/holdfast-io/holdfast/backend/zklock"
-	"github.com/holdfast-io/holdfast/internal/chaos"
 	"github.com/holdfast-io/holdfast/internal/testkit/leasetest"
 )
-
-// TestLostIsFinal: a lease whose loss was reported is not granted again.
-func TestLostIsFinal(t *testing.T) {
-	t.Parallel()
-	server := zookeeper()
-	proxy := chaos.Start(t, server.Addr())
-	leasetest.LostIsFinal(t, through(t, proxy), closing(t, server), proxy)
-}
 
 // TestToldAfterTheNextGrant: the loss of an entry is reported when the lease has another entry by
 // then. That one goes, too.
@@ -80,28 +70,14 @@ func deleteBelow(t *testing.T, conn *zk.Conn, path string) {
 	}
 }
 
-// TestNodeIsDeleted: an operator deletes the nodes of held leases by hand. The holder is told, even
-// if it holds many others.
+// TestNodeIsDeleted: an operator deletes the node of a held lease by hand.
 func TestNodeIsDeleted(t *testing.T) {
 	t.Parallel()
 	server := zookeeper()
-	b, other := closing(t, server), closing(t, server)
-	told, tell := losses()
-	id := leasetest.Session(t, b, leasetest.Long, tell)
-	req := leasetest.Ask("n", id)
-	leasetest.Take(t, b, req)
-	for i := range 20 {
-		leasetest.Take(t, b, leasetest.Ask(strconv.Itoa(i), id))
-	}
-	deleteBelow(t, connect(t, server), pathOf(t)+"/locks/n")
-	leasetest.Take(t, other, leasetest.Ask("n", leasetest.Session(t, other, leasetest.Long, nil)))
-	if l := awaitLoss(t, told); l.Lease != req.Lease || l.Cause != backend.CauseGone {
-		t.Errorf("told %+v; want %s, gone", l, req.Lease)
-	}
-	res, err := b.Renew(leasetest.Within(t), backend.RenewRequest{Session: id})
-	if err != nil || len(res.Lost) != 1 || res.Lost[0].Lease != req.Lease {
-		t.Errorf("the renewal: %+v, %v; want one loss", res, err)
-	}
+	conn := connect(t, server)
+	leasetest.DeletedIsALoss(t, closing(t, server), closing(t, server), func(req backend.AcquireRequest) {
+		deleteBelow(t, conn, pathOf(t)+"/locks/"+req.Name)
+	})
 }
 
 // TestNoticesAreDeleted: an operator deletes the node to which breaks are written. The session
@@ -114,7 +90,7 @@ func TestNoticesAreDeleted(t *testing.T) {
 	id := leasetest.Session(t, b, leasetest.Long, tell)
 	leasetest.Take(t, b, leasetest.Ask("n", id))
 	deleteBelow(t, connect(t, server), pathOf(t)+"/notices")
-	if l := awaitLoss(t, told); l.Session != id || l.Lease != "" || l.Cause != backend.CauseGone {
+	if l := leasetest.Heard(t, told); l.Session != id || l.Lease != "" || l.Cause != backend.CauseGone {
 		t.Errorf("told %+v; want the session, gone", l)
 	}
 	leasetest.Take(t, b, leasetest.Ask("n", leasetest.Session(t, b, leasetest.Long, nil)))
@@ -140,7 +116,7 @@ func TestNothingIsRemembered(t *testing.T) {
 		if _, err := other.Break(leasetest.Within(t), backend.BreakRequest{Name: "m"}); err != nil {
 			t.Fatal(err)
 		}
-		awaitLoss(t, told)
+		leasetest.Heard(t, told)
 	}
 	if leases, entries := b.Known(id); leases+entries != 0 {
 		t.Errorf("%d leases and %d entries are known; none exists", leases, entries)

@@ -22,14 +22,6 @@ func TestReleasedDuringTheCreate(t *testing.T) {
 	})
 }
 
-// TestUnknownRelease: the lease of a release without an answer stays known.
-func TestUnknownRelease(t *testing.T) {
-	t.Parallel()
-	server := zookeeper()
-	b, cut := cutting(t, server, "")
-	leasetest.UnknownRelease(t, b, closing(t, server), func() { cut.down.Store(true) }, func() { cut.down.Store(false) })
-}
-
 // TestNoContainerIsLeft: a container that was made for a request whose outcome is not known has had an entry, so the
 // ensemble collects it.
 func TestNoContainerIsLeft(t *testing.T) {

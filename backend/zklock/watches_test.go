@@ -21,7 +21,14 @@ const (
 	exists       = 3
 	getData      = 4
 	getChildren2 = 12
+	multi        = 14
 )
+
+func dial(network, address string, timeout time.Duration) (net.Conn, error) {
+	ctx, cancel := context.WithTimeout(context.Background(), timeout)
+	defer cancel()
+	return new(net.Dialer).DialContext(ctx, network, address)
+}
 
 // readSpy counts the requests of some kinds whose path contains a text, and those of them that set a watch.
 type readSpy struct {

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/holdfast-io/holdfast/backend"
@@ -215,10 +216,23 @@ func (k *keys) missing(o *owner, held []seqlock.Key) []seqlock.Key {
 type way struct {
 	*keys
 
-	net *simulate.Network
+	net  *simulate.Network
+	down atomic.Int32 // 0: as net says; requests are lost, or their answers
 }
+
+const (
+	losesRequests = iota + 1
+	losesAnswers
+)
 
 // ask carries a request whose answer is a value.
 func ask[T any](ctx context.Context, w *way, do func() T) (T, error) {
+	if how := w.down.Load(); how != 0 {
+		var none T
+		if how == losesAnswers {
+			do()
+		}
+		return none, simulate.ErrCut
+	}
 	return simulate.Ask(ctx, w.net, true, func(context.Context) (T, error) { return do(), nil })
 }

@@ -7,12 +7,14 @@ import (
 	"math/rand/v2"
 	"slices"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/holdfast-io/holdfast/backend"
 	"github.com/holdfast-io/holdfast/fence"
 	"github.com/holdfast-io/holdfast/internal/seqlock"
 	"github.com/holdfast-io/holdfast/internal/sessions"
+	"github.com/holdfast-io/holdfast/internal/testkit/leasetest"
 	"github.com/holdfast-io/holdfast/internal/testkit/simulate"
 )
 
@@ -399,4 +401,32 @@ func TestSimulation(t *testing.T) {
 			return on(k, rand.New(rand.NewPCG(seed, opened)))
 		}
 	})
+}
+
+// TestUnknownRelease (C5, C6, C12): a release that had no answer says that the lease may be held. The lease is not granted again,
+// whether it was executed or not, and a later release finds out.
+func TestUnknownRelease(t *testing.T) {
+	t.Parallel()
+	for how, want := range map[int32]error{losesRequests: nil, losesAnswers: backend.ErrLost} {
+		synctest.Test(t, func(t *testing.T) {
+			k := newKeys()
+			b, other := leasetest.Opened(t, on(k, nil), nil), leasetest.Opened(t, on(k, nil), nil)
+			req := leasetest.Ask("n", leasetest.Session(t, b, time.Minute, nil))
+			leasetest.Take(t, b, req)
+			give := backend.ReleaseRequest{Name: req.Name, Lease: req.Lease, Session: req.Session}
+			b.way.down.Store(how)
+			err := b.Release(t.Context(), give)
+			if away, ok := errors.AsType[*backend.UnavailableError](err); !ok || !away.MayHold {
+				t.Errorf("a release without an answer: %v; want an UnavailableError with MayHold", err)
+			}
+			b.way.down.Store(0)
+			if g, err := b.Acquire(t.Context(), req); !errors.Is(err, backend.ErrLost) {
+				t.Errorf("an acquire after the release: %+v, %v; want ErrLost", g, err)
+			}
+			if err := b.Release(t.Context(), give); !errors.Is(err, want) {
+				t.Errorf("the second release: %v; want %v", err, want)
+			}
+			leasetest.Take(t, other, leasetest.Ask("n", leasetest.Session(t, other, time.Minute, nil)))
+		})
+	}
 }

@@ -12,6 +12,7 @@ import (
 
 	"github.com/holdfast-io/holdfast/backend"
 	"github.com/holdfast-io/holdfast/fence"
+	"github.com/holdfast-io/holdfast/internal/chaos"
 )
 
 // Bound is a server, and the backends on it whose locks belong to a connection, for one test.
@@ -19,7 +20,7 @@ type Bound struct {
 	// Open opens a backend on the server, and Through one by way of a proxy. Victim opens one
 	// whose connections the functions below are about.
 	Open, Victim func() backend.Backend
-	Through      func() (backend.Backend, Proxy)
+	Through      func() (backend.Backend, *chaos.Proxy)
 	// End ends connections of victims that have locks, at most so many, and returns how many.
 	End func(most int) int
 	// Conns counts the connections of victims that have locks.

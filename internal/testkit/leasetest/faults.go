@@ -1,19 +1,19 @@
 package leasetest
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"testing"
 	"time"
 
 	"github.com/holdfast-io/holdfast/backend"
+	"github.com/holdfast-io/holdfast/internal/chaos"
 	"github.com/holdfast-io/holdfast/internal/connect"
 )
 
 // ServerGone (C12): the server is gone, behind the proxy. A call ends with its context, and
 // reports whether the lease may be held; Close returns.
-func ServerGone(t *testing.T, b backend.Backend, proxy Proxy) {
+func ServerGone(t *testing.T, b backend.Backend, proxy *chaos.Proxy) {
 	t.Helper()
 	id := Session(t, b, time.Minute, nil)
 	Take(t, b, Ask("kept", id))
@@ -47,13 +47,6 @@ func ServerGone(t *testing.T, b backend.Backend, proxy Proxy) {
 	}
 }
 
-// Proxy is what these tests need of package chaos.
-type Proxy interface {
-	LoseReply(match func(piece []byte) bool) <-chan struct{}
-	Reset()
-	BlackHole()
-}
-
 // isLost waits until a reply was lost, and fails the test if the call ends before, or is not sent.
 func isLost(t *testing.T, lost <-chan struct{}, failed <-chan error) {
 	t.Helper()
@@ -64,51 +57,6 @@ func isLost(t *testing.T, lost <-chan struct{}, failed <-chan error) {
 	case <-time.After(Patience):
 		t.Fatal("nothing was sent")
 	}
-}
-
-// LostIsFinal (C6, C10): the reply to an acquire is lost on the way of b, which is through the
-// proxy, and an operator breaks the lease. Once the loss was reported, the same lease is not
-// granted again: a second break of it would not be reported.
-func LostIsFinal(t *testing.T, b, other backend.Backend, proxy Proxy) {
-	t.Helper()
-	told := make(chan backend.Loss, 10)
-	id := Session(t, b, time.Minute, func(l backend.Loss) { told <- l })
-	Take(t, b, Ask("warm", id)) // so that what the store prepares for a session exists
-	req := Ask("n", id)
-	lost := proxy.LoseReply(func(piece []byte) bool { return bytes.Contains(piece, []byte(req.Lease)) })
-	ctx, cancel := context.WithCancel(t.Context())
-	answered := make(chan error, 1)
-	go func() {
-		_, err := b.Acquire(ctx, req)
-		answered <- err
-	}()
-	isLost(t, lost, answered)
-	Eventually(t, "the lease is held", func() bool {
-		info, err := other.Inspect(Within(t), "n")
-		return err == nil && len(info.Holders) == 1
-	})
-	cancel()
-	if err := <-answered; !errors.Is(err, backend.ErrUnavailable) {
-		t.Fatalf("acquire without a reply: %v", err)
-	}
-	if res, err := other.Break(Within(t), backend.BreakRequest{Name: "n"}); err != nil || len(res.Broken) != 1 {
-		t.Fatalf("%+v, %v", res, err)
-	}
-	proxy.Reset()
-	select {
-	case l := <-told:
-		if l.Lease != req.Lease {
-			t.Fatalf("told %+v", l)
-		}
-	case <-time.After(Patience):
-		t.Fatal("the loss was not told")
-	}
-	for range 3 {
-		if g, err := b.Acquire(Within(t), req); !errors.Is(err, backend.ErrLost) {
-			t.Fatalf("the lease that was reported as lost: %+v, %v; want ErrLost", g, err)
-		}
-	}
-	Take(t, other, Ask("n", Session(t, other, time.Minute, nil)))
 }
 
 // Unsent waits until an Acquire of a backend whose server is gone says that it had no connection, so that it was not sent.

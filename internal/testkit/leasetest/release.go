@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"testing"
-	"time"
 
 	"github.com/holdfast-io/holdfast/backend"
 )
@@ -30,32 +29,6 @@ func ReleasedDuringTheCreate(t *testing.T, b, other backend.Backend, hold func(b
 	pass()
 	if a := <-got; !errors.Is(a.Err, backend.ErrLost) {
 		t.Errorf("%+v; want ErrLost", a)
-	}
-	isFree(t, other, "n")
-}
-
-// UnknownRelease (C5, C6, C12): the store is unreachable when a lease is released. The error says so,
-// the lease is not granted again, and a later release deletes its entry. cut makes the store
-// unreachable for b, and mend reachable again.
-func UnknownRelease(t *testing.T, b, other backend.Backend, cut, mend func()) {
-	t.Helper()
-	id := Session(t, b, Long, nil)
-	req := Ask("n", id)
-	Take(t, b, req)
-	give := backend.ReleaseRequest{Name: req.Name, Lease: req.Lease, Session: id}
-	cut()
-	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second) // it is sent in this time
-	defer cancel()
-	err := b.Release(ctx, give)
-	if away, ok := errors.AsType[*backend.UnavailableError](err); !ok || !away.MayHold {
-		t.Errorf("a release without an answer: %v; want an UnavailableError with MayHold", err)
-	}
-	mend()
-	if g, err := b.Acquire(Within(t), req); !errors.Is(err, backend.ErrLost) {
-		t.Errorf("an acquire after the release: %+v, %v; want ErrLost", g, err)
-	}
-	if err := InsistOn(t, func(ctx context.Context) error { return b.Release(ctx, give) }); err != nil && !errors.Is(err, backend.ErrLost) {
-		t.Errorf("the second release: %v", err)
 	}
 	isFree(t, other, "n")
 }

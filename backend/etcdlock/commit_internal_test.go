@@ -1,17 +1,19 @@
-package etcdlock_test
+package etcdlock
 
 import (
 	"slices"
 	"testing"
-
-	"github.com/holdfast-io/holdfast/backend/etcdlock"
 )
 
 // A transaction has one change of a lock, or one that leaves and, after it, one that joins.
 func TestBatch(t *testing.T) {
 	t.Parallel()
-	type changes = []etcdlock.Change
-	leaves, joins, alone := etcdlock.Leaves, etcdlock.Joins, etcdlock.Alone
+	type one struct {
+		lock  string
+		kind  kind
+		rides bool
+	}
+	type changes = []one
 	for _, c := range []struct{ pending, batch changes }{
 		{nil, nil},
 		{
@@ -36,7 +38,19 @@ func TestBatch(t *testing.T) {
 		},
 		{changes{{"a", joins, false}, {"a", joins, true}}, changes{{"a", joins, false}}},
 	} {
-		if got := etcdlock.Batch(c.pending...); !slices.Equal(got, c.batch) {
+		w := &committer{running: true}
+		for _, p := range c.pending {
+			queue := &w.pending
+			if p.rides {
+				queue = &w.riders
+			}
+			*queue = append(*queue, &change{name: p.lock, kind: p.kind, rides: p.rides})
+		}
+		var got changes
+		for _, p := range w.take() {
+			got = append(got, one{p.name, p.kind, p.rides})
+		}
+		if !slices.Equal(got, c.batch) {
 			t.Errorf("of %v travel %v, want %v", c.pending, got, c.batch)
 		}
 	}

@@ -1,14 +1,12 @@
-package etcdlock_test
+package etcdlock
 
 import (
 	"errors"
-	"reflect"
 	"slices"
 	"strings"
 	"testing"
 
 	"github.com/holdfast-io/holdfast/backend"
-	"github.com/holdfast-io/holdfast/backend/etcdlock"
 )
 
 func TestKeysAreInOrderOfTheNames(t *testing.T) {
@@ -18,7 +16,7 @@ func TestKeysAreInOrderOfTheNames(t *testing.T) {
 	byKey := slices.Clone(names)
 	slices.SortFunc(byKey, func(x, y string) int {
 		return strings.Compare(
-			etcdlock.EntryKey("p", x, "zzz", backend.Exclusive, 0), etcdlock.EntryKey("p", y, "000", backend.Exclusive, 0))
+			keys{"p/"}.entry(x, "zzz", backend.Exclusive, 0), keys{"p/"}.entry(y, "000", backend.Exclusive, 0))
 	})
 	if !slices.Equal(byName, byKey) {
 		t.Errorf("in order of the keys: %q; of the names: %q", byKey, byName)
@@ -31,8 +29,9 @@ func FuzzKeys(f *testing.F) {
 	f.Add("a%2Fb\x00", "holdfast", 1<<20)
 	f.Add("\x00x", "x", 1)
 	f.Fuzz(func(t *testing.T, name, prefix string, limit int) {
-		if got, _, _, ok := etcdlock.ParseKey(prefix, name); ok && backend.ValidateName(got) == nil && !strings.HasPrefix(name, prefix) {
-			t.Errorf("the key %q is read as of lock %q, in a prefix that it does not have", name, got)
+		k := keys{prefix + "/"}
+		if got, ok := k.parse(name); ok && backend.ValidateName(got.name) == nil && !strings.HasPrefix(name, prefix) {
+			t.Errorf("the key %q is read as of lock %q, in a prefix that it does not have", name, got.name)
 		}
 		if backend.ValidateName(name) != nil || strings.Contains(prefix, "\x00") {
 			return
@@ -43,10 +42,9 @@ func FuzzKeys(f *testing.F) {
 			if mode == backend.Exclusive {
 				want = 0
 			}
-			key := etcdlock.EntryKey(prefix, name, "slot-1", mode, want)
-			got, gotLimit, slot, ok := etcdlock.ParseKey(prefix, key)
-			if !ok || got != name || gotLimit != want || slot != "slot-1" {
-				t.Errorf("%q becomes %q: lock %q, limit %d, slot %q, %v", key, name, got, gotLimit, slot, ok)
+			key := k.entry(name, "slot-1", mode, want)
+			if got, ok := k.parse(key); !ok || got.name != name || got.limit != want || got.slot != "slot-1" {
+				t.Errorf("%q becomes %q: %+v, %v", name, key, got, ok)
 			}
 		}
 	})
@@ -54,22 +52,16 @@ func FuzzKeys(f *testing.F) {
 
 func TestURL(t *testing.T) {
 	t.Parallel()
-	got, err := etcdlock.URL("etcds://u%40x:p%3Aw@h1,h2:99,[::1]:5?prefix=a%2Fb&timeout=2s&min_ttl=1s&server_name=s")
-	if err != nil {
-		t.Fatal(err)
-	}
-	want := etcdlock.Target{
-		Hosts: []string{"h1:2379", "h2:99", "[::1]:5"}, User: "u@x", Password: "p:w", Prefix: "a/b", TLS: true,
-	}
-	if !reflect.DeepEqual(got, want) {
-		t.Errorf("%+v; want %+v", got, want)
+	got, err := parseURL("etcds://u%40x:p%3Aw@h1,h2:99,[::1]:5?prefix=a%2Fb&timeout=2s&min_ttl=1s&server_name=s", Config{})
+	if err != nil || !slices.Equal(got.endpoints, []string{"h1:2379", "h2:99", "[::1]:5"}) || got.user != "u@x" || got.password != "p:w" || got.cfg.Prefix != "a/b" || got.tls == nil {
+		t.Errorf("%+v, %v", got, err)
 	}
 	for _, bad := range []string{
 		"", "etcd:", "etcd://", "http://h:1", "etcd://h:0", "etcd://h:70000", "etcd://h:x", "etcd://h,", "etcd://h,h", "etcd://::1",
 		"etcd://h/path", "etcd://h?prefix=", "etcd://h?color=red", "etcd://h?prefix=a&prefix=b", "etcd://h?timeout=5", "etcd://h?timeout=-1s",
 		"etcd://h?ca=x", "etcds://h?cert=x", "etcd://h#x", "etcd://secret@h?nope=1", "etcd://:secret@h", "etcd://h\n", "etcd://h?%zz",
 	} {
-		_, err := etcdlock.URL(bad)
+		_, err := parseURL(bad, Config{})
 		if !errors.Is(err, backend.ErrInvalid) {
 			t.Errorf("%q: %v; it has to be refused", bad, err)
 		} else if strings.Contains(err.Error(), "secret") {
@@ -83,15 +75,9 @@ func FuzzURL(f *testing.F) {
 	f.Add("etcds://u:canary@[::1]:2379?timeout=1s")
 	f.Add("etcd://canary:canary@/?x=canary")
 	f.Fuzz(func(t *testing.T, raw string) {
-		got, err := etcdlock.URL(raw)
-		if err != nil {
-			if !errors.Is(err, backend.ErrInvalid) {
-				t.Errorf("%q: %v", raw, err)
-			}
-			return
-		}
-		if len(got.Hosts) == 0 || slices.Contains(got.Hosts, "") {
-			t.Errorf("%q: hosts %q", raw, got.Hosts)
+		got, err := parseURL(raw, Config{})
+		if err != nil && !errors.Is(err, backend.ErrInvalid) || err == nil && (len(got.endpoints) == 0 || slices.Contains(got.endpoints, "")) {
+			t.Errorf("%q: hosts %q, %v", raw, got.endpoints, err)
 		}
 	})
 }
@@ -102,7 +88,7 @@ func TestVersions(t *testing.T) {
 		"3.4.23": false, "3.4.42": true, "3.5.27": false, "3.5.28": true, "3.6.8": false, "3.6.9": true, "3.7.0": true,
 		"3.3.27": false, "3.6.9-rc.0": true, "4.0.0": true, "unknown": true, "2.3.8": false,
 	} {
-		if got := etcdlock.VersionSound(version); got != want {
+		if got := versionSound(version); got != want {
 			t.Errorf("%s: %v, want %v", version, got, want)
 		}
 	}
