@@ -50,16 +50,17 @@ func (e earless) Read([]byte) (int, error) {
 	return 0, io.EOF
 }
 
-// deaf makes the first watch fall silent.
+// deaf makes the first watch fall silent, or each.
 type deaf struct {
-	next http.RoundTripper
-	once sync.Once
+	next  http.RoundTripper
+	each  bool
+	heard atomic.Bool
 }
 
 func (d *deaf) RoundTrip(req *http.Request) (*http.Response, error) {
 	res, err := d.next.RoundTrip(req)
-	if err == nil && strings.Contains(req.URL.RawQuery, "watch=1") {
-		d.once.Do(func() { res.Body = earless{res.Body, req.Context().Done()} })
+	if err == nil && strings.Contains(req.URL.RawQuery, "watch=1") && (d.each || !d.heard.Swap(true)) {
+		res.Body = earless{res.Body, req.Context().Done()}
 	}
 	return res, err
 }
@@ -177,48 +178,6 @@ func (c *cutter) cut() {
 	c.open = nil
 }
 
-// conflicts: many processes use one lock concurrently; each gets it, and tokens grow.
-func conflicts(b *bench) {
-	const processes, each = 5, 6
-	var mu sync.Mutex
-	holds, last := 0, backend.Grant{}
-	var wg sync.WaitGroup
-	for range processes {
-		p := b.process(10 * time.Minute)
-		for range 2 {
-			wg.Go(func() {
-				for range each {
-					req := p.ask("a")
-					req.Wait = true
-					g, err := p.acquire(req)
-					if err != nil {
-						b.Error(err)
-						return
-					}
-					mu.Lock()
-					holds++
-					if holds != 1 || g.Token <= last.Token {
-						b.Errorf("%d hold it; token %d after %d", holds, g.Token, last.Token)
-					}
-					last = g
-					holds--
-					mu.Unlock()
-					calls := 0
-					err = leasetest.InsistOn(b.T, func(ctx context.Context) error {
-						calls++
-						return p.Release(ctx, backend.ReleaseRequest{Name: "a", Lease: req.Lease, Session: p.id})
-					})
-					if err != nil && (calls == 1 || !errors.Is(err, backend.ErrLost)) { // it may have worked before
-						b.Error(err)
-						return
-					}
-				}
-			})
-		}
-	}
-	wg.Wait()
-}
-
 // requests counts what each operation costs: that is what a cluster pays.
 func requests(b *bench) {
 	p, q := b.process(time.Minute), b.process(time.Minute)
@@ -267,66 +226,6 @@ func refused(b *bench) {
 	u, ok := errors.AsType[*backend.UnavailableError](err)
 	if !ok || u.MayHold || u.RetryAfter != 7*time.Second {
 		b.Errorf("%v", err)
-	}
-}
-
-// fullQueue: an entry that does not fit is refused, and does no harm.
-func fullQueue(b *bench) {
-	p, q := b.process(10*time.Minute), b.process(10*time.Minute)
-	first, _ := q.take("a")
-	var wg sync.WaitGroup
-	const more = 240 << 10 / (backend.MaxNoteLen + backend.MaxOwnerLen)
-	results := make(chan error, more)
-	for range more {
-		wg.Go(func() {
-			req := p.ask("a")
-			req.Wait, req.Note, req.Owner = true, strings.Repeat("x", backend.MaxNoteLen), strings.Repeat("y", backend.MaxOwnerLen)
-			_, err := p.Acquire(b.Context(), req)
-			for mayHold(err) && b.Context().Err() == nil { // a busy machine may need longer than one attempt for so large a record
-				_, err = p.Acquire(b.Context(), req)
-			}
-			results <- err
-		})
-	}
-	if err := soon(b, "a refusal", results); !errors.Is(err, backend.ErrUnavailable) || mayHold(err) {
-		b.Errorf("the queue is full: %v", err)
-	}
-	q.holders("a", first)
-	if err := p.EndSession(b.Context(), p.id); err != nil {
-		b.Fatal(err)
-	}
-	wg.Wait()
-	q.give(first)
-	next, _ := q.take("a")
-	q.holders("a", next)
-}
-
-// names: locks whose names are no names of objects, and names that look alike.
-func names(b *bench) {
-	p := b.process(time.Minute)
-	tokens := make(map[string]bool)
-	for _, name := range []string{
-		"plain", "with.dots-and-1", "Plain", "a/b", "ümlaut", "holdfast-lock-x", "holdfast-session-x", strings.Repeat("x", 253),
-		strings.Repeat("x", 254), strings.Repeat("ü", 256), "-a", "a-", "a..b", "a b", ".", "🔒",
-	} {
-		if backend.ValidateName(name) != nil {
-			continue
-		}
-		req, _ := p.take(name)
-		p.holders(name, req)
-		tokens[name] = true
-	}
-	page, err := p.List(b.Context(), backend.ListRequest{})
-	if err != nil || len(page.Locks) != len(tokens) {
-		b.Errorf("%d of %d locks, %v", len(page.Locks), len(tokens), err)
-	}
-	for _, l := range page.Locks {
-		if !tokens[l.Name] {
-			b.Errorf("a lock with the name %q", l.Name)
-		}
-	}
-	if text := b.send(http.MethodGet, "/plain", ""); !strings.Contains(text, `"holderIdentity":"holdfast_`) {
-		b.Errorf("a lock with a name that Kubernetes takes is not the Lease of that name: %s", text)
 	}
 }
 
