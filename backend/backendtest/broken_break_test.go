@@ -88,6 +88,8 @@ func breakingMany() []broken {
 			res.Broken = append(res.Broken, res.Broken[0])
 			return nil
 		})},
-		{"fails after a part of many, and says that nothing was done", of, breaksMany(func(context.Context, backend.Backend, backend.BreakRequest, *backend.BreakResult) error { return errAway })},
+		{"fails after a part of many, and says that nothing was done", of, breaksMany(func(context.Context, backend.Backend, backend.BreakRequest, *backend.BreakResult) error {
+			return errAway
+		})},
 	}
 }

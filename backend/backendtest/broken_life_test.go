@@ -107,7 +107,9 @@ func renewing() []broken {
 		})},
 		{
 			"renews for a default where there is no TTL", []string{"C4/renewal-keeps-the-ttl"},
-			renews(func(_ context.Context, _ backend.Backend, l *backend.TimedRenewal) { l.TTL = cmp.Or(l.TTL, time.Second) }),
+			renews(func(_ context.Context, _ backend.Backend, l *backend.TimedRenewal) {
+				l.TTL = cmp.Or(l.TTL, time.Second)
+			}),
 		},
 		{"renews for the TTL of the grant where there is no TTL", []string{"C4/renewal-keeps-the-ttl"}, forOriginal},
 		{"refuses a call that names a lease twice", []string{"C6/renew-twice-in-one-call"}, hooks{renew: func(ctx context.Context, b backend.Backend, r backend.RenewRequest) (backend.RenewResult, error) {

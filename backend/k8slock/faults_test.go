@@ -28,7 +28,7 @@ func TestFaults(t *testing.T) {
 		"deaf-watch": deafWatch, "deaf-observer": deafObserver, "broken-watch": brokenWatch, "requests": requests, "refused": refused,
 		"garbage": garbage, "unused": unused, "dead-to-the-hasty": deadToTheHasty,
 		"strange-session": strangeSession,
-		"many-at-once": manyAtOnce, "namespace-is-deleted": namespaceIsDeleted,
+		"many-at-once":    manyAtOnce, "namespace-is-deleted": namespaceIsDeleted,
 	} {
 		server.Namespace(name)
 		t.Run(name, func(t *testing.T) {
@@ -57,40 +57,33 @@ type process struct {
 	lost chan backend.Loss
 }
 
+// settings are what is special about a process.
+type settings struct {
+	on                    handler // answers its requests from the start
+	foreign, idle, safety time.Duration
+}
+
 func (b *bench) process(ttl time.Duration) *process {
 	b.Helper()
-	return b.processOn(ttl, func(next http.RoundTripper) http.RoundTripper { return next })
+	return b.processWith(ttl, settings{})
 }
 
-// processOn is a process with something more on its transport.
-func (b *bench) processOn(ttl time.Duration, more func(http.RoundTripper) http.RoundTripper) *process {
+func (b *bench) processWith(ttl time.Duration, x settings) *process {
 	b.Helper()
-	return b.start(ttl, more, func(*k8slock.Backend) {})
-}
-
-func (b *bench) start(ttl time.Duration, more func(http.RoundTripper) http.RoundTripper, set func(*k8slock.Backend)) *process {
-	b.Helper()
-	return b.startAs(k8slock.Config{}, ttl, more, set)
-}
-
-// startWith is a process with a configuration of its own.
-func (b *bench) startWith(cfg k8slock.Config, ttl time.Duration, more func(http.RoundTripper) http.RoundTripper) *process {
-	b.Helper()
-	return b.startAs(cfg, ttl, more, func(*k8slock.Backend) {})
-}
-
-func (b *bench) startAs(cfg k8slock.Config, ttl time.Duration, more func(http.RoundTripper) http.RoundTripper, set func(*k8slock.Backend)) *process {
-	b.Helper()
-	cfg.Namespace = b.namespace
-	w := &wire{count: make(map[string]int)}
+	transport := b.transport()
+	w := &wire{next: transport, on: x.on, count: make(map[string]int)}
 	p := &process{bench: b, wire: w, id: backend.NewSessionID(), ttl: ttl, lost: make(chan backend.Loss, 100)}
 	var err error
+	cfg := k8slock.Config{Namespace: b.namespace, Foreign: x.foreign}
 	if p.Backend, err = k8slock.New(&http.Client{Transport: w}, "https://"+b.server.Addr(), cfg); err != nil {
 		b.Fatal(err)
 	}
-	set(p.Backend)
-	transport := b.transport()
-	w.next = more(transport)
+	if x.idle > 0 {
+		p.SetIdle(x.idle)
+	}
+	if x.safety > 0 {
+		p.SetSafety(x.safety)
+	}
 	b.Cleanup(func() {
 		w.set(nil)
 		_ = p.Close()
@@ -101,12 +94,6 @@ func (b *bench) startAs(cfg k8slock.Config, ttl time.Duration, more func(http.Ro
 		b.Fatal(err)
 	}
 	return p
-}
-
-// idleProcess is a process that deletes objects that were unused for as long.
-func (b *bench) idleProcess(d time.Duration) *process {
-	b.Helper()
-	return b.start(time.Minute, func(next http.RoundTripper) http.RoundTripper { return next }, func(x *k8slock.Backend) { x.SetIdle(d) })
 }
 
 // transport uses HTTP/1, so that a watch has a connection of its own.
@@ -313,31 +300,6 @@ func lostRelease(b *bench) {
 		b.Fatalf("the second Release: %v", err)
 	}
 	q.holders("a", next)
-}
-
-// delayed keeps the next write to an object with this name or prefix back, and has its caller told that it failed.
-// The function sends it, and returns the status of the answer.
-func (p *process) delayed(object string) func() int {
-	var late *http.Request
-	var body []byte
-	judge := once(http.MethodPut, object, isLate)
-	p.wire.set(func(req *http.Request) fate {
-		f := judge(req)
-		if f == isLate {
-			late = req.Clone(context.WithoutCancel(req.Context()))
-			body, _ = io.ReadAll(req.Body)
-		}
-		return f
-	})
-	return func() int {
-		late.Body = io.NopCloser(strings.NewReader(string(body)))
-		res, err := p.wire.next.RoundTrip(late)
-		if err != nil {
-			p.Fatal(err)
-		}
-		_ = res.Body.Close()
-		return res.StatusCode
-	}
 }
 
 // lateAcquire: a write that arrives after its lease was abandoned does nothing.

@@ -103,7 +103,10 @@ func TestSilentConnection(t *testing.T) {
 		s.set(func() { s.silent = []string{"work"} })
 		for _, call := range []func(context.Context) error{
 			func(ctx context.Context) error { _, err := p.b.Acquire(ctx, leasetest.Ask("m", p.id)); return err },
-			func(ctx context.Context) error { _, err := p.b.Renew(ctx, backend.RenewRequest{Session: p.id}); return err },
+			func(ctx context.Context) error {
+				_, err := p.b.Renew(ctx, backend.RenewRequest{Session: p.id})
+				return err
+			},
 		} {
 			ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 			defer cancel()
