@@ -18,7 +18,7 @@ func newLeases(t *testing.T, s *server, poll time.Duration) *connlease.Leases {
 	t.Helper()
 	b := connlease.New(connlease.Config{
 		Store: s, Rest: retry.Rest{Least: poll, Longest: poll},
-		Caps: backend.Capabilities{Name: "server", Sessions: true, Shared: true, Push: true, MinTTL: time.Second, MaxTTL: 24 * time.Hour},
+		Caps: backend.Capabilities{Name: "server", Sessions: true, Shared: true, Push: !s.mute, MinTTL: time.Second, MaxTTL: 24 * time.Hour},
 	})
 	t.Cleanup(b.Close)
 	return b
@@ -102,11 +102,11 @@ func TestSilentConnection(t *testing.T) {
 		time.Sleep(time.Second)
 		s.set(func() { s.silent = []string{"work"} })
 		for _, call := range []func(context.Context) error{
-			func(ctx context.Context) error { _, err := p.b.Acquire(ctx, leasetest.Ask("m", p.id)); return err },
 			func(ctx context.Context) error {
 				_, err := p.b.Renew(ctx, backend.RenewRequest{Session: p.id})
 				return err
 			},
+			func(ctx context.Context) error { _, err := p.b.Acquire(ctx, leasetest.Ask("m", p.id)); return err },
 		} {
 			ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 			defer cancel()
@@ -191,5 +191,39 @@ func TestRefusalIsTrue(t *testing.T) {
 			t.Errorf("the waiter: %v", err)
 		}
 		refused("what the session has itself", false)
+	})
+}
+
+// C8: a session whose store wakes no client wakes its own waiters: when it releases the lock, and when the first of them has gone.
+func TestSessionWakesItsOwn(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		s := newServer()
+		s.taken, s.mute = true, true
+		p := openProcess(t, s, time.Hour, nil, false)
+		var asked []backend.AcquireRequest
+		var got []<-chan error
+		for range 3 {
+			asked = append(asked, leasetest.Ask("n", p.id))
+			got = append(got, p.start(asked[len(got)]))
+			time.Sleep(time.Second)
+		}
+		s.set(func() { s.taken = false })
+		begun := time.Now()
+		give := func(i int) {
+			err := p.b.Release(t.Context(), backend.ReleaseRequest{Name: "n", Lease: asked[i].Lease, Session: p.id, Abandon: true})
+			if err != nil {
+				t.Error(err)
+			}
+		}
+		give(0)
+		gone, second := <-got[0], <-got[1]
+		give(1)
+		if third := <-got[2]; !errors.Is(gone, backend.ErrLost) || second != nil || third != nil {
+			t.Errorf("the one that gave up: %v; the others: %v, %v", gone, second, third)
+		}
+		if took := time.Since(begun); took > time.Minute {
+			t.Errorf("they were woken after %s", took)
+		}
 	})
 }

@@ -63,18 +63,25 @@ func openProcess(t *testing.T, s *server, poll time.Duration, inside *holders, e
 // acquire acquires a lock, now and then with two calls for the same lease, of which one waits in the queue and the other does
 // not. It succeeds if one of them does.
 func (p *process) acquire(ctx context.Context, req backend.AcquireRequest) error {
+	call := func(req backend.AcquireRequest) error {
+		_, err := p.b.Acquire(ctx, req)
+		if req.Wait && errors.Is(err, backend.ErrHeld) {
+			p.t.Error("a request that waits was refused")
+		}
+		return err
+	}
 	twice := make(chan error, 1)
 	if rand.IntN(4) == 0 {
 		again := req
 		again.Wait = !req.Wait
 		go func() {
-			_, err := p.b.Acquire(ctx, again)
-			twice <- err
+			pause()
+			twice <- call(again)
 		}()
 	} else {
 		twice <- backend.ErrHeld
 	}
-	_, err := p.b.Acquire(ctx, req)
+	err := call(req)
 	if <-twice == nil {
 		return nil
 	}

@@ -30,6 +30,7 @@ type server struct {
 	silent []string // the calls that have no answer
 	taken  bool     // another client has all locks, and sends no wake-up when it has released them
 	tries  int      // how often it was asked for a lock
+	mute   bool     // it queues no request, and wakes no client
 	loses  bool     // the connection ends with the next reply
 }
 
@@ -353,7 +354,9 @@ func (c *link) write(w *connlease.Work) {
 		case t.Granted:
 			delete(s.queue, k)
 			s.rows[k] = &row{Holder: backend.Holder{Lease: k.ID, Mode: t.Req.Mode, Token: t.Token}, name: k.Name, conn: c.id}
-		case t.Queue && !t.Foreign && !queued:
+		case t.Behind && queued:
+			s.wrong = append(s.wrong, "a request was queued twice: "+k.Name)
+		case t.Queue && !t.Foreign && !queued && !s.mute:
 			s.place++
 			s.queue[k] = waiter{c.id, t.Req.Mode, s.place}
 		}
