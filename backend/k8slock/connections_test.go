@@ -15,7 +15,6 @@ import (
 	"time"
 
 	"github.com/holdfast-io/holdfast/backend"
-	"github.com/holdfast-io/holdfast/internal/testkit/leasetest"
 	"github.com/holdfast-io/holdfast/internal/testkit/testserver"
 )
 
@@ -38,37 +37,11 @@ func (a *authorized) RoundTrip(req *http.Request) (*http.Response, error) {
 	return a.Transport.RoundTrip(req)
 }
 
-// earless is a watch that delivers nothing any more, and does not end.
-type earless struct {
-	io.ReadCloser
-
-	done <-chan struct{}
-}
-
-func (e earless) Read([]byte) (int, error) {
-	<-e.done
-	return 0, io.EOF
-}
-
-// deaf makes the first watch fall silent.
-type deaf struct {
-	next http.RoundTripper
-	once sync.Once
-}
-
-func (d *deaf) RoundTrip(req *http.Request) (*http.Response, error) {
-	res, err := d.next.RoundTrip(req)
-	if err == nil && strings.Contains(req.URL.RawQuery, "watch=1") {
-		d.once.Do(func() { res.Body = earless{res.Body, req.Context().Done()} })
-	}
-	return res, err
-}
-
 // deafWatch: a connection is silently dead. The next renewals find out.
 func deafWatch(b *bench) {
 	p := b.process(time.Minute)
 	req, _ := p.take("a")
-	d := b.processOn(time.Minute, func(next http.RoundTripper) http.RoundTripper { return &deaf{next: next} })
+	d := b.processWith(time.Minute, settings{on: deaf(false)})
 	next, got := d.wait("a")
 	p.give(req)
 	stop := make(chan struct{})
@@ -109,7 +82,7 @@ func deafObserver(b *bench) {
 		} else if err != nil {
 			return false
 		}
-		d := b.processOn(10*time.Minute, func(next http.RoundTripper) http.RoundTripper { return &deaf{next: next} })
+		d := b.processWith(10*time.Minute, settings{on: deaf(false)})
 		if !p.renewed(&sent) {
 			return false
 		}
@@ -133,90 +106,32 @@ func deafObserver(b *bench) {
 
 // brokenWatch: the watch ends again and again; nothing is lost.
 func brokenWatch(b *bench) {
-	cut := &cutter{}
-	p, q := b.process(10*time.Minute), b.processOn(10*time.Minute, func(next http.RoundTripper) http.RoundTripper {
-		cut.next = next
-		return cut
-	})
+	var mu sync.Mutex
+	var open []io.Closer
+	p, q := b.process(10*time.Minute), b.processWith(10*time.Minute, settings{on: func(req *http.Request, next http.RoundTripper) (*http.Response, error) {
+		res, err := next.RoundTrip(req)
+		if err == nil && isWatch(req) {
+			mu.Lock()
+			defer mu.Unlock()
+			open = append(open, res.Body)
+		}
+		return res, err
+	}})
 	for range 20 {
 		req, _ := p.take("a")
 		next, got := q.wait("a")
-		cut.cut()
+		mu.Lock()
+		for _, x := range open {
+			_ = x.Close()
+		}
+		open = nil
+		mu.Unlock()
 		p.give(req)
 		if g := soon(b, "the grant", got); g.err != nil {
 			b.Fatal(g.err)
 		}
 		q.give(next)
 	}
-}
-
-// cutter ends the open watches.
-type cutter struct {
-	next http.RoundTripper
-
-	mu   sync.Mutex
-	open []io.Closer
-}
-
-func (c *cutter) RoundTrip(req *http.Request) (*http.Response, error) {
-	res, err := c.next.RoundTrip(req)
-	if err == nil && strings.Contains(req.URL.RawQuery, "watch=1") {
-		c.mu.Lock()
-		c.open = append(c.open, res.Body)
-		c.mu.Unlock()
-	}
-	return res, err
-}
-
-func (c *cutter) cut() {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	for _, x := range c.open {
-		_ = x.Close()
-	}
-	c.open = nil
-}
-
-// conflicts: many processes use one lock concurrently; each gets it, and tokens grow.
-func conflicts(b *bench) {
-	const processes, each = 5, 6
-	var mu sync.Mutex
-	holds, last := 0, backend.Grant{}
-	var wg sync.WaitGroup
-	for range processes {
-		p := b.process(10 * time.Minute)
-		for range 2 {
-			wg.Go(func() {
-				for range each {
-					req := p.ask("a")
-					req.Wait = true
-					g, err := p.acquire(req)
-					if err != nil {
-						b.Error(err)
-						return
-					}
-					mu.Lock()
-					holds++
-					if holds != 1 || g.Token <= last.Token {
-						b.Errorf("%d hold it; token %d after %d", holds, g.Token, last.Token)
-					}
-					last = g
-					holds--
-					mu.Unlock()
-					calls := 0
-					err = leasetest.InsistOn(b.T, func(ctx context.Context) error {
-						calls++
-						return p.Release(ctx, backend.ReleaseRequest{Name: "a", Lease: req.Lease, Session: p.id})
-					})
-					if err != nil && (calls == 1 || !errors.Is(err, backend.ErrLost)) { // it may have worked before
-						b.Error(err)
-						return
-					}
-				}
-			})
-		}
-	}
-	wg.Wait()
 }
 
 // requests counts what each operation costs: that is what a cluster pays.
@@ -262,71 +177,15 @@ func expect(b *bench, what string, got, want map[string]int) {
 // refused: an API server that is too busy reports when to retry.
 func refused(b *bench) {
 	p := b.process(time.Minute)
-	p.wire.set(once(http.MethodPut, "a", isRefused))
+	p.wire.set(once(http.MethodPut, "a", func(req *http.Request, _ http.RoundTripper) (*http.Response, error) {
+		res := answer(req, http.StatusTooManyRequests, `{"message":"too many"}`)
+		res.Header.Set("Retry-After", "7")
+		return res, nil
+	}))
 	_, err := p.Acquire(b.Context(), p.ask("a"))
 	u, ok := errors.AsType[*backend.UnavailableError](err)
 	if !ok || u.MayHold || u.RetryAfter != 7*time.Second {
 		b.Errorf("%v", err)
-	}
-}
-
-// fullQueue: an entry that does not fit is refused, and does no harm.
-func fullQueue(b *bench) {
-	p, q := b.process(10*time.Minute), b.process(10*time.Minute)
-	first, _ := q.take("a")
-	var wg sync.WaitGroup
-	const more = 240 << 10 / (backend.MaxNoteLen + backend.MaxOwnerLen)
-	results := make(chan error, more)
-	for range more {
-		wg.Go(func() {
-			req := p.ask("a")
-			req.Wait, req.Note, req.Owner = true, strings.Repeat("x", backend.MaxNoteLen), strings.Repeat("y", backend.MaxOwnerLen)
-			_, err := p.Acquire(b.Context(), req)
-			for mayHold(err) && b.Context().Err() == nil { // a busy machine may need longer than one attempt for so large a record
-				_, err = p.Acquire(b.Context(), req)
-			}
-			results <- err
-		})
-	}
-	if err := soon(b, "a refusal", results); !errors.Is(err, backend.ErrUnavailable) || mayHold(err) {
-		b.Errorf("the queue is full: %v", err)
-	}
-	q.holders("a", first)
-	if err := p.EndSession(b.Context(), p.id); err != nil {
-		b.Fatal(err)
-	}
-	wg.Wait()
-	q.give(first)
-	next, _ := q.take("a")
-	q.holders("a", next)
-}
-
-// names: locks whose names are no names of objects, and names that look alike.
-func names(b *bench) {
-	p := b.process(time.Minute)
-	tokens := make(map[string]bool)
-	for _, name := range []string{
-		"plain", "with.dots-and-1", "Plain", "a/b", "ümlaut", "holdfast-lock-x", "holdfast-session-x", strings.Repeat("x", 253),
-		strings.Repeat("x", 254), strings.Repeat("ü", 256), "-a", "a-", "a..b", "a b", ".", "🔒",
-	} {
-		if backend.ValidateName(name) != nil {
-			continue
-		}
-		req, _ := p.take(name)
-		p.holders(name, req)
-		tokens[name] = true
-	}
-	page, err := p.List(b.Context(), backend.ListRequest{})
-	if err != nil || len(page.Locks) != len(tokens) {
-		b.Errorf("%d of %d locks, %v", len(page.Locks), len(tokens), err)
-	}
-	for _, l := range page.Locks {
-		if !tokens[l.Name] {
-			b.Errorf("a lock with the name %q", l.Name)
-		}
-	}
-	if text := b.send(http.MethodGet, "/plain", ""); !strings.Contains(text, `"holderIdentity":"holdfast_`) {
-		b.Errorf("a lock with a name that Kubernetes takes is not the Lease of that name: %s", text)
 	}
 }
 
@@ -352,7 +211,7 @@ func unused(b *bench) {
 	b.send(http.MethodPost, "", `{"apiVersion":"coordination.k8s.io/v1","kind":"Lease","metadata":{"name":"theirs"},"spec":{}}`)
 	theirs, _ := p.take("theirs")
 	p.give(theirs)
-	q := b.idleProcess(2 * time.Second)
+	q := b.processWith(time.Minute, settings{idle: 2 * time.Second})
 	b.until("deleted", func() bool { return !strings.Contains(b.send(http.MethodGet, "", ""), `"name":"a"`) })
 	all := b.send(http.MethodGet, "", "")
 	if !strings.Contains(all, `"name":"theirs"`) || !strings.Contains(all, `"name":"held"`) {
@@ -369,20 +228,6 @@ func unused(b *bench) {
 	}
 }
 
-// anHourAhead is a transport of an API server whose clock is an hour ahead.
-type anHourAhead struct{ next http.RoundTripper }
-
-func (a anHourAhead) RoundTrip(req *http.Request) (*http.Response, error) {
-	res, err := a.next.RoundTrip(req)
-	if err != nil {
-		return nil, err
-	}
-	if at, err := http.ParseTime(res.Header.Get("Date")); err == nil {
-		res.Header.Set("Date", at.Add(time.Hour).Format(http.TimeFormat))
-	}
-	return res, nil
-}
-
 // deadToTheHasty: processes that try once and end never see a session unrenewed for its TTL. They
 // still get the lock when its holder is long dead, and not before, whatever the API server's clock.
 func deadToTheHasty(b *bench) {
@@ -390,9 +235,9 @@ func deadToTheHasty(b *bench) {
 	opened := time.Now()         // no later than the server counts the TTL from
 	p := b.process(ttl)
 	p.take("a")
-	p.wire.set(func(*http.Request) fate { return isLate }) // it is dead
+	p.wire.set(cutOff) // it is dead
 	try := func() error {
-		q := b.processOn(time.Minute, func(next http.RoundTripper) http.RoundTripper { return anHourAhead{next} })
+		q := b.processWith(time.Minute, settings{on: anHourAhead})
 		defer q.Close()
 		_, err := q.acquire(q.ask("a"))
 		return err

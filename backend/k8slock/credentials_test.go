@@ -2,31 +2,21 @@ package k8slock_test
 
 import (
 	"context"
-	"crypto/ecdsa"
-	"crypto/elliptic"
-	"crypto/rand"
 	"crypto/tls"
-	"crypto/x509"
-	"encoding/pem"
 	"errors"
 	"fmt"
-	"io"
-	"math/big"
-	"net"
 	"net/http"
 	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"strings"
-	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
 
-	"k8s.io/client-go/rest"
-
 	"github.com/holdfast-io/holdfast/backend"
 	"github.com/holdfast-io/holdfast/backend/k8slock"
+	"github.com/holdfast-io/holdfast/internal/certs"
 	"github.com/holdfast-io/holdfast/internal/chaos"
 	"github.com/holdfast-io/holdfast/internal/testkit/leasetest"
 	"github.com/holdfast-io/holdfast/internal/testkit/testserver"
@@ -138,27 +128,6 @@ func TestLoginProgramHangs(t *testing.T) {
 	}
 }
 
-// TestTokenFileRotates: a token that was replaced in its file is sent within a minute.
-func TestTokenFileRotates(t *testing.T) {
-	leasetest.Slow(t)
-	t.Parallel()
-	server := kubernetes()
-	path := writeToken(t, server.Locker())
-	b, id := as(t, server, "{tokenFile: "+path+"}"), backend.NewSessionID()
-	err := b.OpenSession(leasetest.Within(t), backend.SessionRequest{ID: id, TTL: time.Minute})
-	if !errors.Is(err, backend.ErrUnavailable) || !strings.Contains(err.Error(), "403") {
-		t.Fatalf("without rights: %v", err)
-	}
-	write(t, path, server.Token()+"\n")
-	replaced := time.Now()
-	for err != nil && time.Since(replaced) < 2*time.Minute {
-		time.Sleep(time.Second)
-		err = b.OpenSession(leasetest.Within(t), backend.SessionRequest{ID: id, TTL: time.Minute})
-	}
-	t.Logf("after %s", time.Since(replaced))
-	works(t, b, id)
-}
-
 // TestKubeconfigsAreMerged: KUBECONFIG names several files. One does not exist, one has the
 // contexts, another the user, whose paths are relative to it. The first one wins.
 func TestKubeconfigsAreMerged(t *testing.T) {
@@ -196,21 +165,10 @@ func TestProxyOfKubeconfig(t *testing.T) {
 	var tunnels atomic.Int32
 	proxy := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		tunnels.Add(1)
-		there, err := new(net.Dialer).DialContext(r.Context(), "tcp", r.Host)
-		if r.Method != http.MethodConnect || err != nil {
-			t.Errorf("%s %s: %v", r.Method, r.Host, err)
-			return
+		if r.Method != http.MethodConnect || r.Host != server.Addr() {
+			t.Errorf("%s %s", r.Method, r.Host)
 		}
-		here, _, err := http.NewResponseController(w).Hijack()
-		if err != nil {
-			t.Error(err)
-			return
-		}
-		_, _ = io.WriteString(here, "HTTP/1.1 200 OK\r\n\r\n")
-		var both sync.WaitGroup
-		both.Go(func() { _, _ = io.Copy(there, here); _ = there.Close() })
-		both.Go(func() { _, _ = io.Copy(here, there); _ = here.Close() })
-		both.Wait()
+		w.WriteHeader(http.StatusBadGateway)
 	}))
 	defer proxy.Close()
 	cluster := fmt.Sprintf(`{server: "https://%s", certificate-authority: %q, proxy-url: %q}`, server.Addr(), server.CA(), proxy.URL)
@@ -219,42 +177,9 @@ func TestProxyOfKubeconfig(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer b.Close()
-	works(t, b, backend.NewSessionID())
-	if tunnels.Load() == 0 {
-		t.Error("nothing went through the proxy")
-	}
-}
-
-// TestNotThrottled: client-go's limit of the requests a second, which a rest.Config has, and which is
-// 5 by default, does not apply.
-func TestNotThrottled(t *testing.T) {
-	t.Parallel()
-	const requests, most = 200, 100 * time.Second // with that limit it takes 200 s
-	server := kubernetes()
-	b, err := k8slock.NewForConfig(&rest.Config{
-		Host: "https://" + server.Addr(), BearerToken: server.Token(), TLSClientConfig: rest.TLSClientConfig{CAFile: server.CA()},
-		QPS: 1, Burst: 1, Timeout: time.Nanosecond,
-	}, k8slock.Config{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer b.Close()
-	works(t, b, backend.NewSessionID())
-	asked := time.Now()
-	var wg sync.WaitGroup
-	for range requests {
-		wg.Go(func() {
-			id := backend.NewSessionID()
-			if err := leasetest.InsistOn(t, func(ctx context.Context) error {
-				return b.OpenSession(ctx, backend.SessionRequest{ID: id, TTL: time.Minute})
-			}); err != nil {
-				t.Error(err)
-			}
-		})
-	}
-	wg.Wait()
-	if d := time.Since(asked); d > most {
-		t.Errorf("%d requests took %s", requests, d)
+	err = b.OpenSession(leasetest.Within(t), backend.SessionRequest{ID: backend.NewSessionID(), TTL: time.Minute})
+	if tunnels.Load() == 0 || !errors.Is(err, backend.ErrUnavailable) {
+		t.Errorf("nothing went through the proxy: %v", err)
 	}
 }
 
@@ -299,9 +224,9 @@ func TestCloseUnderWay(t *testing.T) {
 func TestClientCertificateRotates(t *testing.T) {
 	t.Parallel()
 	api := &apiServer{leases: make(map[string]map[string]any), version: 1}
-	var accepted atomic.Int64
+	var accepted atomic.Value
 	server := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if r.TLS.PeerCertificates[0].SerialNumber.Int64() != accepted.Load() {
+		if r.TLS.PeerCertificates[0].Subject.CommonName != accepted.Load() {
 			w.WriteHeader(http.StatusUnauthorized)
 			return
 		}
@@ -312,13 +237,20 @@ func TestClientCertificateRotates(t *testing.T) {
 	defer server.Close()
 	dir := t.TempDir()
 	cert, key := filepath.Join(dir, "cert"), filepath.Join(dir, "key")
-	rotate := func(serial int64) {
-		made, private := certificate(t, serial)
-		write(t, cert, made)
-		write(t, key, private)
-		accepted.Store(serial)
+	authority, err := certs.New("test", time.Hour)
+	if err != nil {
+		t.Fatal(err)
 	}
-	rotate(1)
+	rotate := func(name string) {
+		pair, err := authority.Issue(certs.Client, name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		write(t, cert, string(pair.Cert))
+		write(t, key, string(pair.Key))
+		accepted.Store(name)
+	}
+	rotate("first")
 	config := kubeconfig(t, `{server: "`+server.URL+`", insecure-skip-tls-verify: true}`, fmt.Sprintf("{client-certificate: %q, client-key: %q}", cert, key))
 	b, err := k8slock.Open(t.Context(), "kubernetes://default?kubeconfig="+config, k8slock.Config{})
 	if err != nil {
@@ -327,30 +259,11 @@ func TestClientCertificateRotates(t *testing.T) {
 	defer b.Close()
 	id := backend.NewSessionID()
 	works(t, b, id)
-	for serial := int64(2); serial < 4; serial++ {
-		rotate(serial)
+	for _, name := range []string{"second", "third"} {
+		rotate(name)
 		if _, err := b.Renew(leasetest.Within(t), backend.RenewRequest{Session: id}); !errors.Is(err, backend.ErrUnavailable) || !strings.Contains(err.Error(), "401") {
 			t.Errorf("the first request after the rotation: %v", err)
 		}
 		works(t, b, id)
 	}
-}
-
-// certificate returns a certificate and its key in PEM.
-func certificate(t *testing.T, serial int64) (string, string) {
-	t.Helper()
-	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	if err != nil {
-		t.Fatal(err)
-	}
-	template := &x509.Certificate{SerialNumber: big.NewInt(serial), NotAfter: time.Now().Add(time.Hour)}
-	cert, err := x509.CreateCertificate(rand.Reader, template, template, key.Public(), key)
-	if err != nil {
-		t.Fatal(err)
-	}
-	private, err := x509.MarshalPKCS8PrivateKey(key)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: cert})), string(pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: private}))
 }

@@ -15,6 +15,7 @@ import (
 
 	"github.com/holdfast-io/holdfast/backend"
 	"github.com/holdfast-io/holdfast/backend/k8slock"
+	"github.com/holdfast-io/holdfast/internal/testkit/leasetest"
 )
 
 // kubeconfig writes a file whose current context has this user.
@@ -25,9 +26,7 @@ func kubeconfig(t *testing.T, server, user string) string {
 contexts: [{name: a, context: {cluster: c, user: u, namespace: team}}, {name: b, context: {cluster: none, user: u}}, {name: strange, context: {cluster: c, user: none}}]
 clusters: [{name: c, cluster: %s}]
 users: [{name: u, user: %s}]`, server, user)
-	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	write(t, path, text)
 	return path
 }
 
@@ -38,9 +37,7 @@ func TestOpenRefuses(t *testing.T) {
 	const server = `{server: "https://127.0.0.1:1"}`
 	file := func(server, user string) string { return "kubernetes://?kubeconfig=" + kubeconfig(t, server, user) }
 	bad := filepath.Join(t.TempDir(), "bad")
-	if err := os.WriteFile(bad, []byte("token: hunter2\n\tx: {"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	write(t, bad, "token: hunter2\n\tx: {")
 	for field, url := range map[string]string{
 		"url": "kubernetes://a/b", "url ": "kubernetes://user:hunter2@host", "url  ": "kubernetes://a?x=1", "url   ": "kubernetes://a?context=a&context=b",
 		"url    ": "kubernetes://a#b", "url     ": "k8s://a",
@@ -97,51 +94,6 @@ func TestOpenRefuses(t *testing.T) {
 	}
 }
 
-// TestRights: the rights that the documentation requires are enough, and without them the first
-// call reports what is missing.
-func TestRights(t *testing.T) {
-	t.Parallel()
-	server := kubernetes()
-	server.Namespace("team")
-	token := server.Locker()
-	url := "kubernetes://?kubeconfig=" + kubeconfig(t, fmt.Sprintf(`{server: "https://%s", certificate-authority: %q}`, server.Addr(), server.CA()),
-		"{tokenFile: "+writeToken(t, token)+"}")
-	b, err := k8slock.Open(t.Context(), url, k8slock.Config{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer b.Close()
-	id := backend.NewSessionID()
-	open := backend.SessionRequest{ID: id, TTL: time.Minute}
-	err = b.OpenSession(t.Context(), open)
-	if !errors.Is(err, backend.ErrUnavailable) || !strings.Contains(err.Error(), "403") || strings.Contains(err.Error(), token) {
-		t.Errorf("OpenSession without rights: %v", err)
-	}
-	server.Allow("team", "get", "list", "watch", "create", "update", "delete")
-	for end := time.Now().Add(time.Minute); err != nil && time.Now().Before(end); { // rights take a moment
-		err = b.OpenSession(t.Context(), open)
-	}
-	if err != nil {
-		t.Fatal(err)
-	}
-	req := backend.AcquireRequest{Name: "a", Lease: backend.NewLeaseID(), Session: id}
-	if _, err := b.Acquire(t.Context(), req); err != nil {
-		t.Fatal(err)
-	}
-	if res, err := b.Renew(t.Context(), backend.RenewRequest{Session: id}); err != nil || res.SessionLost {
-		t.Fatalf("%+v, %v", res, err)
-	}
-	if page, err := b.List(t.Context(), backend.ListRequest{}); err != nil || len(page.Locks) != 1 {
-		t.Fatalf("%+v, %v", page, err)
-	}
-	if _, err := b.Break(t.Context(), backend.BreakRequest{Name: "a"}); err != nil {
-		t.Fatal(err)
-	}
-	if err := b.EndSession(t.Context(), id); err != nil {
-		t.Fatal(err)
-	}
-}
-
 // TestPod: the configuration of a pod, whose token is in a file.
 func TestPod(t *testing.T) {
 	t.Parallel()
@@ -152,22 +104,15 @@ func TestPod(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := errors.Join(os.WriteFile(filepath.Join(folder, "ca.crt"), ca, 0o600), os.WriteFile(filepath.Join(folder, "namespace"), []byte("pods"), 0o600)); err != nil {
-		t.Fatal(err)
-	}
+	write(t, filepath.Join(folder, "ca.crt"), string(ca))
+	write(t, filepath.Join(folder, "namespace"), "pods")
 	host, port, _ := strings.Cut(server.Addr(), ":")
 	b, err := k8slock.OpenInPod(folder, host, port)
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer b.Close()
-	id := backend.NewSessionID()
-	if err := b.OpenSession(t.Context(), backend.SessionRequest{ID: id, TTL: time.Minute}); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := b.Acquire(t.Context(), backend.AcquireRequest{Name: "a", Lease: backend.NewLeaseID(), Session: id}); err != nil {
-		t.Fatal(err)
-	}
+	leasetest.Take(t, b, leasetest.Ask("a", leasetest.Session(t, b, time.Minute, nil)))
 	c := &bench{T: t, server: server, namespace: "pods"}
 	if text := c.send(http.MethodGet, "/a", ""); !strings.Contains(text, `"holderIdentity":"holdfast_`) {
 		t.Errorf("the lock is not in the pod's namespace: %s", text)
@@ -180,8 +125,6 @@ func TestPod(t *testing.T) {
 func writeToken(t *testing.T, token string) string {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "token")
-	if err := os.WriteFile(path, []byte(token+"\n"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	write(t, path, token+"\n")
 	return path
 }

@@ -18,18 +18,17 @@ import (
 // client-go could take is written again before the others. Then all of the callers succeed.
 func manyAtOnce(b *bench) {
 	const locks, looks, foreign = 300, 100, 5 * time.Minute
-	x := &tap{}
-	p := b.startWith(k8slock.Config{Foreign: foreign}, time.Minute, func(next http.RoundTripper) http.RoundTripper { x.next = next; return x })
+	p := b.processWith(time.Minute, settings{foreign: foreign})
 	held, _ := p.take("held")
 	answers := make(chan struct{})
 	answer := sync.OnceFunc(func() { close(answers) })
 	b.Cleanup(answer)
 	var mu sync.Mutex
 	now, most, pressed := 0, 0, false
-	x.set(func(req *http.Request, next http.RoundTripper) (*http.Response, error) {
-		_, name, _ := strings.Cut(req.URL.Path, "/leases/")
+	p.wire.set(func(req *http.Request, next http.RoundTripper) (*http.Response, error) {
+		name := object(req)
 		switch {
-		case strings.Contains(req.URL.RawQuery, "watch=1"), strings.HasPrefix(name, "holdfast-session-"):
+		case isWatch(req), strings.HasPrefix(name, "holdfast-session-"):
 			return next.RoundTrip(req)
 		case name == "held":
 			mu.Lock()

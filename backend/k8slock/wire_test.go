@@ -1,67 +1,48 @@
 package k8slock_test
 
 import (
+	"context"
 	"errors"
 	"io"
 	"net/http"
 	"strings"
 	"sync"
+	"sync/atomic"
+	"time"
 )
+
+// handler answers a request. next sends it to the server.
+type handler = func(req *http.Request, next http.RoundTripper) (*http.Response, error)
 
 // wire is the transport of one backend value to the server.
 type wire struct {
 	next http.RoundTripper
 
 	mu    sync.Mutex
-	judge func(*http.Request) fate // determines the fate of a request; nil: it passes
-	count map[string]int           // requests by method, except watches
+	on    handler        // nil: requests pass
+	count map[string]int // requests by method, except watches
 }
-
-type fate int
-
-const (
-	passes fate = iota
-	replyLost
-	isLate // it is sent when late is closed, and the caller is told immediately that it failed
-	isRefused
-)
 
 var errWire = errors.New("the wire is cut")
 
 func (w *wire) RoundTrip(req *http.Request) (*http.Response, error) {
 	w.mu.Lock()
-	f := passes
-	if w.judge != nil {
-		f = w.judge(req)
-	}
-	if !strings.Contains(req.URL.RawQuery, "watch=1") {
+	on := w.on
+	if !isWatch(req) {
 		w.count[req.Method]++
 	}
 	w.mu.Unlock()
-	switch f {
-	case replyLost:
-		res, err := w.next.RoundTrip(req)
-		if err == nil {
-			_ = res.Body.Close()
-		}
-		return nil, errors.Join(errWire, err)
-	case isRefused:
-		return &http.Response{
-			StatusCode: http.StatusTooManyRequests, Header: http.Header{"Retry-After": {"7"}}, Request: req,
-			Body: io.NopCloser(strings.NewReader(`{"message":"too many"}`)),
-		}, nil
-	case isLate:
-		return nil, errWire
-	case passes:
+	if on == nil {
+		return w.next.RoundTrip(req)
 	}
-	return w.next.RoundTrip(req)
+	return on(req, w.next)
 }
 
-// set determines the fate of requests from now on.
-func (w *wire) set(judge func(*http.Request) fate) {
+// set determines what answers requests from now on.
+func (w *wire) set(on handler) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	w.judge = judge
+	w.on = on
 }
 
 // counted returns the requests since the last call.
@@ -73,15 +54,94 @@ func (w *wire) counted() map[string]int {
 	return c
 }
 
-// once applies to the first request with the method on an object whose name has that prefix.
-func once(method, object string, f fate) func(*http.Request) fate {
-	done := false
-	return func(req *http.Request) fate {
-		_, name, _ := strings.Cut(req.URL.Path, "/leases")
-		if done || req.Method != method || !strings.HasPrefix(name, "/"+object) {
-			return passes
+func isWatch(req *http.Request) bool { return strings.Contains(req.URL.RawQuery, "watch=1") }
+
+// object returns the name of the Lease that a request is about; empty: none, or all.
+func object(req *http.Request) string {
+	_, name, _ := strings.Cut(req.URL.Path, "/leases/")
+	return name
+}
+
+// once has h answer the first request with the method on an object whose name has that prefix.
+func once(method, prefix string, h handler) handler {
+	var done atomic.Bool
+	return func(req *http.Request, next http.RoundTripper) (*http.Response, error) {
+		if req.Method == method && strings.HasPrefix(object(req), prefix) && !done.Swap(true) {
+			return h(req, next)
 		}
-		done = true
-		return f
+		return next.RoundTrip(req)
 	}
+}
+
+// replyLost sends the request, and loses the reply.
+func replyLost(req *http.Request, next http.RoundTripper) (*http.Response, error) {
+	res, err := next.RoundTrip(req)
+	if err == nil {
+		_ = res.Body.Close()
+	}
+	return nil, errors.Join(errWire, err)
+}
+
+// cutOff sends nothing.
+func cutOff(*http.Request, http.RoundTripper) (*http.Response, error) { return nil, errWire }
+
+func answer(req *http.Request, status int, body string) *http.Response {
+	return &http.Response{StatusCode: status, Header: make(http.Header), Request: req, Body: io.NopCloser(strings.NewReader(body))}
+}
+
+// delayed keeps the next write to an object with this name or prefix back, and has its caller told that it failed.
+// The function sends it, and returns the status of the answer.
+func (p *process) delayed(prefix string) func() int {
+	var late *http.Request
+	var body []byte
+	p.wire.set(once(http.MethodPut, prefix, func(req *http.Request, _ http.RoundTripper) (*http.Response, error) {
+		late = req.Clone(context.WithoutCancel(req.Context()))
+		body, _ = io.ReadAll(req.Body)
+		return nil, errWire
+	}))
+	return func() int {
+		late.Body = io.NopCloser(strings.NewReader(string(body)))
+		res, err := p.wire.next.RoundTrip(late)
+		if err != nil {
+			p.Fatal(err)
+		}
+		_ = res.Body.Close()
+		return res.StatusCode
+	}
+}
+
+// earless is a watch that delivers nothing any more, and does not end.
+type earless struct {
+	io.ReadCloser
+
+	done <-chan struct{}
+}
+
+func (e earless) Read([]byte) (int, error) {
+	<-e.done
+	return 0, io.EOF
+}
+
+// deaf makes the first watch fall silent, or each.
+func deaf(each bool) handler {
+	var heard atomic.Bool
+	return func(req *http.Request, next http.RoundTripper) (*http.Response, error) {
+		res, err := next.RoundTrip(req)
+		if err == nil && isWatch(req) && (!heard.Swap(true) || each) {
+			res.Body = earless{res.Body, req.Context().Done()}
+		}
+		return res, err
+	}
+}
+
+// anHourAhead is the way to an API server whose clock is an hour ahead.
+func anHourAhead(req *http.Request, next http.RoundTripper) (*http.Response, error) {
+	res, err := next.RoundTrip(req)
+	if err != nil {
+		return nil, err
+	}
+	if at, err := http.ParseTime(res.Header.Get("Date")); err == nil {
+		res.Header.Set("Date", at.Add(time.Hour).Format(http.TimeFormat))
+	}
+	return res, nil
 }

@@ -15,55 +15,6 @@ import (
 	"github.com/holdfast-io/holdfast/internal/testkit/testserver"
 )
 
-// C1: the server grants a lock to the connection that has it as often as that tries. A request of
-// the same session waits all the same, and the release of a lease does not release the others of
-// its connection.
-func TestAdvisoryLocksAreNotReentrant(t *testing.T) {
-	t.Parallel()
-	s := testserver.Postgres(t)
-	b, other := openAdvisory(t, advisoryURL(s, "postgres", s.Addr())), openAdvisory(t, advisoryURL(s, "postgres", s.Addr()))
-	id, theirs := leasetest.Session(t, b, time.Hour, nil), leasetest.Session(t, other, time.Hour, nil)
-	reader := func(id backend.SessionID) backend.AcquireRequest {
-		r := leasetest.Ask("n", id)
-		r.Mode, r.Wait = backend.Shared, false
-		return r
-	}
-	writer := func(id backend.SessionID) backend.AcquireRequest {
-		r := leasetest.Ask("n", id)
-		r.Wait = false
-		return r
-	}
-	refused := func(b backend.Backend, r backend.AcquireRequest) {
-		t.Helper()
-		if g, err := b.Acquire(leasetest.Within(t), r); !errors.Is(err, backend.ErrHeld) {
-			t.Errorf("%s: %+v, %v", r.Mode, g, err)
-		}
-	}
-	first, second := reader(id), reader(id)
-	leasetest.Take(t, b, first)
-	leasetest.Take(t, b, second)
-	refused(b, writer(id))
-	refused(other, writer(theirs))
-	leasetest.Give(t, b, first)
-	refused(b, writer(id))
-	refused(other, writer(theirs))
-	leasetest.Give(t, b, second)
-	w := writer(id)
-	leasetest.Take(t, b, w)
-	refused(b, writer(id))
-	refused(b, reader(id))
-	refused(other, reader(theirs))
-	waits := leasetest.Ask("n", id)
-	got := leasetest.Start(t, b, waits)
-	leasetest.InQueue(t, other, "n", 1) // and does not have it
-	leasetest.Give(t, b, w)
-	if g := <-got; g.Err != nil {
-		t.Fatal(g.Err)
-	}
-	leasetest.Give(t, b, waits)
-	leasetest.Take(t, other, writer(theirs))
-}
-
 // C12: the server is gone.
 func TestAdvisoryServerGone(t *testing.T) {
 	leasetest.Slow(t)
@@ -145,35 +96,6 @@ func TestAdvisoryUnknownSetting(t *testing.T) {
 	err = b.OpenSession(leasetest.Within(t), backend.SessionRequest{ID: backend.NewSessionID(), TTL: time.Minute})
 	if !errors.Is(err, backend.ErrUnavailable) || errors.Is(err, pglock.ErrOld) || !strings.Contains(err.Error(), "no_such_setting") {
 		t.Errorf("OpenSession: %v; the error has to name the setting", err)
-	}
-}
-
-// A role that may use the tables, but not create them, is enough once they exist. Before that the
-// error names the reason.
-func TestAdvisoryRoleThatMayOnlyUse(t *testing.T) {
-	t.Parallel()
-	s := testserver.Postgres(t)
-	s.Exec(`CREATE ROLE app LOGIN`, `REVOKE CREATE ON DATABASE postgres FROM PUBLIC`)
-	b := openAdvisory(t, advisoryURL(s, "app", s.Addr()))
-	open := func() error {
-		return b.OpenSession(leasetest.Within(t), backend.SessionRequest{ID: backend.NewSessionID(), TTL: time.Minute})
-	}
-	if err := open(); !errors.Is(err, pglock.ErrNoSchema) || !errors.Is(err, backend.ErrUnavailable) {
-		t.Errorf("OpenSession without the tables: %v", err)
-	}
-	if err := openAdvisory(t, advisoryURL(s, "postgres", s.Addr())).Migrate(leasetest.Within(t)); err != nil {
-		t.Fatal(err)
-	}
-	if err := open(); !errors.Is(err, backend.ErrRefused) || errors.Is(err, pglock.ErrNoSchema) {
-		t.Errorf("it may not use the tables: %v", err)
-	}
-	s.Exec(`GRANT USAGE ON SCHEMA holdfast_advisory TO app`, `GRANT USAGE ON SEQUENCE holdfast_advisory.tokens TO app`,
-		`GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA holdfast_advisory TO app`)
-	id := leasetest.Session(t, b, leasetest.Long, nil)
-	r := leasetest.Ask("n", id)
-	leasetest.Take(t, b, r)
-	if res, err := b.Break(leasetest.Within(t), backend.BreakRequest{Name: "n"}); err != nil || len(res.Broken) != 1 {
-		t.Errorf("Break: %+v, %v", res, err)
 	}
 }
 

@@ -40,22 +40,6 @@ func TestAdvisoryReleaseWakes(t *testing.T) {
 	}
 }
 
-// C3: a waiter for a lock of its own session is in the queue like any other.
-func TestAdvisoryQueueOfOneSession(t *testing.T) {
-	t.Parallel()
-	s := testserver.Postgres(t)
-	b, other := openAdvisory(t, advisoryURL(s, "postgres", s.Addr())), openAdvisory(t, advisoryURL(s, "postgres", s.Addr()))
-	id := leasetest.Session(t, b, time.Hour, nil)
-	held := leasetest.Ask("n", id)
-	leasetest.Take(t, b, held)
-	got := leasetest.Start(t, b, leasetest.Ask("n", id))
-	leasetest.InQueue(t, other, "n", 1)
-	leasetest.Give(t, b, held)
-	if g := <-got; g.Err != nil {
-		t.Error(g.Err)
-	}
-}
-
 // C6: another connection writes the row of the same lease at the same moment. This one has the
 // server's lock for an instant, and releases it.
 func TestAdvisoryRowOfAnother(t *testing.T) {
@@ -76,7 +60,8 @@ func TestAdvisoryRowOfAnother(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	before := sessionsOf(s, "late")
+	const locks = `SELECT count(*) FROM pg_locks l JOIN pg_stat_activity a USING (pid) WHERE l.locktype = 'advisory' AND a.application_name = 'late'`
+	before := s.Int(locks)
 	got := leasetest.Start(t, b, req)
 	leasetest.Eventually(t, "it waits for the row", func() bool {
 		return s.Int(`SELECT count(*) FROM pg_stat_activity WHERE application_name = 'late' AND wait_event_type = 'Lock'`) == 1
@@ -87,8 +72,7 @@ func TestAdvisoryRowOfAnother(t *testing.T) {
 	if g := <-got; !errors.Is(g.Err, backend.ErrLost) {
 		t.Errorf("it has %+v", g)
 	}
-	locks := s.Int(`SELECT count(*) FROM pg_locks l JOIN pg_stat_activity a USING (pid) WHERE l.locktype = 'advisory' AND a.application_name = 'late'`)
-	if locks != 1 || before != 1 {
-		t.Errorf("its connection has %d locks, and not only its own", locks)
+	if now := s.Int(locks); now != 1 || before != 1 {
+		t.Errorf("its connection has %d locks, and not only its own", now)
 	}
 }

@@ -85,7 +85,7 @@ func TestStrangeAnswers(t *testing.T) {
 	}
 }
 
-// No server, a server that does not answer, and a closed backend.
+// No server, and a server that does not answer.
 func TestAway(t *testing.T) {
 	t.Parallel()
 	ln, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")
@@ -97,19 +97,9 @@ func TestAway(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	refused := func() *remotelock.Backend {
-		other, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer other.Close()
-		b, err := remotelock.New("holdfast://"+other.Addr().String(), remotelock.Config{})
-		if err != nil {
-			t.Fatal(err)
-		}
-		return b
-	}()
-	defer refused.Close()
+	defer silent.Close()
+	refused, s := serving(t, nil)
+	s.Close()
 	lease := backend.NewLeaseID()
 	calls := map[string]func(context.Context, *remotelock.Backend) error{
 		"acquire": func(ctx context.Context, b *remotelock.Backend) error {
@@ -151,17 +141,5 @@ func TestAway(t *testing.T) {
 			t.Errorf("%s with silence took %s", op, took)
 		}
 		cancel()
-	}
-	ended := make(chan error, len(calls))
-	for _, call := range calls {
-		go func() { ended <- call(t.Context(), silent) }()
-	}
-	if err := silent.Close(); err != nil {
-		t.Error(err)
-	}
-	for range calls {
-		if err := <-ended; !errors.Is(err, backend.ErrClosed) {
-			t.Errorf("a call when the backend is closed: %v", err)
-		}
 	}
 }

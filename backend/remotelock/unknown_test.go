@@ -4,8 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
-	"net/http/httptest"
-	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -33,7 +31,7 @@ func TestRefusedAfterAPoll(t *testing.T) {
 		},
 	} {
 		var asked atomic.Int64
-		s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		b, _ := serving(t, func(w http.ResponseWriter, r *http.Request) {
 			if r.Method == http.MethodPost && asked.Add(1) == 1 {
 				first(w)
 				return
@@ -41,22 +39,14 @@ func TestRefusedAfterAPoll(t *testing.T) {
 			w.Header().Set("Content-Type", wire.ContentTypeProblem)
 			w.WriteHeader(http.StatusServiceUnavailable)
 			fmt.Fprintf(w, `{"type":%q,"may_hold":false}`, wire.TypeOverloaded)
-		}))
-		b, err := remotelock.New("holdfast"+strings.TrimPrefix(s.URL, "http"), remotelock.Config{})
-		if err != nil {
-			t.Fatal(err)
-		}
-		_, err = b.Acquire(t.Context(), backend.AcquireRequest{Name: "x", Lease: lease, Timed: true, TTL: 10 * time.Second, Wait: true})
+		})
+		_, err := b.Acquire(t.Context(), backend.AcquireRequest{Name: "x", Lease: lease, Timed: true, TTL: 10 * time.Second, Wait: true})
 		if away, ok := errors.AsType[*backend.UnavailableError](err); !ok || !away.MayHold {
 			t.Errorf("%s: %v, want one that may hold the lease", name, err)
 		}
 		if n := asked.Load(); n != 2 {
 			t.Errorf("%s: asked %d times, want 2", name, n)
 		}
-		if err := b.Close(); err != nil {
-			t.Error(err)
-		}
-		s.Close()
 	}
 }
 
@@ -75,35 +65,28 @@ func TestNotRepeated(t *testing.T) {
 		},
 	} {
 		var asked atomic.Int64
-		var s *httptest.Server
-		s = httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		var stop func() error
+		b, s := serving(t, func(w http.ResponseWriter, r *http.Request) {
 			if r.Method != http.MethodPost && r.Method != http.MethodDelete { // List, or the question for HTTP/2
 				fmt.Fprint(w, `{"locks":[]}`)
 				return
 			}
 			asked.Add(1)
-			if err := s.Listener.Close(); err != nil {
+			if err := stop(); err != nil {
 				t.Error(err)
 			}
 			panic(http.ErrAbortHandler) // ends the connection
-		}))
-		b, err := remotelock.New("holdfast"+strings.TrimPrefix(s.URL, "http"), remotelock.Config{})
-		if err != nil {
-			t.Fatal(err)
-		}
+		})
+		stop = s.Listener.Close
 		if _, err := b.List(t.Context(), backend.ListRequest{Limit: 1}); err != nil { // so that there is a connection
 			t.Fatal(err)
 		}
-		err = call(b)
+		err := call(b)
 		if away, ok := errors.AsType[*backend.UnavailableError](err); !ok || !away.MayHold {
 			t.Errorf("%s: %v, want an unknown outcome", name, err)
 		}
 		if n := asked.Load(); n != 1 {
 			t.Errorf("%s: asked %d times, want once", name, n)
 		}
-		if err := b.Close(); err != nil {
-			t.Error(err)
-		}
-		s.Close()
 	}
 }

@@ -43,16 +43,10 @@ func TestURL(t *testing.T) {
 	}
 }
 
-// canned returns a backend on a server that always gives the same answer.
-func canned(t *testing.T, status int, kind, body string) *remotelock.Backend {
+// serving returns a backend on a server with this handler, and the server.
+func serving(t *testing.T, handler http.HandlerFunc) (*remotelock.Backend, *httptest.Server) {
 	t.Helper()
-	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
-		w.Header().Set("Content-Type", kind)
-		w.Header().Set("Retry-After", "7")
-		w.Header().Set("Location", "/elsewhere")
-		w.WriteHeader(status)
-		_, _ = io.WriteString(w, body)
-	}))
+	s := httptest.NewServer(handler)
 	b, err := remotelock.New("holdfast://"+s.Listener.Addr().String(), remotelock.Config{})
 	if err != nil {
 		t.Fatal(err)
@@ -62,6 +56,19 @@ func canned(t *testing.T, status int, kind, body string) *remotelock.Backend {
 			t.Error(err)
 		}
 		s.Close()
+	})
+	return b, s
+}
+
+// canned returns a backend on a server that always gives the same answer.
+func canned(t *testing.T, status int, kind, body string) *remotelock.Backend {
+	t.Helper()
+	b, _ := serving(t, func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Content-Type", kind)
+		w.Header().Set("Retry-After", "7")
+		w.Header().Set("Location", "/elsewhere")
+		w.WriteHeader(status)
+		_, _ = io.WriteString(w, body)
 	})
 	return b
 }

@@ -8,57 +8,36 @@ import (
 	"time"
 
 	"github.com/holdfast-io/holdfast/backend"
-	"github.com/holdfast-io/holdfast/fence"
 	"github.com/holdfast-io/holdfast/internal/connlease"
 	"github.com/holdfast-io/holdfast/internal/retry"
 	"github.com/holdfast-io/holdfast/internal/testkit/leasetest"
 )
 
-// silent is a database that does not answer the call with this name. Its connections work.
-type silent struct {
-	database
-
-	question string
+// newLeases returns leases on the server, whose waiters poll after the pause.
+func newLeases(t *testing.T, s *server, poll time.Duration) *connlease.Leases {
+	t.Helper()
+	b := connlease.New(connlease.Config{
+		Store: s, Rest: retry.Rest{Least: poll, Longest: poll},
+		Caps: backend.Capabilities{Name: "server", Sessions: true, Shared: true, Push: !s.mute, MinTTL: time.Second, MaxTTL: 24 * time.Hour},
+	})
+	t.Cleanup(b.Close)
+	return b
 }
 
-func (s *silent) ask(ctx context.Context, question string) error {
-	if question != s.question {
-		return nil
-	}
-	<-ctx.Done()
-	return context.Cause(ctx)
+// start starts an Acquire, and returns a channel with its error.
+func (p *process) start(req backend.AcquireRequest) <-chan error {
+	got := make(chan error, 1)
+	go func() {
+		_, err := p.b.Acquire(p.t.Context(), req)
+		got <- err
+	}()
+	return got
 }
 
-func (s *silent) Setup(ctx context.Context) error { return s.ask(ctx, "setup") }
-
-func (s *silent) Connect(ctx context.Context, _ backend.SessionID, _ time.Duration, _ func(connlease.Note)) (connlease.Conn, error) {
-	return connection{&s.database}, s.ask(ctx, "connect")
-}
-
-func (s *silent) Look(ctx context.Context, _ []string) (map[string]backend.LockInfo, error) {
-	if s.question == "terminate" {
-		return map[string]backend.LockInfo{"n": {Holders: make([]backend.Holder, 1)}}, nil
-	}
-	return nil, s.ask(ctx, "look")
-}
-
-func (s *silent) Names(ctx context.Context, _ backend.ListRequest, _ int) ([]string, error) {
-	return []string{"n"}, s.ask(ctx, "names")
-}
-
-func (s *silent) Mark(ctx context.Context, _ connlease.Mark) (fence.Token, []connlease.Marked, error) {
-	return 1, []connlease.Marked{{}}, s.ask(ctx, "mark")
-}
-
-func (s *silent) Terminate(ctx context.Context, _ []string) error {
-	return s.ask(ctx, "terminate")
-}
-
-// TestSilentDatabase checks that a call ends although the database neither answers nor reports an
-// error, and the caller has set no time limit.
+// C12: a call ends although the database neither answers nor reports an error, and the caller has set no time limit. The
+// error says whether something may have been done.
 func TestSilentDatabase(t *testing.T) {
 	t.Parallel()
-	type call = func(context.Context, *connlease.Leases) error
 	open := func(ctx context.Context, b *connlease.Leases) error {
 		return b.OpenSession(ctx, backend.SessionRequest{ID: backend.NewSessionID(), TTL: time.Hour})
 	}
@@ -74,84 +53,179 @@ func TestSilentDatabase(t *testing.T) {
 		_, err := b.Break(ctx, backend.BreakRequest{Name: "n"})
 		return err
 	}
-	for question, c := range map[string]struct {
-		do   call
-		most time.Duration
+	const one = 10*time.Second + 100*time.Millisecond // one call
+	for _, x := range []struct {
+		silent  string
+		call    func(context.Context, *connlease.Leases) error
+		most    time.Duration
+		mayHold bool
 	}{
-		"setup": {inspect, time.Minute}, "connect": {open, 10 * time.Second}, "look": {inspect, 10 * time.Second},
-		"names": {list, 10 * time.Second}, "mark": {breaks, 10 * time.Second},
-		"terminate": {breaks, 16 * time.Second}, // after the five seconds that a holder has
+		{"setup", inspect, time.Minute, false},
+		{"setup", open, time.Minute, false},
+		{"setup", breaks, time.Minute, false},
+		{"connect", open, one, true},
+		{"look", inspect, one, false},
+		{"names", list, one, false},
+		{"mark", breaks, one, true},
+		{"terminate", breaks, one + 6*time.Second, true}, // after the five seconds that a holder has
 	} {
-		t.Run(question, func(t *testing.T) {
-			t.Parallel()
-			synctest.Test(t, func(t *testing.T) {
-				s := &silent{question: question}
-				b := connlease.New(connlease.Config{
-					Store: s, Rest: retry.Rest{Least: time.Hour, Longest: time.Hour},
-					Caps: backend.Capabilities{Name: "database", Sessions: true, MinTTL: time.Second, MaxTTL: 24 * time.Hour},
-				})
-				defer b.Close()
-				begun := time.Now()
-				if err := c.do(context.WithoutCancel(t.Context()), b); !errors.Is(err, backend.ErrUnavailable) {
-					t.Errorf("%v", err)
+		synctest.Test(t, func(t *testing.T) {
+			s := newServer()
+			if x.silent == "terminate" { // the holder is asked to release the lock, and does not
+				p := openProcess(t, s, time.Hour, nil, false)
+				if err := <-p.start(leasetest.Ask("n", p.id)); err != nil {
+					t.Fatal(err)
 				}
-				if took := time.Since(begun); took > c.most {
-					t.Errorf("after %s, at most %s", took, c.most)
-				}
-			})
+			}
+			s.set(func() { s.silent = []string{x.silent, "work"} })
+			begun := time.Now()
+			err := x.call(context.WithoutCancel(t.Context()), newLeases(t, s, time.Hour))
+			if away, ok := errors.AsType[*backend.UnavailableError](err); !ok || away.MayHold != x.mayHold {
+				t.Errorf("%s: %v, want an unavailable database, and that the lease may be held: %v", x.silent, err, x.mayHold)
+			}
+			if took := time.Since(begun); took > x.most {
+				t.Errorf("%s: after %s, at most %s", x.silent, took, x.most)
+			}
 		})
 	}
 }
 
-// A refusal that cannot be read says that the lease may be held if another call waits for it.
-func TestRefusalOfALeaseInQueue(t *testing.T) {
+// C9, C12: the connection of a session is silent. A renewal does not succeed before the database has answered, calls end with
+// their contexts, and Close does not wait for it.
+func TestSilentConnection(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		s := &silent{question: "look"}
-		s.set(true)
-		b, id := open(t, s)
-		req := leasetest.Ask("n", id)
-		had := start(t, b, req)
-		synctest.Wait()
-		again := req
-		again.Wait = false
-		_, err := b.Acquire(t.Context(), again)
-		if away, ok := errors.AsType[*backend.UnavailableError](err); !ok || !away.MayHold {
-			t.Errorf("%v, want an unknown outcome", err)
+		s := newServer()
+		s.taken = true
+		p := openProcess(t, s, time.Hour, nil, false)
+		waits := p.start(leasetest.Ask("n", p.id))
+		time.Sleep(time.Second)
+		s.set(func() { s.silent = []string{"work"} })
+		for _, call := range []func(context.Context) error{
+			func(ctx context.Context) error {
+				_, err := p.b.Renew(ctx, backend.RenewRequest{Session: p.id})
+				return err
+			},
+			func(ctx context.Context) error { _, err := p.b.Acquire(ctx, leasetest.Ask("m", p.id)); return err },
+		} {
+			ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+			defer cancel()
+			err := call(ctx)
+			if away, ok := errors.AsType[*backend.UnavailableError](err); !ok || !away.MayHold || !errors.Is(err, context.DeadlineExceeded) {
+				t.Errorf("%v, want an unknown outcome, because the context has ended", err)
+			}
 		}
-		b.Close()
-		if err := <-had; !errors.Is(err, backend.ErrClosed) {
+		begun := time.Now()
+		p.b.Close()
+		if took := time.Since(begun); took > 2*time.Second {
+			t.Errorf("Close took %s", took)
+		}
+		if err := <-waits; !errors.Is(err, backend.ErrClosed) {
 			t.Errorf("the waiter: %v", err)
 		}
 	})
 }
 
-// What needs a database that cannot be set up was not done.
-func TestNothingIsDoneBeforeTheSetUp(t *testing.T) {
+// C6, C7: the lock was acquired, and the reply is lost with the connection. The session is lost, nothing is held, and
+// another client is granted the lock.
+func TestLostGrant(t *testing.T) {
 	t.Parallel()
-	for name, do := range map[string]func(context.Context, *connlease.Leases) error{
-		"open session": func(ctx context.Context, b *connlease.Leases) error {
-			return b.OpenSession(ctx, backend.SessionRequest{ID: backend.NewSessionID(), TTL: time.Hour})
-		},
-		"break": func(ctx context.Context, b *connlease.Leases) error {
-			_, err := b.Break(ctx, backend.BreakRequest{Name: "n"})
-			return err
-		},
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			synctest.Test(t, func(t *testing.T) {
-				b := connlease.New(connlease.Config{
-					Store: &silent{question: "setup"}, Caps: backend.Capabilities{Name: "database", Sessions: true, MinTTL: time.Second, MaxTTL: 24 * time.Hour},
-				})
-				defer b.Close()
-				err := do(t.Context(), b)
-				if away, ok := errors.AsType[*backend.UnavailableError](err); !ok || away.MayHold {
-					t.Errorf("%v, want that nothing was done", err)
-				}
-			})
-		})
-	}
+	synctest.Test(t, func(t *testing.T) {
+		s := newServer()
+		p, other := openProcess(t, s, time.Hour, nil, false), openProcess(t, s, time.Second, nil, false)
+		s.loses = true
+		if err := <-p.start(leasetest.Ask("n", p.id)); !errors.Is(err, backend.ErrSessionLost) {
+			t.Errorf("the acquire: %v", err)
+		}
+		s.loses = false
+		if err := <-other.start(leasetest.Ask("n", other.id)); err != nil || !p.isLost() || len(s.rows) != 2 {
+			t.Errorf("the other: %v; the session is lost: %v; %d leases were granted", err, p.isLost(), len(s.rows))
+		}
+	})
+}
+
+// C12: a refusal that cannot be read says that the lease may be held if another call waits for it.
+func TestRefusalOfALeaseInQueue(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		s := newServer()
+		s.taken, s.silent = true, []string{"look"}
+		p := openProcess(t, s, time.Hour, nil, false)
+		req := leasetest.Ask("n", p.id)
+		waits := p.start(req)
+		time.Sleep(time.Second)
+		req.Wait = false
+		err := <-p.start(req)
+		if away, ok := errors.AsType[*backend.UnavailableError](err); !ok || !away.MayHold {
+			t.Errorf("%v, want an unknown outcome", err)
+		}
+		p.b.Close()
+		if err := <-waits; !errors.Is(err, backend.ErrClosed) {
+			t.Errorf("the waiter: %v", err)
+		}
+	})
+}
+
+// C1: a request that does not wait is refused because another client holds the lock, and not
+// because a request of the same session waits that does not know yet that the lock is free.
+func TestRefusalIsTrue(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		s := newServer()
+		s.taken = true
+		p := openProcess(t, s, time.Hour, nil, false)
+		waits := p.start(leasetest.Ask("n", p.id))
+		time.Sleep(time.Second)
+		s.set(func() { s.taken = false })
+		req := leasetest.Ask("n", p.id)
+		req.Wait = false
+		refused := func(what string, asks bool) {
+			t.Helper()
+			before := s.tries
+			if err := <-p.start(req); !errors.Is(err, backend.ErrHeld) || (s.tries > before) != asks {
+				t.Errorf("%s: %v, after %d tries", what, err, s.tries-before)
+			}
+		}
+		refused("behind a waiter", true)
+		if err := <-waits; err != nil {
+			t.Errorf("the waiter: %v", err)
+		}
+		refused("what the session has itself", false)
+	})
+}
+
+// C8: a session whose store wakes no client wakes its own waiters: when it releases the lock, and when the first of them has gone.
+func TestSessionWakesItsOwn(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		s := newServer()
+		s.taken, s.mute = true, true
+		p := openProcess(t, s, time.Hour, nil, false)
+		var asked []backend.AcquireRequest
+		var got []<-chan error
+		for range 3 {
+			asked = append(asked, leasetest.Ask("n", p.id))
+			got = append(got, p.start(asked[len(got)]))
+			time.Sleep(time.Second)
+		}
+		s.set(func() { s.taken = false })
+		begun := time.Now()
+		give := func(i int) {
+			err := p.b.Release(t.Context(), backend.ReleaseRequest{Name: "n", Lease: asked[i].Lease, Session: p.id, Abandon: true})
+			if err != nil {
+				t.Error(err)
+			}
+		}
+		give(0)
+		gone, second := <-got[0], <-got[1]
+		give(1)
+		if third := <-got[2]; !errors.Is(gone, backend.ErrLost) || second != nil || third != nil {
+			t.Errorf("the one that gave up: %v; the others: %v, %v", gone, second, third)
+		}
+		if took := time.Since(begun); took > time.Minute {
+			t.Errorf("they were woken after %s", took)
+		}
+	})
 }
 
 // C10: a loss that no answered renewal has reported is reported by the next one that is answered, however many were not.

@@ -12,7 +12,6 @@ import (
 
 	"github.com/holdfast-io/holdfast/backend"
 	"github.com/holdfast-io/holdfast/internal/connlease"
-	"github.com/holdfast-io/holdfast/internal/retry"
 )
 
 // holders is who believes that they hold each lock.
@@ -54,15 +53,39 @@ type process struct {
 // openProcess opens a client of the server, whose waiters poll after the pause.
 func openProcess(t *testing.T, s *server, poll time.Duration, inside *holders, exact bool) *process {
 	t.Helper()
-	p := &process{t: t, id: backend.NewSessionID(), inside: inside, exact: exact, b: connlease.New(connlease.Config{
-		Store: s, Rest: retry.Rest{Least: poll, Longest: poll},
-		Caps: backend.Capabilities{Name: "server", Sessions: true, Shared: true, Push: true, MinTTL: time.Second, MaxTTL: 24 * time.Hour},
-	})}
-	t.Cleanup(p.b.Close)
+	p := &process{t: t, id: backend.NewSessionID(), inside: inside, exact: exact, b: newLeases(t, s, poll)}
 	if err := p.b.OpenSession(t.Context(), backend.SessionRequest{ID: p.id, TTL: 24 * time.Hour}); err != nil {
 		t.Fatal(err)
 	}
 	return p
+}
+
+// acquire acquires a lock, now and then with two calls for the same lease, of which one waits in the queue and the other does
+// not. It succeeds if one of them does.
+func (p *process) acquire(ctx context.Context, req backend.AcquireRequest) error {
+	call := func(req backend.AcquireRequest) error {
+		_, err := p.b.Acquire(ctx, req)
+		if req.Wait && errors.Is(err, backend.ErrHeld) {
+			p.t.Error("a request that waits was refused")
+		}
+		return err
+	}
+	twice := make(chan error, 1)
+	if rand.IntN(4) == 0 {
+		again := req
+		again.Wait = !req.Wait
+		go func() {
+			pause()
+			twice <- call(again)
+		}()
+	} else {
+		twice <- backend.ErrHeld
+	}
+	err := call(req)
+	if <-twice == nil {
+		return nil
+	}
+	return err
 }
 
 // turn acquires a lock somehow, and releases it. It reports whether the session still lives.
@@ -79,7 +102,7 @@ func (p *process) turn(locks int) bool {
 		ctx, cancel = context.WithTimeout(ctx, time.Duration(rand.IntN(20_000))*time.Microsecond)
 		defer cancel()
 	}
-	_, err := p.b.Acquire(ctx, req)
+	err := p.acquire(ctx, req)
 	give := backend.ReleaseRequest{Name: req.Name, Lease: req.Lease, Session: p.id, Abandon: err != nil}
 	switch {
 	case err == nil:

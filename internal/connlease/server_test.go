@@ -26,6 +26,12 @@ type server struct {
 	rows  map[connlease.Key]*row
 	queue map[connlease.Key]waiter // a lease waits on one connection only, here
 	wrong []string                 // what should not happen
+
+	silent []string // the calls that have no answer
+	taken  bool     // another client has all locks, and sends no wake-up when it has released them
+	tries  int      // how often it was asked for a lock
+	mute   bool     // it queues no request, and wakes no client
+	loses  bool     // the connection ends with the next reply
 }
 
 // row is the record of a lease.
@@ -59,9 +65,32 @@ func newServer() *server {
 
 var errGone = errors.New("the connection is gone")
 
-func (s *server) Setup(context.Context) error { return nil }
+// ask waits for the answer to a call: for ever, if there is none.
+func (s *server) ask(ctx context.Context, call string) error {
+	s.mu.Lock()
+	silent := slices.Contains(s.silent, call)
+	s.mu.Unlock()
+	if silent {
+		<-ctx.Done()
+		return context.Cause(ctx)
+	}
+	pause()
+	return nil
+}
 
-func (s *server) Connect(_ context.Context, _ backend.SessionID, _ time.Duration, hear func(connlease.Note)) (connlease.Conn, error) {
+// set changes the behaviour of the server.
+func (s *server) set(change func()) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	change()
+}
+
+func (s *server) Setup(ctx context.Context) error { return s.ask(ctx, "setup") }
+
+func (s *server) Connect(ctx context.Context, _ backend.SessionID, _ time.Duration, hear func(connlease.Note)) (connlease.Conn, error) {
+	if err := s.ask(ctx, "connect"); err != nil {
+		return nil, err
+	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.place++
@@ -73,13 +102,18 @@ func (s *server) Connect(_ context.Context, _ backend.SessionID, _ time.Duration
 	return c, nil
 }
 
-func (s *server) Look(_ context.Context, names []string) (map[string]backend.LockInfo, error) {
-	pause()
+func (s *server) Look(ctx context.Context, names []string) (map[string]backend.LockInfo, error) {
+	if err := s.ask(ctx, "look"); err != nil {
+		return nil, err
+	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	all := make(map[string]backend.LockInfo)
 	for _, name := range names {
 		info := backend.LockInfo{Name: name}
+		if s.taken {
+			info.Holders = []backend.Holder{{Lease: "another"}}
+		}
 		for _, r := range s.rows {
 			if r.name == name && s.holds(r) {
 				info.Holders = append(info.Holders, r.Holder)
@@ -101,10 +135,14 @@ func (s *server) holds(r *row) bool {
 	return c != nil && len(c.locks[r.name]) > 0
 }
 
-func (s *server) Names(context.Context, backend.ListRequest, int) ([]string, error) { return nil, nil }
+func (s *server) Names(ctx context.Context, _ backend.ListRequest, _ int) ([]string, error) {
+	return nil, s.ask(ctx, "names")
+}
 
-func (s *server) Mark(_ context.Context, m connlease.Mark) (fence.Token, []connlease.Marked, error) {
-	pause()
+func (s *server) Mark(ctx context.Context, m connlease.Mark) (fence.Token, []connlease.Marked, error) {
+	if err := s.ask(ctx, "mark"); err != nil {
+		return 0, nil, err
+	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	token := m.Below
@@ -124,7 +162,10 @@ func (s *server) Mark(_ context.Context, m connlease.Mark) (fence.Token, []connl
 	return token, hit, nil
 }
 
-func (s *server) Terminate(_ context.Context, conns []string) error {
+func (s *server) Terminate(ctx context.Context, conns []string) error {
+	if err := s.ask(ctx, "terminate"); err != nil {
+		return err
+	}
 	for _, id := range conns {
 		s.kill(id)
 	}
@@ -198,14 +239,22 @@ func (c *link) Wait(ctx context.Context) error {
 
 func (c *link) Close() { c.s.kill(c.id) }
 
-func (c *link) Do(_ context.Context, w *connlease.Work) error {
-	pause()
+func (c *link) Do(ctx context.Context, w *connlease.Work) error {
+	if err := c.s.ask(ctx, "work"); err != nil {
+		return err
+	}
 	commit, err := c.execute(w)
 	pause()
 	if err == nil {
 		err = commit()
 	}
 	pause()
+	if c.s.loses {
+		c.Close()
+	}
+	if isOver(c.cut) { // the reply is lost with the connection
+		return errGone
+	}
 	c.deliver()
 	return err
 }
@@ -243,8 +292,14 @@ func (c *link) execute(w *connlease.Work) (func() error, error) {
 			note(name, connlease.Key{})
 		}
 	}
+	tried := make(map[connlease.Key]bool)
 	for _, t := range w.Try {
 		k := connlease.Key{Name: t.Req.Name, ID: t.Req.Lease}
+		if tried[k] {
+			s.wrong = append(s.wrong, "a request is in a piece of work twice: "+k.Name)
+		}
+		tried[k] = true
+		s.tries++
 		switch r := s.rows[k]; {
 		case t.Behind:
 		case r != nil:
@@ -299,7 +354,9 @@ func (c *link) write(w *connlease.Work) {
 		case t.Granted:
 			delete(s.queue, k)
 			s.rows[k] = &row{Holder: backend.Holder{Lease: k.ID, Mode: t.Req.Mode, Token: t.Token}, name: k.Name, conn: c.id}
-		case t.Queue && !t.Foreign && !queued:
+		case t.Behind && queued:
+			s.wrong = append(s.wrong, "a request was queued twice: "+k.Name)
+		case t.Queue && !t.Foreign && !queued && !s.mute:
 			s.place++
 			s.queue[k] = waiter{c.id, t.Req.Mode, s.place}
 		}
@@ -331,6 +388,9 @@ func (s *server) next(name string, but connlease.Key) []string {
 
 // free reports whether the server grants a lock to a connection, which has it as often as it likes.
 func (s *server) free(c *link, r *backend.AcquireRequest) bool {
+	if s.taken {
+		return false
+	}
 	for _, other := range s.conns {
 		for _, mode := range other.locks[r.Name] {
 			if other != c && (mode == backend.Exclusive || r.Mode == backend.Exclusive) {

@@ -122,7 +122,7 @@ func kubernetesOf(_ context.Context, o Options) (*Group, error) {
 	if err != nil {
 		return nil, err
 	}
-	s, err := Kubernetes(o, stores[0].addr, "")
+	s, err := Kubernetes(o, stores[0].addr)
 	if err != nil {
 		return nil, err
 	}

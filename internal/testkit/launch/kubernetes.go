@@ -17,9 +17,8 @@ import (
 )
 
 // Kubernetes returns an API server, with nothing else of a cluster: no nodes, no controllers. It
-// stores everything in the etcd at an address. It speaks TLS. A client with its Secret may do
-// everything; tokens has more of them, in the form of its file: lines "token,user,uid".
-func Kubernetes(o Options, etcd, tokens string) (*Server, error) {
+// stores everything in the etcd at an address. It speaks TLS. A client with its Secret may do everything.
+func Kubernetes(o Options, etcd string) (*Server, error) {
 	s, err := o.server("kube-apiserver", "", "")
 	if err != nil {
 		return nil, err
@@ -32,7 +31,7 @@ func Kubernetes(o Options, etcd, tokens string) (*Server, error) {
 	s.Diskless, s.Secret = true, rand.Text()
 	err = s.write(map[string]string{
 		"sa.key":     string(pem.EncodeToMemory(&pem.Block{Type: "RSA PRIVATE KEY", Bytes: x509.MarshalPKCS1PrivateKey(private)})),
-		"tokens.csv": s.Secret + ",admin,admin,system:masters\n" + tokens,
+		"tokens.csv": s.Secret + ",admin,admin,system:masters\n",
 		"kubeconfig": Kubeconfig(s, s.addr),
 	})
 	if err != nil {

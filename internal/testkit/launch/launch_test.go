@@ -5,17 +5,14 @@ package launch_test
 import (
 	"context"
 	"errors"
-	"os"
 	"os/exec"
 	"path/filepath"
 	"strings"
-	"syscall"
 	"testing"
 	"time"
 
 	"github.com/holdfast-io/holdfast/internal/testkit/launch"
 	"github.com/holdfast-io/holdfast/internal/testkit/leaktest"
-	"github.com/holdfast-io/holdfast/internal/testkit/leasetest"
 )
 
 func TestMain(m *testing.M) { leaktest.Main(m) }
@@ -33,33 +30,6 @@ func start(t *testing.T, script string) *launch.Process {
 		}
 	})
 	return p
-}
-
-func TestProcess(t *testing.T) {
-	t.Parallel()
-	p := start(t, "echo hello; sleep 600 & wait")
-	if err := errors.Join(p.Stop(), p.Cont(), p.Kill()); err != nil {
-		t.Error(err)
-	}
-	if _, ok := errors.AsType[*exec.ExitError](p.Wait(time.Second)); !ok {
-		t.Errorf("a process that was killed ended with %v", p.Wait(time.Second))
-	}
-	q := start(t, "trap 'echo bye; exit 3' TERM; echo hello; sleep 600 & wait")
-	err := q.Await(t.Context(), time.Minute, func(context.Context) error {
-		if !strings.Contains(q.Log(), "hello") {
-			return errors.New("not yet")
-		}
-		return nil
-	})
-	if err := errors.Join(err, q.Ask(syscall.SIGTERM)); err != nil {
-		t.Error(err)
-	}
-	if log := q.Log(); log != "hello\nbye\n" {
-		t.Errorf("the log is %q", log)
-	}
-	if err := errors.Join(p.End(), q.End()); err != nil {
-		t.Errorf("their end was asked for: %v", err)
-	}
 }
 
 // A process that ends by itself is an error: of Await, and otherwise of End.
@@ -86,56 +56,6 @@ func TestEndedByItself(t *testing.T) {
 	}
 }
 
-func TestFreeAddr(t *testing.T) {
-	t.Parallel()
-	seen := make(map[string]bool)
-	for range 20 {
-		addr, err := launch.FreeAddr()
-		if err != nil || seen[launch.Port(addr)] {
-			t.Errorf("%s was given twice, or %v", addr, err)
-		}
-		seen[launch.Port(addr)] = true
-	}
-}
-
-// The kinds that need no program of this repository start, and come back with their data after a
-// crash.
-func TestKinds(t *testing.T) {
-	leasetest.Slow(t)
-	t.Parallel()
-	for _, kind := range []string{"redis", "redlock", "zookeeper", "postgres+advisory", "mysql+getlock"} {
-		t.Run(kind, func(t *testing.T) {
-			t.Parallel()
-			dir, err := os.MkdirTemp("", "hf-") //nolint:usetesting // other accounts cannot enter t.TempDir
-			if err != nil {
-				t.Fatal(err)
-			}
-			defer func() { _ = os.RemoveAll(dir) }()
-			g, err := launch.Kinds()[kind](t.Context(), launch.Options{Dir: dir})
-			if err != nil {
-				t.Fatal(err)
-			}
-			defer func() {
-				if err := g.End(); err != nil {
-					t.Error(err)
-				}
-			}()
-			if err := g.Start(t.Context()); err != nil {
-				t.Fatal(err)
-			}
-			s := g.Servers[0]
-			if !strings.HasPrefix(g.URL, kind+"://") || !strings.Contains(g.URL, s.Addr()) || kind != "redlock" && s.URL != g.URL {
-				t.Errorf("the URL of %s is %s, alone %s", s.Addr(), g.URL, s.URL)
-			}
-			for _, end := range []func() error{s.Kill, s.Shutdown} {
-				if err := errors.Join(end(), s.Start(t.Context())); err != nil {
-					t.Fatal(err)
-				}
-			}
-		})
-	}
-}
-
 func TestNotInstalled(t *testing.T) {
 	t.Setenv("PATH", t.TempDir())
 	if s, err := launch.Redis(launch.Options{Dir: t.TempDir()}); !errors.Is(err, exec.ErrNotFound) {
@@ -147,13 +67,5 @@ func TestNotInstalled(t *testing.T) {
 	}
 	if err := errors.Join(s.Launch(), s.Kill(), s.End()); err == nil || !strings.Contains(err.Error(), "not installed") {
 		t.Errorf("a program that is not there: %v", err)
-	}
-}
-
-// Servers of the sources are found from the working folder alone.
-func TestNoSource(t *testing.T) {
-	t.Chdir(t.TempDir())
-	if path, err := launch.Built(t.Context(), "etcd"); !errors.Is(err, launch.ErrNoSource) {
-		t.Errorf("%s, %v", path, err)
 	}
 }

@@ -17,28 +17,6 @@ func TestMain(m *testing.M) {
 	Main(m)
 }
 
-// The goroutines before are no leak, one that is ending is none either, and one that stays is
-// reported with the line that started it.
-func TestRemaining(t *testing.T) { //nolint:paralleltest // goroutines of other tests would be leaks
-	old := make(chan struct{})
-	go func() { <-old }()
-	before := goroutines()
-	if left := remaining(before, 0); len(left) != 0 {
-		t.Errorf("%q are left before anything was started", left)
-	}
-	end := make(chan struct{})
-	go func() { <-end }()
-	left := remaining(before, 50*time.Millisecond)
-	if len(left) != 1 || !strings.Contains(left[0], "created by") || !strings.Contains(left[0], "leaktest_internal_test.go") {
-		t.Errorf("%q are left, and one goroutine was started", left)
-	}
-	time.AfterFunc(100*time.Millisecond, func() { close(end) })
-	if left = remaining(before, patience); len(left) != 0 {
-		t.Errorf("%q are left after their end", left)
-	}
-	close(old)
-}
-
 // A package that leaks fails although its tests pass.
 func TestMainFails(t *testing.T) {
 	t.Parallel()

@@ -1,17 +1,14 @@
 package leasetest
 
 import (
-	"bytes"
-	"context"
 	"errors"
+	"slices"
 	"strconv"
 	"sync"
-	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/holdfast-io/holdfast/backend"
-	"github.com/holdfast-io/holdfast/fence"
 	"github.com/holdfast-io/holdfast/internal/chaos"
 )
 
@@ -21,15 +18,34 @@ type Bound struct {
 	// whose connections the functions below are about.
 	Open, Victim func() backend.Backend
 	Through      func() (backend.Backend, *chaos.Proxy)
-	// End ends connections of victims that have locks, at most so many, and returns how many.
-	End func(most int) int
-	// Conns counts the connections of victims that have locks.
-	Conns func() int64
+	// End ends a connection of a victim that has locks, and returns 0 if there is none.
+	End func() int64
 	// Leases counts the rows of leases. Age has the rows of sessions look an hour older.
 	Leases func() int64
 	Age    func()
 	// Forbid makes the database refuse all rows of leases with a note.
 	Forbid func(note string)
+}
+
+// Bounds runs what every store of locks of a connection survives. start starts a server, and returns it with the backends
+// on it.
+func Bounds(t *testing.T, start func(*testing.T) Bound) {
+	t.Helper()
+	for name, x := range map[string]struct {
+		test func(*testing.T, Bound)
+		slow bool
+	}{
+		"connection-ended": {connectionEnded, false}, "dead-rows": {deadRows, false}, "holder-cut-off": {holderCutOff, true},
+		"deaf-holder-broken": {deafHolderBroken, false}, "not-written-down": {notWrittenDown, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			if x.slow {
+				Slow(t)
+			}
+			t.Parallel()
+			x.test(t, start(t))
+		})
+	}
 }
 
 // Heard waits for a loss, or fails the test.
@@ -52,21 +68,22 @@ func inQueue(t *testing.T, b backend.Backend, name string) {
 	}
 }
 
-// ConnectionEnded (C10, F22): the server ends the connection that has the locks of a victim. The
-// holder is told immediately, though no client calls or renews, and a waiter of other is granted
-// the lock. The lease that was lost is never granted again.
-func ConnectionEnded(t *testing.T, s Bound, other backend.Backend) {
+// connectionEnded (C10, F22): the server ends the connection that has the locks of a victim. The
+// holder is told immediately, though no client calls or renews, and a waiter is granted the lock.
+// The lease that was lost is never granted again. A session that has nothing is told, too.
+func connectionEnded(t *testing.T, s Bound) {
 	t.Helper()
-	b := s.Victim()
+	b, other := s.Victim(), s.Open()
 	lost := make(chan backend.Loss, 1)
-	id := Session(t, b, time.Hour, func(x backend.Loss) { lost <- x })
+	tell := func(x backend.Loss) { lost <- x }
+	id := Session(t, b, time.Hour, tell)
 	held := Ask("n", id)
 	before := Take(t, b, held)
 	next := Ask("n", Session(t, other, time.Hour, nil))
 	got := Start(t, other, next)
 	inQueue(t, other, "n")
-	if n := s.End(1); n != 1 {
-		t.Fatalf("%d connections of the victim have locks", n)
+	if s.End() == 0 {
+		t.Fatal("no connection of the victim has locks")
 	}
 	if x := Heard(t, lost); x.Session != id || x.Lease != "" || x.Cause != backend.CauseSession {
 		t.Errorf("told %+v", x)
@@ -74,108 +91,31 @@ func ConnectionEnded(t *testing.T, s Bound, other backend.Backend) {
 	if g := <-got; g.Err != nil || g.Grant.Token <= before {
 		t.Errorf("the waiter has %+v after token %d", g, before)
 	}
-	if res, err := b.Renew(Within(t), backend.RenewRequest{Session: id}); err != nil || !res.SessionLost {
-		t.Errorf("Renew: %+v, %v", res, err)
-	}
-	if err := b.Release(Within(t), backend.ReleaseRequest{Name: "n", Lease: held.Lease, Session: id}); !errors.Is(err, backend.ErrLost) {
-		t.Errorf("Release: %v", err)
-	}
-	if _, err := b.Acquire(Within(t), Ask("m", id)); !errors.Is(err, backend.ErrSessionLost) {
-		t.Errorf("Acquire: %v", err)
-	}
 	Give(t, other, next)
 	held.Session = next.Session
 	if g, err := other.Acquire(Within(t), held); !errors.Is(err, backend.ErrLost) {
 		t.Errorf("the lease that was lost is granted to another session: %+v, %v", g, err)
 	}
-}
-
-// IdleConnectionEnded (C10): the same where there is nothing to look after.
-func IdleConnectionEnded(t *testing.T, s Bound) {
-	t.Helper()
-	lost := make(chan backend.Loss, 1)
-	Session(t, s.Victim(), time.Hour, func(x backend.Loss) { lost <- x })
-	s.End(1)
-	Heard(t, lost)
-}
-
-// ManyOnOneConnection (C4): one connection has all the locks of a session, and the waiters of
-// the session do not keep the other requests, or a renewal, from it.
-func ManyOnOneConnection(t *testing.T, s Bound) {
-	t.Helper()
-	b, other := s.Victim(), s.Open()
-	const locks, waiters = 200, 40
-	id, theirs := Session(t, b, time.Hour, nil), Session(t, other, time.Hour, nil)
-	var held []backend.AcquireRequest
-	var waiting []<-chan Answer
-	for i := range waiters {
-		r := Ask("busy"+strconv.Itoa(i), theirs)
-		Take(t, other, r)
-		held = append(held, r)
-		waiting = append(waiting, Start(t, b, Ask(r.Name, id)))
-	}
-	var all sync.WaitGroup
-	for i := range locks {
-		all.Go(func() {
-			if _, err := b.Acquire(Within(t), Ask("n"+strconv.Itoa(i), id)); err != nil {
-				t.Error(err)
-			}
-		})
-	}
-	all.Wait()
-	if res, err := b.Renew(Within(t), backend.RenewRequest{Session: id}); err != nil || res.SessionLost {
-		t.Errorf("Renew: %+v, %v", res, err)
-	}
-	if n := s.Conns(); n != 1 {
-		t.Errorf("%d connections have locks", n)
-	}
-	for i, r := range held {
-		Give(t, other, r)
-		if g := <-waiting[i]; g.Err != nil {
-			t.Error(g.Err)
-		}
-	}
-	if n := s.Conns(); n != 1 {
-		t.Errorf("%d connections have locks", n)
+	id = Session(t, b, time.Hour, tell)
+	s.End()
+	if x := Heard(t, lost); x.Session != id {
+		t.Errorf("told %+v", x)
 	}
 }
 
-// HolderCutOff (F3, F1, C4): nothing comes from a holder any more, and the server is not told of
-// its end. The server frees the lock by itself, and not before the TTL; the holder is told.
-func HolderCutOff(t *testing.T, s Bound) {
-	t.Helper()
-	const ttl = 12 * time.Second // the waiter is in the queue in this time
-	b, proxy := s.Through()
-	other := s.Open()
-	lost := make(chan backend.Loss, 1)
-	from := time.Now()
-	id := Session(t, b, ttl, func(x backend.Loss) { lost <- x })
-	before := Take(t, b, Ask("n", id))
-	got := Start(t, other, Ask("n", Session(t, other, time.Hour, nil)))
-	inQueue(t, other, "n")
-	proxy.BlackHole()
-	g := <-got
-	if g.Err != nil || g.Grant.Token <= before {
-		t.Fatalf("the waiter has %+v after token %d", g, before)
-	}
-	if early := ttl - time.Since(from); early > 0 {
-		t.Errorf("the lock was free %s before the TTL had elapsed", early)
-	}
-	Heard(t, lost)
-}
-
-// CutOffAfterARenewal (F3, C1): a session was renewed late in its time, and then nothing comes
-// from it any more. Its holder believes for a whole TTL from the renewal on that it holds the
-// lock, and no other client is granted it for that long.
-func CutOffAfterARenewal(t *testing.T, s Bound) {
+// holderCutOff (F1, F3, C1, C4): a session was renewed late in its time. Then nothing comes from it any more, and the server
+// is not told of its end. The server frees the lock by itself, no earlier than a whole TTL after the renewal: for so long the
+// holder believes that it holds the lock. The holder is told.
+func holderCutOff(t *testing.T, s Bound) {
 	t.Helper()
 	b, proxy := s.Through()
 	other := s.Open()
 	const ttl = 12 * time.Second
 	late := time.NewTimer(ttl / 2) //nolint:mnd // this part of its time has passed, and a slow renewal is in time
 	defer late.Stop()
-	id := Session(t, b, ttl, nil)
-	Take(t, b, Ask("n", id))
+	lost := make(chan backend.Loss, 1)
+	id := Session(t, b, ttl, func(x backend.Loss) { lost <- x })
+	before := Take(t, b, Ask("n", id))
 	got := Start(t, other, Ask("n", Session(t, other, time.Hour, nil)))
 	inQueue(t, other, "n")
 	select {
@@ -188,156 +128,55 @@ func CutOffAfterARenewal(t *testing.T, s Bound) {
 		t.Fatalf("renew: %+v, %v", res, err)
 	}
 	proxy.BlackHole()
-	if g := <-got; g.Err != nil {
-		t.Fatal(g.Err)
+	if g := <-got; g.Err != nil || g.Grant.Token <= before {
+		t.Fatalf("the waiter has %+v after token %d", g, before)
 	}
 	if early := ttl - time.Since(renewed); early > 0 {
 		t.Errorf("the lock was free %s before the holder's lease had expired", early)
 	}
+	Heard(t, lost)
 }
 
-// BreakOfADeafHolder (C10): a holder does not release what it was asked to release. It loses its
-// connection.
-func BreakOfADeafHolder(t *testing.T, s Bound) {
-	t.Helper()
-	b, proxy := s.Through()
-	other := s.Open()
-	held := Ask("n", Session(t, b, time.Hour, nil))
-	before := Take(t, b, held)
-	proxy.BlackHole()
-	res, err := other.Break(Within(t), backend.BreakRequest{Name: "n", Reason: "it sleeps"})
-	if err != nil || len(res.Broken) != 1 || res.Broken[0].Lease != held.Lease || res.Token <= before {
-		t.Fatalf("Break: %+v, %v", res, err)
-	}
-	r := Ask("n", Session(t, other, time.Hour, nil))
-	r.Wait = false
-	if g, err := other.Acquire(Within(t), r); err != nil || g.Token < res.Token {
-		t.Errorf("after the break: %+v, %v", g, err)
-	}
-}
-
-// TwoBreaksOfADeafHolder (C10): two breaks meet the same holder, which does not hear of them. One
-// of them names it.
-func TwoBreaksOfADeafHolder(t *testing.T, s Bound) {
+// deafHolderBroken (C10): two breaks meet a holder that does not release what it was asked to release. It
+// loses its connection, and one of them names it.
+func deafHolderBroken(t *testing.T, s Bound) {
 	t.Helper()
 	b, proxy := s.Through()
 	others := []backend.Backend{s.Open(), s.Open()}
-	Take(t, b, Ask("n", Session(t, b, time.Hour, nil)))
+	held := Ask("n", Session(t, b, time.Hour, nil))
+	before := Take(t, b, held)
 	proxy.BlackHole()
 	var breaks sync.WaitGroup
-	var named atomic.Int64
-	for _, o := range others {
+	results := make([]backend.BreakResult, len(others))
+	for i, o := range others {
 		breaks.Go(func() {
-			res, err := o.Break(Within(t), backend.BreakRequest{Name: "n", Actor: "test"})
-			if err != nil {
-				t.Error(err)
+			var err error
+			if results[i], err = o.Break(Within(t), backend.BreakRequest{Name: "n", Actor: "test"}); err != nil || results[i].Token <= before {
+				t.Errorf("Break: %+v, %v", results[i], err)
 			}
-			named.Add(int64(len(res.Broken)))
 		})
 	}
 	breaks.Wait()
-	if named.Load() != 1 {
-		t.Errorf("two breaks named %d victims, and there was one holder", named.Load())
+	if named := slices.Concat(results[0].Broken, results[1].Broken); len(named) != 1 || named[0].Lease != held.Lease {
+		t.Errorf("two breaks named %+v, and there was one holder", named)
+	}
+	r := Ask("n", Session(t, others[0], time.Hour, nil))
+	r.Wait = false
+	if g, err := others[0].Acquire(Within(t), r); err != nil || g.Token < max(results[0].Token, results[1].Token) {
+		t.Errorf("after the breaks: %+v, %v", g, err)
 	}
 }
 
-// EndedUnderLoad (C2): many clients acquire and release the same few locks, writers and, where
-// the backend has them, readers, while connections of theirs are ended, most at a time. Tokens
-// rise, and no client waits for ever.
-func EndedUnderLoad(t *testing.T, s Bound, most int) {
-	t.Helper()
-	const locks, workers, ends, between = 3, 8, 10, 40
-	stop, cancel := context.WithCancel(t.Context())
-	defer cancel()
-	var mu sync.Mutex
-	last := make(map[string]fence.Token) // of writers
-	var grants atomic.Int64
-	var all sync.WaitGroup
-	for i := range workers {
-		b := s.Victim()
-		readers := b.Capabilities().Shared
-		all.Go(func() {
-			for n := i; stop.Err() == nil; {
-				var over atomic.Bool
-				id := backend.NewSessionID()
-				if err := b.OpenSession(Within(t), backend.SessionRequest{ID: id, TTL: time.Hour, Lost: func(backend.Loss) { over.Store(true) }}); err != nil {
-					continue
-				}
-				for ; stop.Err() == nil && !over.Load(); n++ {
-					req := Ask("n"+strconv.Itoa(n%locks), id)
-					if readers && n%4 == 0 {
-						req.Mode = backend.Shared
-					}
-					g, err := b.Acquire(stop, req)
-					if err != nil {
-						continue
-					}
-					grants.Add(1)
-					mu.Lock()
-					// A holder that has lost it may report that late.
-					if req.Mode == backend.Exclusive && g.Token <= last[req.Name] && !over.Load() {
-						if info, err := b.Inspect(Within(t), req.Name); err == nil && len(info.Holders) == 1 && info.Holders[0].Lease == req.Lease {
-							t.Errorf("token %d after %d", g.Token, last[req.Name])
-						}
-					}
-					if req.Mode == backend.Exclusive {
-						last[req.Name] = max(last[req.Name], g.Token)
-					}
-					mu.Unlock()
-					_ = b.Release(Within(t), backend.ReleaseRequest{Name: req.Name, Lease: req.Lease, Session: id})
-				}
-			}
-		})
-	}
-	for n := range ends {
-		Eventually(t, "they go on", func() bool { return grants.Load() >= int64(between*(n+1)) })
-		s.End(most)
-	}
-	cancel()
-	all.Wait()
-}
-
-// LostGrant (C6, C7): the lock was acquired, and the reply is lost. Nothing is held when the
-// session has ended, because the connection ends with it immediately.
-func LostGrant(t *testing.T, s Bound) {
-	t.Helper()
-	b, proxy := s.Through()
-	other := s.Open()
-	lost := make(chan backend.Loss, 1)
-	id := Session(t, b, time.Hour, func(x backend.Loss) { lost <- x })
-	free(t, b, Ask("warm", id))
-	req := Ask("n", id)
-	done := proxy.LoseReply(func(piece []byte) bool { // to what records the lease
-		return bytes.Contains(piece, []byte(req.Lease)) && !bytes.Contains(piece, []byte("GET_LOCK"))
-	})
-	got := Start(t, b, req)
-	<-done
-	Eventually(t, "it is had", func() bool {
-		info, err := other.Inspect(Within(t), "n")
-		return err == nil && len(info.Holders) == 1 && info.Holders[0].Lease == req.Lease
-	})
-	theirs := Start(t, other, Ask("n", Session(t, other, time.Hour, nil)))
-	inQueue(t, other, "n")
-	proxy.Reset()
-	if g := <-got; !errors.Is(g.Err, backend.ErrSessionLost) {
-		t.Errorf("the acquire: %+v", g)
-	}
-	Heard(t, lost)
-	if g := <-theirs; g.Err != nil {
-		t.Error(g.Err)
-	}
-}
-
-// DeadRows (C13): the next session removes the rows of a client that died, and until then its
+// deadRows (C13): the next session removes the rows of a client that died, and until then its
 // leases are not reported.
-func DeadRows(t *testing.T, s Bound) {
+func deadRows(t *testing.T, s Bound) {
 	t.Helper()
 	b, other := s.Victim(), s.Open()
 	Take(t, b, Ask("n", Session(t, b, time.Hour, nil)))
 	if info, err := other.Inspect(Within(t), "n"); err != nil || len(info.Holders) != 1 {
 		t.Fatalf("%+v, %v", info, err)
 	}
-	s.End(1)
+	s.End()
 	Eventually(t, "it is not told", func() bool {
 		info, err := other.Inspect(Within(t), "n")
 		return err == nil && len(info.Holders) == 0
@@ -352,24 +191,10 @@ func DeadRows(t *testing.T, s Bound) {
 	}
 }
 
-// RenewalIsHeard (C9): a renewal succeeds when the server has received it, and not before.
-func RenewalIsHeard(t *testing.T, s Bound) {
-	t.Helper()
-	b, proxy := s.Through()
-	id := Session(t, b, time.Hour, nil)
-	proxy.BlackHole()
-	ctx, cancel := context.WithTimeout(t.Context(), 500*time.Millisecond) //nolint:mnd // no time-out is long enough
-	defer cancel()
-	if res, err := b.Renew(ctx, backend.RenewRequest{Session: id}); !errors.Is(err, backend.ErrUnavailable) {
-		t.Errorf("Renew: %+v, %v", res, err)
-	}
-	proxy.Reset()
-}
-
-// NotWrittenDown has the database refuse the row of a lock, as it does on a full disk. The
+// notWrittenDown has the database refuse the row of a lock, as it does on a full disk. The
 // caller gets an error which says that nothing is held. The lock is free for others, and no
 // lease of the session is lost.
-func NotWrittenDown(t *testing.T, s Bound) {
+func notWrittenDown(t *testing.T, s Bound) {
 	t.Helper()
 	const note = "too much"
 	b, other := s.Open(), s.Open()

@@ -3,8 +3,6 @@
 package testserver
 
 import (
-	"crypto/rand"
-	"fmt"
 	"net/http"
 	"os"
 	"path/filepath"
@@ -22,8 +20,7 @@ import (
 type KubernetesServer struct {
 	server
 
-	locker string // the token of a user without rights
-	etcd   *Etcd
+	etcd *Etcd
 }
 
 // Kubernetes starts a server. flags are added to its command line. It ends with the test.
@@ -36,10 +33,10 @@ func Kubernetes(t testing.TB, flags ...string) *KubernetesServer {
 // It ends with the test.
 func KubernetesOn(t testing.TB, etcd *Etcd, flags ...string) *KubernetesServer {
 	t.Helper()
-	o, locker := options(t, flags...), rand.Text()
+	o := options(t, flags...)
 	o.Programs = tool(t, "kube-apiserver")
-	s, err := launch.Kubernetes(o, etcd.Addr(), locker+",locker,locker\n")
-	return &KubernetesServer{started(t, s, err), locker, etcd}
+	s, err := launch.Kubernetes(o, etcd.Addr())
+	return &KubernetesServer{started(t, s, err), etcd}
 }
 
 // Token is the bearer token that may do everything.
@@ -55,22 +52,8 @@ func (s *KubernetesServer) Etcd() *Etcd { return s.etcd }
 func (s *KubernetesServer) Namespace(name string) {
 	s.t.Helper()
 	body := `{"apiVersion":"v1","kind":"Namespace","metadata":{"name":"` + name + `"}}`
-	s.post("/api/v1/namespaces", body)
-}
-
-// Locker is the token of the user "locker", which has no permissions before Allow.
-func (s *KubernetesServer) Locker() string { return s.locker }
-
-// Allow lets the locker do something with the Leases of a namespace: "get", "list".
-func (s *KubernetesServer) Allow(namespace string, verbs ...string) {
-	s.t.Helper()
-	const api = "rbac.authorization.k8s.io"
-	path := "/apis/" + api + "/v1/namespaces/" + namespace
-	role := fmt.Sprintf(`{"metadata":{"name":"locker"},"rules":[{"apiGroups":["coordination.k8s.io"],"resources":["leases"],"verbs":["%s"]}]}`, strings.Join(verbs, `","`))
-	binding := fmt.Sprintf(`{"metadata":{"name":"locker"},"roleRef":{"apiGroup":%q,"kind":"Role","name":"locker"},"subjects":[{"apiGroup":%q,"kind":"User","name":"locker"}]}`, api, api)
-	for kind, body := range map[string]string{"/roles": role, "/rolebindings": binding} {
-		s.post(path+kind, body)
-	}
+	_, err := launch.KubernetesCall(s.t.Context(), s.Server, http.MethodPost, "/api/v1/namespaces", body)
+	check(s.t, err)
 }
 
 // Apply makes the objects of a YAML text in a namespace, or replaces them. Their names stand beside their kinds, in one line.
@@ -106,12 +89,6 @@ func (s *KubernetesServer) KubeconfigAs(user string) string {
 	text := strings.Replace(launch.Kubeconfig(s.Server, s.Addr()), "user: {token:", "user: {as: "+strconv.Quote(user)+", token:", 1)
 	check(s.t, os.WriteFile(path, []byte(text), 0o600))
 	return path
-}
-
-func (s *KubernetesServer) post(path, body string) {
-	s.t.Helper()
-	_, err := launch.KubernetesCall(s.t.Context(), s.Server, http.MethodPost, path, body)
-	check(s.t, err)
 }
 
 // Kubeconfig is the path of a file that says how to reach the server, by another address

@@ -155,7 +155,7 @@ type RedisSentinels struct {
 const SentinelMaster = "locks"
 
 // StartRedisSentinels starts them, and waits until all of them know each other. They replace the
-// master only when a test asks for it, with FailOver or AwaitFailOver. args are of the master and
+// master only when a test asks for it, with AwaitFailOver. args are of the master and
 // the replica, as for Redis.
 func StartRedisSentinels(t testing.TB, args ...string) *RedisSentinels {
 	t.Helper()
@@ -205,23 +205,6 @@ func startSentinel(t testing.TB, master string) *RedisServer {
 
 // Addrs are the addresses of the sentinels, separated by commas.
 func (g *RedisSentinels) Addrs() string { return RedisAddrs(g.sentinels) }
-
-// FailOver has the sentinels make the replica the master, as when the master was unreachable,
-// and waits until all of them report it.
-func (g *RedisSentinels) FailOver() {
-	g.t.Helper()
-	g.sentinels[0].proc.Await(startTimeout, func(ctx context.Context) error {
-		// The answer waits for the disk. Sent again after a fail-over, the command would undo it.
-		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), startTimeout)
-		defer cancel()
-		_, err := g.sentinels[0].DoContext(ctx, "SENTINEL", "FAILOVER", SentinelMaster)
-		if err != nil && strings.Contains(err.Error(), "INPROG") {
-			return nil
-		}
-		return err
-	})
-	g.awaitMaster(g.Replica)
-}
 
 // AwaitFailOver has the sentinels notice that the master was killed, and waits until the replica
 // is the master.

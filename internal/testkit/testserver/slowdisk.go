@@ -47,6 +47,9 @@ func (d *SlowDisk) settle() {
 	if err := d.Settle(); err != nil {
 		d.t.Errorf("testserver: %v", err)
 	}
+	if d.Syncs() == 0 && !d.t.Failed() {
+		d.t.Error("testserver: no server has synced anything to its slow disk")
+	}
 }
 
 // WithSlowDisk starts a server again, on a disk that the test makes slow, and returns both.
