@@ -52,8 +52,9 @@ func TestBrokenStores(t *testing.T) {
 }
 
 // judge returns what the case finds wrong with a store that the hooks break.
-func judge(t *testing.T, c backendtest.Case, h *hooks) (failures []string) {
+func judge(t *testing.T, c backendtest.Case, h *hooks) []string {
 	t.Helper()
+	var failures []string
 	synctest.Test(t, func(t *testing.T) {
 		s := &server{hooks: h, store: memlock.NewStore()}
 		run := backendtest.Harness{

@@ -37,11 +37,13 @@ func expiring() []broken {
 		{"ends sessions too early", []string{"C4/session-lease-runs-out"}, longer(-20)},
 		{"ends sessions too late", []string{"C4/session-lease-runs-out"}, longer(20)},
 		{
-			"tells more time than is left", []string{"C9/left-is-never-too-much"},
+			"tells more time than is left",
+			[]string{"C9/left-is-never-too-much"},
 			reckons(func(r backend.AcquireRequest, _ time.Duration) time.Duration { return r.TTL }),
 		},
 		{
-			"tells less time than is left beside others", []string{"C9/left-is-all-there-is"},
+			"tells less time than is left beside others",
+			[]string{"C9/left-is-all-there-is"},
 			reckons(func(r backend.AcquireRequest, left time.Duration) time.Duration {
 				if r.Mode == backend.Shared {
 					return min(left, time.Microsecond)
@@ -106,7 +108,8 @@ func renewing() []broken {
 			}
 		})},
 		{
-			"renews for a default where there is no TTL", []string{"C4/renewal-keeps-the-ttl"},
+			"renews for a default where there is no TTL",
+			[]string{"C4/renewal-keeps-the-ttl"},
 			renews(func(_ context.Context, _ backend.Backend, l *backend.TimedRenewal) {
 				l.TTL = cmp.Or(l.TTL, time.Second)
 			}),
@@ -249,7 +252,8 @@ func identifying() []broken {
 			return b.Acquire(ctx, r)
 		}}},
 		{
-			"does what it does not claim", []string{"C11/no-sessions", "C11/no-shared-leases", "C11/no-permits", "C11/no-watch"},
+			"does what it does not claim",
+			[]string{"C11/no-sessions", "C11/no-shared-leases", "C11/no-permits", "C11/no-watch"},
 			hooks{caps: func(c *backend.Capabilities) {
 				c.Sessions, c.Shared, c.Permits, c.Watch, c.FIFO, c.LossPush = false, false, false, false, false, false
 			}},

@@ -117,13 +117,15 @@ func excluding() []broken {
 	return []broken{
 		{"grants twice: every fifth refusal is a grant", []string{"C1"}, forges(func(backend.AcquireRequest, backend.Holder) bool { return fifth() })},
 		{
-			"takes a session for the owner: what one goroutine holds the other has too", []string{"C1/one-session-excludes-itself"},
+			"takes a session for the owner: what one goroutine holds the other has too",
+			[]string{"C1/one-session-excludes-itself"},
 			forges(func(r backend.AcquireRequest, h backend.Holder) bool {
 				return r.Session != "" && r.Session == h.Session
 			}),
 		},
 		{
-			"lets the owner of a lease in again", []string{"C1/owners-permit-nothing"},
+			"lets the owner of a lease in again",
+			[]string{"C1/owners-permit-nothing"},
 			forges(func(r backend.AcquireRequest, h backend.Holder) bool { return r.Owner != "" && r.Owner == h.Owner }),
 		},
 		{"looks first and takes then", []string{"C1/one-of-many-wins"}, hooks{acquire: func(ctx context.Context, b backend.Backend, r backend.AcquireRequest) (backend.Grant, error) {

@@ -58,8 +58,12 @@ func TestForeignKeys(t *testing.T) {
 	}
 	wg.Wait()
 	for _, command := range [][]string{
-		{"SET", "{hf0}:f", "12x"}, {"SET", "{hf0}:f", ""}, {"HSET", "{hf0}:f", "a", "1"}, {"SET", "{hf0}:t", "what"},
-		{"SET", "{hf0}:x", "x"}, {"HSET", "{hf0}:m", "a", "b"},
+		{"SET", "{hf0}:f", "12x"},
+		{"SET", "{hf0}:f", ""},
+		{"HSET", "{hf0}:f", "a", "1"},
+		{"SET", "{hf0}:t", "what"},
+		{"SET", "{hf0}:x", "x"},
+		{"HSET", "{hf0}:m", "a", "b"},
 	} {
 		s.Do("RENAME", command[1], "aside")
 		s.Do(command...)

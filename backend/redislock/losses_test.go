@@ -35,14 +35,14 @@ func TestQuarantineAfterARestart(t *testing.T) {
 			s.Restart()
 			answers(t, opened)
 			b.heldBy("one", 0, held.Lease)
-			if err := b.try("two"); durable {
+			err := b.try("two")
+			if durable {
 				if err != nil {
 					t.Errorf("after a restart that lost nothing: %v", err)
 				}
 				return
-			} else {
-				quarantined(t, err, 50*time.Minute)
 			}
+			quarantined(t, err, 50*time.Minute)
 			b.give(held) // what is held is released and renewed nevertheless
 			b.renews()
 			quarantined(t, b.try("one"), 50*time.Minute)

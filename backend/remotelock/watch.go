@@ -79,7 +79,7 @@ func read(r io.Reader, heard func(), deliver func(backend.Event)) error {
 			kind, data = "", ""
 		}
 	}
-	return cmp.Or(lines.Err(), io.ErrUnexpectedEOF)
+	return cmp.Or(lines.Err(), io.ErrUnexpectedEOF) //nolint:wrapcheck // failed wraps it
 }
 
 // deliverEvent delivers one event.

@@ -153,6 +153,7 @@ func countTogether(t *testing.T, j job, members []member, as func(member) func(*
 	}
 	n := 0
 	count(t, jobs, func(t *testing.T, j job) *process {
+		t.Helper()
 		n++
 		return startAs(t, j, as(members[n-1]))
 	})

@@ -62,12 +62,12 @@ func (w *wires) Connect(ctx context.Context, id backend.SessionID, ttl time.Dura
 	if w.intN(20) == 0 {
 		return nil, errGone
 	}
-	c, err := w.server.Connect(ctx, id, ttl, hear)
+	c, err := w.Connect(ctx, id, ttl, hear)
 	if err != nil {
 		return nil, err
 	}
 	l := &wire{link: c.(*link), w: w, broken: make(chan struct{})}
-	l.idle = time.AfterFunc(ttl+idleMargin, func() { w.server.kill(l.id) })
+	l.idle = time.AfterFunc(ttl+idleMargin, func() { w.kill(l.id) })
 	if w.rand != nil {
 		go func() {
 			select {
@@ -103,7 +103,7 @@ func (l *wire) Wait(ctx context.Context) error {
 // Close ends the connection, and the server may notice.
 func (l *wire) Close() {
 	if l.w.intN(2) > 0 {
-		l.w.server.kill(l.id)
+		l.w.kill(l.id)
 	}
 	l.part()
 }
@@ -171,12 +171,12 @@ func (l *wire) silence(ctx context.Context) error {
 }
 
 func (l *wire) arrive(w *connlease.Work) error {
-	l.w.server.mu.Lock()
-	alive := l.w.server.conns[l.id] != nil
+	l.w.mu.Lock()
+	alive := l.w.conns[l.id] != nil
 	if alive {
 		l.idle.Reset(w.Left + idleMargin)
 	}
-	l.w.server.mu.Unlock()
+	l.w.mu.Unlock()
 	return l.link.Do(context.Background(), w)
 }
 

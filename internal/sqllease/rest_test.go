@@ -47,6 +47,7 @@ func TestGrantOfALostCommit(t *testing.T) {
 		"arrives later":  {Err: simulate.ErrCut, Late: true, Delay: time.Millisecond},
 		"did not arrive": {Err: simulate.ErrCut},
 	}, func(t *testing.T, f simulate.Fate) {
+		t.Helper()
 		_, all := alone(t, true, 1)
 		b := all[0]
 		b.NeverQuick()
@@ -130,6 +131,7 @@ func TestLateAnswerIsNoGrant(t *testing.T) {
 		"the transaction begins late": func(s *server) { s.late <- 2 * time.Second },
 		"its commit is answered late": func(s *server) { s.commits <- simulate.Fate{Delay: time.Second} },
 	}, func(t *testing.T, delay func(*server)) {
+		t.Helper()
 		_, all := alone(t, true, 1)
 		all[0].NeverQuick()
 		delay(all[0].via)
@@ -311,6 +313,7 @@ func TestWhatIsToldSurvives(t *testing.T) {
 	}
 	for _, hears := range []bool{true, false} {
 		bubbles(t, ways, func(t *testing.T, l learned) {
+			t.Helper()
 			d, all := alone(t, hears, 2)
 			d.early = true
 			holder, b := all[0], all[1]

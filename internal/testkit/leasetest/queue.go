@@ -12,6 +12,7 @@ import (
 
 // longQueue (C1, C3): only the front of a long queue is read, and no client notices.
 func longQueue(t *testing.T, s *Tables) {
+	t.Helper()
 	const n = 60
 	b, other := s.open(), s.open()
 	values := []backend.Backend{b, other}

@@ -26,6 +26,7 @@ const (
 // handled the long way. In each case the state is made behind the back of the value, as other
 // clients make it in the moment before the statement.
 func quickConditions(t *testing.T, s *Tables) {
+	t.Helper()
 	const noSession = `DELETE FROM @sessions WHERE id = '$S'`
 	b := s.open()
 	Session(t, b, time.Hour, nil)                                          // makes the tables
@@ -104,6 +105,7 @@ func quickConditions(t *testing.T, s *Tables) {
 
 // sessionNeverRevives (C5): a session that has ended or expired is neither renewed nor opened, also where no client has noticed it.
 func sessionNeverRevives(t *testing.T, s *Tables) {
+	t.Helper()
 	b := s.open()
 	for what, change := range map[string]string{"ran out": cutSession, "was ended": endSession} {
 		req := Ask("n", Session(t, b, Long, nil))
@@ -124,6 +126,7 @@ func sessionNeverRevives(t *testing.T, s *Tables) {
 // quickTokenAboveFloor (C2): the row of the lock was deleted, and created again by a transaction
 // that did not see yet that the floor rose.
 func quickTokenAboveFloor(t *testing.T, s *Tables) {
+	t.Helper()
 	b := s.open()
 	id := Session(t, b, time.Hour, nil)
 	var last fence.Token
@@ -142,6 +145,7 @@ func quickTokenAboveFloor(t *testing.T, s *Tables) {
 // WaitsForTheRow (C1, C2): a statement waits for the row of the lock, and sees of the row what is committed then. It does so
 // whether its value knows the row, makes sure that there is one, or takes the long way.
 func WaitsForTheRow(t *testing.T, s *Tables) {
+	t.Helper()
 	b := s.open()
 	id := Session(t, b, time.Hour, nil)
 	newcomer := func() TablesBackend {

@@ -69,7 +69,7 @@ func RunTables(t *testing.T, start func(t *testing.T) *Tables) {
 	t.Helper()
 	for name, test := range map[string]func(*testing.T, *Tables){
 		"lost-replies":            lostReplies,
-		"restored":                func(t *testing.T, s *Tables) { Restored(t, func() backend.Backend { return s.open() }, s.Copy) },
+		"restored":                restored,
 		"made-at-once":            madeAtOnce,
 		"thin":                    thin,
 		"waits-for-the-row":       WaitsForTheRow,
@@ -81,12 +81,12 @@ func RunTables(t *testing.T, start func(t *testing.T) *Tables) {
 		t.Run(name, func(t *testing.T) { t.Parallel(); test(t, start(t)) })
 	}
 	for name, test := range map[string]func(*testing.T, *Tables){
-		"server-gone":        func(t *testing.T, s *Tables) { b, proxy := s.behind(t); ServerGone(t, b, proxy) },
+		"server-gone":        serverGone,
 		"sleeper":            sleeper,
 		"renewal-on-its-way": renewalOnItsWay,
 		"sweep":              sweep,
-		"server-clock-ahead": func(t *testing.T, s *Tables) { c := s.Clock(); ClockAhead(t, s.open(), s.open(), c) },
-		"server-clock-back":  func(t *testing.T, s *Tables) { c := s.Clock(); ClockBack(t, s.open(), s.open(), c, true) },
+		"server-clock-ahead": clockAhead,
+		"server-clock-back":  clockBack,
 	} {
 		t.Run(name, func(t *testing.T) { Slow(t); t.Parallel(); test(t, start(t)) })
 	}
@@ -94,6 +94,7 @@ func RunTables(t *testing.T, start func(t *testing.T) *Tables) {
 
 // madeAtOnce (B): many processes use an empty database at the same time.
 func madeAtOnce(t *testing.T, s *Tables) {
+	t.Helper()
 	opened := make(chan error)
 	const values = 8
 	for range values {
@@ -107,4 +108,27 @@ func madeAtOnce(t *testing.T, s *Tables) {
 			t.Error(err)
 		}
 	}
+}
+
+func restored(t *testing.T, s *Tables) {
+	t.Helper()
+	Restored(t, func() backend.Backend { return s.open() }, s.Copy)
+}
+
+func serverGone(t *testing.T, s *Tables) {
+	t.Helper()
+	b, proxy := s.behind(t)
+	ServerGone(t, b, proxy)
+}
+
+func clockAhead(t *testing.T, s *Tables) {
+	t.Helper()
+	c := s.Clock()
+	ClockAhead(t, s.open(), s.open(), c)
+}
+
+func clockBack(t *testing.T, s *Tables) {
+	t.Helper()
+	c := s.Clock()
+	ClockBack(t, s.open(), s.open(), c, true)
 }

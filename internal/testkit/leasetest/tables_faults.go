@@ -42,6 +42,7 @@ func inDoubt(t *testing.T, what string, err error) {
 // lostReplies (B): the reply to a commit is lost: once in silence, and once with the connection. The error says that the lease
 // may be held, and a second request for the same lease yields the same grant. What a release has handed over is granted.
 func lostReplies(t *testing.T, s *Tables) {
+	t.Helper()
 	b, proxy := s.behind(t)
 	other := s.open()
 	id := Session(t, b, Long, nil)
@@ -105,6 +106,7 @@ func LostRenewalReply(t *testing.T, b backend.Backend, proxy *chaos.Proxy) {
 // sleeper (F8): a process sleeps in the middle of a transaction, with the row of a lock locked. The server ends its connection,
 // and the other clients continue.
 func sleeper(t *testing.T, s *Tables) {
+	t.Helper()
 	sleeps, proxy := s.behind(t)
 	b := s.open()
 	Session(t, sleeps, Long, nil)
@@ -141,6 +143,7 @@ func sleeper(t *testing.T, s *Tables) {
 // sweep (C2): the rows of locks that no client uses are removed, while clients use others. Tokens never go back, and nor does
 // what they start from. One session lives on.
 func sweep(t *testing.T, s *Tables) {
+	t.Helper()
 	const locks, rounds = 4, 150
 	sweeper, b, other := s.open(), s.Open(s.URL(s.Addr)), s.open()
 	id, ended := Session(t, b, time.Hour, nil), Session(t, other, time.Hour, nil)
@@ -199,6 +202,7 @@ func sweep(t *testing.T, s *Tables) {
 // session would have ended without it. A reader of the session sees the old end meanwhile. The session
 // lives, keeps its place in the queue, acquires, and can be renewed again.
 func renewalOnItsWay(t *testing.T, s *Tables) {
+	t.Helper()
 	const ttl, past = 12 * time.Second, time.Second
 	b := s.Open(s.URL(s.Addr))
 	held := Ask("n", Session(t, b, Long, nil))

@@ -58,6 +58,7 @@ func (b Unwatched) Watch(context.Context, backend.WatchRequest, func(backend.Eve
 // thin (C1, C2, C5, C6, C10): a lock becomes fat when more than one client is interested in it, keeps
 // its holder, token and time, and is thin again when it is free.
 func thin(t *testing.T, s *Tables) {
+	t.Helper()
 	b, other := s.open(), s.open()
 	thins := func() int64 { return s.int(`SELECT count(*) FROM @locks WHERE lease <> '' AND fat = 0`) }
 	are := func(thin, fat int64) {
