@@ -62,7 +62,7 @@ func (w *wires) Connect(ctx context.Context, id backend.SessionID, ttl time.Dura
 	if w.intN(20) == 0 {
 		return nil, errGone
 	}
-	c, err := w.Connect(ctx, id, ttl, hear)
+	c, err := w.server.Connect(ctx, id, ttl, hear)
 	if err != nil {
 		return nil, err
 	}
@@ -171,12 +171,12 @@ func (l *wire) silence(ctx context.Context) error {
 }
 
 func (l *wire) arrive(w *connlease.Work) error {
-	l.w.mu.Lock()
+	l.w.server.mu.Lock()
 	alive := l.w.conns[l.id] != nil
 	if alive {
 		l.idle.Reset(w.Left + idleMargin)
 	}
-	l.w.mu.Unlock()
+	l.w.server.mu.Unlock()
 	return l.link.Do(context.Background(), w)
 }
 
