@@ -33,7 +33,7 @@ func (v value) Close() error {
 type wires struct {
 	*server
 
-	mu   sync.Mutex
+	turn sync.Mutex // for rand
 	rand *rand.Rand
 }
 
@@ -41,8 +41,8 @@ func (w *wires) intN(n int) int {
 	if w.rand == nil {
 		return n - 1
 	}
-	w.mu.Lock()
-	defer w.mu.Unlock()
+	w.turn.Lock()
+	defer w.turn.Unlock()
 	return w.rand.IntN(n)
 }
 
