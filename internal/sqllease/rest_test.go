@@ -127,14 +127,14 @@ func TestLockedRow(t *testing.T) {
 // C14, F6: the answer to a grant is there when the lease has ended.
 func TestLateAnswerIsNoGrant(t *testing.T) {
 	t.Parallel()
-	bubbles(t, map[string]func(*server){
-		"the transaction begins late": func(s *server) { s.late <- 2 * time.Second },
-		"its commit is answered late": func(s *server) { s.commits <- simulate.Fate{Delay: time.Second} },
-	}, func(t *testing.T, delay func(*server)) {
+	bubbles(t, map[string]func(value){
+		"the quick batch is late":     func(v value) { v.via.late <- 2 * time.Second },
+		"the transaction begins late": func(v value) { v.NeverQuick(); v.via.late <- 2 * time.Second },
+		"its commit is answered late": func(v value) { v.NeverQuick(); v.via.commits <- simulate.Fate{Delay: time.Second} },
+	}, func(t *testing.T, delay func(value)) {
 		t.Helper()
 		_, all := alone(t, true, 1)
-		all[0].NeverQuick()
-		delay(all[0].via)
+		delay(all[0])
 		req := backend.AcquireRequest{Name: "n", Lease: backend.NewLeaseID(), Timed: true, TTL: 1500 * time.Millisecond}
 		if g, err := all[0].Acquire(t.Context(), req); !errors.Is(err, backend.ErrLost) {
 			t.Errorf("granted after two seconds: %+v, %v", g, err)

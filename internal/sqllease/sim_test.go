@@ -93,11 +93,7 @@ func (d *tables) deaf(v value, deaf bool) {
 
 func (s *server) Begin(ctx context.Context, scope *sqllease.Scope) (sqllease.Tx, *sqllease.View, error) {
 	t := &transaction{server: s, scope: scope}
-	select {
-	case late := <-s.late:
-		time.Sleep(late)
-	default:
-	}
+	s.sleep()
 	v, err := ask(ctx, s, false, func(ctx context.Context) (*sqllease.View, error) { return s.begin(ctx, t) })
 	if err != nil {
 		t.held.unlock()
@@ -163,7 +159,17 @@ func (s *server) Read(ctx context.Context, scope *sqllease.Scope) (*sqllease.Vie
 	})
 }
 
+// sleep keeps a transaction from beginning.
+func (s *server) sleep() {
+	select {
+	case late := <-s.late:
+		time.Sleep(late)
+	default:
+	}
+}
+
 func (s *server) Quick(ctx context.Context, q *sqllease.Quick) error {
+	s.sleep()
 	sent := *q // a late request outlives the call
 	x, err := ask(ctx, s, true, func(ctx context.Context) (sqllease.Quick, error) {
 		x := sent
