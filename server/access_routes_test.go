@@ -48,7 +48,8 @@ grants:
 	for _, r := range server.Routes() {
 		isOpen := slices.Contains(open, r.Pattern)
 		for _, headers := range [][]string{nil, as("unknown"), as(hash("idle")), {"Authorization", "Basic YXBwOg=="}} {
-			if got := a.call(r.Method, somePath(r.Pattern), "", headers...); (got.status == 401) == isOpen {
+			got := a.call(r.Method, somePath(r.Pattern), "", headers...)
+			if is401 := got.status == 401; is401 == isOpen || is401 != (got.header.Get("WWW-Authenticate") != "") {
 				t.Errorf("%s %s with %q: %d %s", r.Method, r.Pattern, headers, got.status, got.body)
 			}
 		}
