@@ -128,6 +128,26 @@ func TestLoginProgramHangs(t *testing.T) {
 	}
 }
 
+// TestTokenFileRotates: a token that was replaced in its file is sent within a minute.
+func TestTokenFileRotates(t *testing.T) {
+	leasetest.Slow(t)
+	t.Parallel()
+	server := kubernetes()
+	path := writeToken(t, "expired-token")
+	b := as(t, server, "{tokenFile: "+path+"}")
+	open := func() error {
+		return b.OpenSession(leasetest.Within(t), backend.SessionRequest{ID: backend.NewSessionID(), TTL: time.Minute})
+	}
+	if err := open(); !errors.Is(err, backend.ErrUnavailable) || !strings.Contains(err.Error(), "401") || strings.Contains(err.Error(), "expired-token") {
+		t.Errorf("with a token that has expired: %v", err)
+	}
+	write(t, path, server.Token()+"\n")
+	for end := time.Now().Add(2 * time.Minute); open() != nil && time.Now().Before(end); {
+		time.Sleep(time.Second)
+	}
+	works(t, b, backend.NewSessionID())
+}
+
 // TestKubeconfigsAreMerged: KUBECONFIG names several files. One does not exist, one has the
 // contexts, another the user, whose paths are relative to it. The first one wins.
 func TestKubeconfigsAreMerged(t *testing.T) {

@@ -401,3 +401,38 @@ func lostNotification(t *testing.T, busy bool) {
 		t.Fatal(err)
 	}
 }
+
+// C4: a waiter is granted a lease with an end of its own by a process that waits for nothing, and dies before
+// it can act. The next waiter, to which the hand-over did not matter, still has the lock in time.
+func TestGrantToADeadWaiterEnds(t *testing.T) {
+	t.Parallel()
+	const ttl = 200 * time.Millisecond
+	lag, most := time.Hour, sqlitelock.Lag+sqlitelock.Lag/8
+	for end := time.Now().Add(leasetest.Patience); lag > most && time.Now().Before(end); { // a busy machine may be late
+		lag = min(lag, afterADeadWaiter(t, ttl)-ttl)
+	}
+	if lag > most {
+		t.Errorf("the lock was free %s after the end of the lease; %s is promised", lag, sqlitelock.Lag)
+	}
+}
+
+// afterADeadWaiter returns how long after the grant to a waiter that died the next one is granted.
+func afterADeadWaiter(t *testing.T, ttl time.Duration) time.Duration {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), "locks.db")
+	holder, dead, behind := mustOpen(t, path), mustOpen(t, path), mustOpen(t, path)
+	held, dies := lasting("x"), leasetest.Ask("x", leasetest.Session(t, dead, time.Hour, nil))
+	dies.Timed, dies.TTL = true, ttl
+	leasetest.Take(t, holder, held)
+	leasetest.Start(t, dead, dies)
+	leasetest.InQueue(t, holder, "x", 1)
+	got := leasetest.Start(t, behind, leasetest.Ask("x", leasetest.Session(t, behind, time.Hour, nil)))
+	leasetest.InQueue(t, holder, "x", 2)
+	closed(t, dead)
+	from := time.Now()
+	leasetest.Give(t, holder, held)
+	if g := <-got; g.Err != nil {
+		t.Fatal(g.Err)
+	}
+	return time.Since(from)
+}
