@@ -57,3 +57,33 @@ func TestConnectionsKilled(t *testing.T) {
 		}
 	}
 }
+
+// F28: InnoDB shows a commit to other clients before it is on the disk, which is slow. A waiter that reads its grant is told
+// only when that is on the disk: after a crash it is still there.
+func TestWhatIsToldSurvives(t *testing.T) {
+	leasetest.Slow(t)
+	t.Parallel()
+	s, disk := testserver.WithSlowDisk(t, testserver.MariaDB(t))
+	holder, b := open(t, s.URL()), open(t, s.URL())
+	holder.KeepFromSweeping()
+	b.KeepFromSweeping()
+	held, waits := leasetest.Ask("n", leasetest.Session(t, holder, time.Hour, nil)), leasetest.Ask("n", leasetest.Session(t, b, time.Hour, nil))
+	leasetest.Take(t, holder, held)
+	got := leasetest.Start(t, b, waits)
+	leasetest.InQueue(t, holder, "n", 1)
+	const delay = 2 * time.Second // b reads more often
+	disk.Slow(delay)
+	ctx, from := leasetest.Within(t), time.Now()
+	go func() {
+		_ = holder.Release(ctx, backend.ReleaseRequest{Name: "n", Lease: held.Lease, Session: held.Session}) // there may be no answer
+	}()
+	g := <-got
+	took := time.Since(from)
+	s.Kill()
+	disk.Fast()
+	s.Start()
+	info, err := leasetest.Insist(t, func(ctx context.Context) (backend.LockInfo, error) { return b.Inspect(ctx, "n") })
+	if g.Err != nil || took < delay || err != nil || len(info.Holders) != 1 || info.Holders[0].Lease != waits.Lease {
+		t.Errorf("told %+v after %s, and the disk needs %s; after the crash there is %+v, %v", g, took, delay, info, err)
+	}
+}
