@@ -205,10 +205,7 @@ func (h handled) RoundTrip(r *http.Request) (*http.Response, error) {
 	w := httptest.NewRecorder()
 	in := r.Clone(r.Context())
 	in.Host, in.RemoteAddr, in.RequestURI = cmp.Or(r.Host, r.URL.Host), "127.0.0.1:1", r.URL.RequestURI()
-	func() {
-		defer func() { _ = recover() }() // http.ErrAbortHandler
-		h.ServeHTTP(w, in)
-	}()
+	h.ServeHTTP(w, in)
 	if err := r.Context().Err(); err != nil {
 		return nil, err
 	}

@@ -72,6 +72,32 @@ func judge(t *testing.T, c backendtest.Case, h *hooks) []string {
 	return failures
 }
 
+// A call that does not end is reported, with the step that waits for it; also one that outlives Close.
+func TestHangIsReported(t *testing.T) {
+	t.Parallel()
+	all := backendtest.Cases()
+	c := all[slices.IndexFunc(all, func(c backendtest.Case) bool { return c.ID+"/"+c.Name == "C1/exclusive-excludes" })]
+	for _, stubborn := range []bool{false, true} {
+		synctest.Test(t, func(t *testing.T) {
+			closed, over := make(chan struct{}), make(chan struct{})
+			once := sync.OnceFunc(func() { close(closed) })
+			h := &hooks{inspect: func(context.Context, backend.Backend, string) (backend.LockInfo, error) {
+				<-closed
+				if stubborn {
+					<-over
+				}
+				return backend.LockInfo{}, backend.ErrClosed
+			}, close: func(b backend.Backend) error { once(); return b.Close() }}
+			s := &server{hooks: h, store: memlock.NewStore()}
+			text := strings.Join(c.Run(t.Context(), backendtest.Harness{Open: s.open}).Failures, "\n")
+			if !strings.Contains(text, "not done after") || !strings.Contains(text, "exclusiveExcludes") || strings.Contains(text, "after its backend was closed") != stubborn {
+				t.Errorf("it outlives Close: %v; told was:\n%s", stubborn, text)
+			}
+			close(over)
+		})
+	}
+}
+
 // hooks break a store. A hook that is nil leaves its method as it is.
 type hooks struct {
 	caps    func(*backend.Capabilities)
