@@ -217,6 +217,49 @@ func TestHandOverIsPushed(t *testing.T) {
 	}
 }
 
+// A hand-over takes no longer where the next holder's value waits for many other locks: a notification names what is to be read.
+func TestHandOverBesideManyWaiters(t *testing.T) {
+	leasetest.Slow(t)
+	t.Parallel()
+	const others, rounds = 1000, 51
+	path := filepath.Join(t.TempDir(), "locks.db")
+	b, next := mustOpen(t, path), mustOpen(t, path)
+	mine, theirs := leasetest.Session(t, b, time.Hour, nil), leasetest.Session(t, next, time.Hour, nil)
+	median := func() time.Duration {
+		var took []time.Duration
+		for range rounds {
+			held, waits := leasetest.Ask("x", mine), leasetest.Ask("x", theirs)
+			leasetest.Take(t, b, held)
+			got := leasetest.Start(t, next, waits)
+			leasetest.InQueue(t, b, "x", 1)
+			from := time.Now()
+			leasetest.Give(t, b, held)
+			if g := <-got; g.Err != nil {
+				t.Fatal(g.Err)
+			}
+			took = append(took, time.Since(from))
+			leasetest.Give(t, next, waits)
+		}
+		slices.Sort(took)
+		return took[rounds/2]
+	}
+	alone := median()
+	for i := range others {
+		name := fmt.Sprint("other-", i)
+		leasetest.Take(t, b, leasetest.Ask(name, mine))
+		leasetest.Start(t, next, leasetest.Ask(name, theirs))
+	}
+	leasetest.Eventually(t, "all wait", func() bool {
+		page, err := b.List(t.Context(), backend.ListRequest{Limit: others})
+		return err == nil && !slices.ContainsFunc(page.Locks, func(l backend.LockInfo) bool { return len(l.Waiters) == 0 })
+	})
+	beside := median()
+	t.Logf("a hand-over takes %s, and %s beside %d waiters", alone, beside, others)
+	if beside > 4*alone+10*time.Millisecond {
+		t.Error("that is too long")
+	}
+}
+
 // TestOwnBreakIsTold checks that a break of one's own lock is reported to its session
 // immediately, without a renewal.
 func TestOwnBreakIsTold(t *testing.T) {
