@@ -96,8 +96,12 @@ func TestSilentConnection(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		s := newServer()
-		s.taken = true
 		p := openProcess(t, s, time.Hour, nil, false)
+		held := leasetest.Ask("held", p.id)
+		if err := <-p.start(held); err != nil {
+			t.Fatal(err)
+		}
+		s.set(func() { s.taken = true })
 		waits := p.start(leasetest.Ask("n", p.id))
 		time.Sleep(time.Second)
 		s.set(func() { s.silent = []string{"work"} })
@@ -107,6 +111,9 @@ func TestSilentConnection(t *testing.T) {
 				return err
 			},
 			func(ctx context.Context) error { _, err := p.b.Acquire(ctx, leasetest.Ask("m", p.id)); return err },
+			func(ctx context.Context) error {
+				return p.b.Release(ctx, backend.ReleaseRequest{Name: held.Name, Lease: held.Lease, Session: p.id})
+			},
 		} {
 			ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 			defer cancel()
@@ -126,7 +133,7 @@ func TestSilentConnection(t *testing.T) {
 	})
 }
 
-// C6, C7: the lock was acquired, and the reply is lost with the connection. The session is lost, nothing is held, and
+// C5, C6, C7: the lock was acquired, and the reply is lost with the connection. The session is lost, nothing is held, and
 // another client is granted the lock.
 func TestLostGrant(t *testing.T) {
 	t.Parallel()
@@ -134,10 +141,16 @@ func TestLostGrant(t *testing.T) {
 		s := newServer()
 		p, other := openProcess(t, s, time.Hour, nil, false), openProcess(t, s, time.Second, nil, false)
 		s.loses = true
-		if err := <-p.start(leasetest.Ask("n", p.id)); !errors.Is(err, backend.ErrSessionLost) {
-			t.Errorf("the acquire: %v", err)
+		req := leasetest.Ask("n", p.id)
+		for _, what := range []string{"the acquire", "once more"} {
+			if err := <-p.start(req); !errors.Is(err, backend.ErrSessionLost) {
+				t.Errorf("%s: %v", what, err)
+			}
+			s.loses = false
 		}
-		s.loses = false
+		if err := p.b.Release(t.Context(), backend.ReleaseRequest{Name: "n", Lease: req.Lease, Session: p.id}); !errors.Is(err, backend.ErrLost) {
+			t.Errorf("its release: %v", err)
+		}
 		if err := <-other.start(leasetest.Ask("n", other.id)); err != nil || !p.isLost() || len(s.rows) != 2 {
 			t.Errorf("the other: %v; the session is lost: %v; %d leases were granted", err, p.isLost(), len(s.rows))
 		}
