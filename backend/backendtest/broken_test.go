@@ -238,6 +238,11 @@ func queueing() []broken {
 			}
 			return g, err
 		}}},
+		{"pushes nothing", []string{"C8/a-hand-over-never-stalls"}, hooks{acquire: func(ctx context.Context, b backend.Backend, r backend.AcquireRequest) (backend.Grant, error) {
+			g, err := b.Acquire(ctx, r)
+			g.ByTimer = g.Waited
+			return g, err
+		}}},
 		{"lets a reader pass a writer that waits", []string{"C3/reader-does-not-pass-writer"}, hooks{acquire: func(ctx context.Context, b backend.Backend, r backend.AcquireRequest) (backend.Grant, error) {
 			info, err := b.Inspect(ctx, r.Name)
 			if err == nil && r.Mode == backend.Shared && len(info.Holders) > 0 && info.Holders[0].Mode == backend.Shared && len(info.Waiters) > 0 {

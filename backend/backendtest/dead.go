@@ -80,14 +80,14 @@ func waiterSession(e *env) {
 }
 
 // neverStalls hands one lock round as fast as possible while no client inspects the queue:
-// wake-ups are lost there.
+// wake-ups are lost there. A store that pushes does not leave every hand-over to another process to a timer.
 func neverStalls(e *env) {
 	const processes, each, rounds, budget = 3, 2, 40, 3 * time.Second
 	clients := make([]*client, processes)
 	e.times(processes, func(i int) { clients[i] = e.client() })
 	name := e.name()
 	stop := time.Now().Add(budget)
-	var longest, n, timers atomic.Int64
+	var longest, n, passed, timers, last atomic.Int64 // last: the process that had the lock
 	e.times(processes*each, func(i int) {
 		c := clients[i%processes]
 		for range rounds {
@@ -97,8 +97,11 @@ func neverStalls(e *env) {
 			r := c.ask(name)
 			r.Wait = true
 			l := c.take(r)
-			if l.ByTimer {
-				timers.Add(1)
+			if last.Swap(int64(i%processes)) != int64(i%processes) && l.Waited {
+				passed.Add(1)
+				if l.ByTimer {
+					timers.Add(1)
+				}
 			}
 			n.Add(1)
 			longest.Store(max(longest.Load(), int64(l.asked.to.Sub(l.asked.from))))
@@ -108,7 +111,10 @@ func neverStalls(e *env) {
 			c.give(l)
 		}
 	})
-	e.Logf("%d grants, the longest wait was %s, %d were found by a timer", n.Load(), time.Duration(longest.Load()), timers.Load())
+	e.Logf("%d grants, the longest wait was %s; of %d to another process, %d were found by a timer", n.Load(), time.Duration(longest.Load()), passed.Load(), timers.Load())
+	if e.caps.Push && timers.Load() > 1 && timers.Load() == passed.Load() {
+		e.Errorf("a timer found every one of %d grants to another process; the store says that it pushes", passed.Load())
+	}
 	e.free(name)
 }
 

@@ -217,22 +217,29 @@ type way struct {
 	*keys
 
 	net  *simulate.Network
-	down atomic.Int32 // 0: as net says; requests are lost, or their answers
+	down atomic.Int32 // 0: as net says
 }
 
 const (
 	losesRequests = iota + 1
 	losesAnswers
+	refuses
+	refusesTheSecond
 )
 
 // ask carries a request whose answer is a value.
 func ask[T any](ctx context.Context, w *way, do func() T) (T, error) {
-	if how := w.down.Load(); how != 0 {
-		var none T
-		if how == losesAnswers {
-			do()
-		}
+	var none T
+	switch w.down.Load() {
+	case losesRequests:
 		return none, simulate.ErrCut
+	case losesAnswers:
+		do()
+		return none, simulate.ErrCut
+	case refuses:
+		return none, simulate.ErrRefused
+	case refusesTheSecond:
+		w.down.Store(refuses)
 	}
 	return simulate.Ask(ctx, w.net, true, func(context.Context) (T, error) { return do(), nil })
 }

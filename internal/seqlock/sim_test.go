@@ -430,3 +430,29 @@ func TestUnknownRelease(t *testing.T) {
 		})
 	}
 }
+
+// TestRefusedInQueue (C11, C12): another limit is in force, and the request with which a lease leaves the queue is refused. The
+// error says that the lease may be held.
+func TestRefusedInQueue(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		k := newKeys()
+		b, other := leasetest.Opened(t, on(k, nil), nil), leasetest.Opened(t, on(k, nil), nil)
+		permit := func(b value, limit int) backend.AcquireRequest {
+			req := leasetest.Ask("n", leasetest.Session(t, b, time.Minute, nil))
+			req.Mode, req.Limit = backend.Shared, limit
+			return req
+		}
+		leasetest.Take(t, other, permit(other, 3))
+		req := permit(b, 2)
+		b.way.down.Store(refusesTheSecond)
+		_, err := b.Acquire(t.Context(), req)
+		b.way.down.Store(0)
+		if away, ok := errors.AsType[*backend.UnavailableError](err); !ok || !away.MayHold {
+			t.Errorf("refused in the queue: %v; want an UnavailableError with MayHold", err)
+		}
+		if info, err := other.Inspect(t.Context(), "n"); err != nil || len(info.Holders)+len(info.Waiters) != 2 {
+			t.Errorf("it is not there: %+v, %v", info, err)
+		}
+	})
+}
