@@ -11,6 +11,7 @@ import (
 	"github.com/holdfast-io/holdfast"
 	"github.com/holdfast-io/holdfast/backend"
 	"github.com/holdfast-io/holdfast/backend/memlock"
+	"github.com/holdfast-io/holdfast/backend/redislock/redlock"
 	"github.com/holdfast-io/holdfast/internal/chaos"
 	"github.com/holdfast-io/holdfast/internal/testkit/leasetest"
 	"github.com/holdfast-io/holdfast/internal/testkit/testserver"
@@ -94,13 +95,25 @@ func overHTTP(t *testing.T, store backend.Backend) string {
 func TestBlackHole(t *testing.T) {
 	leasetest.Slow(t)
 	t.Parallel()
+	cutOff(t, (*chaos.Proxy).BlackHole)
+}
+
+// F4: the same where only the replies are dropped: the requests of the holder are executed, its renewals too.
+func TestRepliesCut(t *testing.T) {
+	leasetest.Slow(t)
+	t.Parallel()
+	cutOff(t, func(p *chaos.Proxy) { p.Cut(chaos.Replies) })
+}
+
+func cutOff(t *testing.T, cut func(*chaos.Proxy)) {
+	t.Helper()
 	const ttl = 15 * time.Second
 	sideBySide(t, networks(), func(t *testing.T, _ string, start func(*testing.T) reachable) { //nolint:thelper // it is the test
 		n := start(t)
 		proxy := chaos.Start(t, n.addr)
 		holder := client(t, n.open(t, proxy.Addr()), holdfast.Config{TTL: ttl, Timeout: ttl / 4, Owner: "holder"})
 		next := client(t, n.open(t, n.addr), holdfast.Config{TTL: ttl, Owner: "next"})
-		lock := outlived(t, holder, next, proxy.BlackHole, func() {})
+		lock := outlived(t, holder, next, func() { cut(proxy) }, func() {})
 		if lost, ok := errors.AsType[*holdfast.LostError](context.Cause(lock.Context())); !ok || lost.Cause != holdfast.CauseDeadline {
 			t.Errorf("cause: %v", context.Cause(lock.Context()))
 		}
@@ -108,30 +121,60 @@ func TestBlackHole(t *testing.T) {
 }
 
 // F8: the store is stopped for longer than a lease, and resumes: the holder is told at its deadline, and the next has the
-// lock when the store is back. What the other stores do is shown by TestLeaderCutOff, TestBackendHangs and TestTorture.
+// lock when the store is back. For the stores in tables, see TestTables/sleeper and TestTorture; for Kubernetes, TestLeaderCutOff.
 func TestStoreStopped(t *testing.T) {
 	leasetest.Slow(t)
 	t.Parallel()
 	const ttl = 15 * time.Second
 	type pausable struct {
-		url     string
-		process *testserver.Process
+		url       string
+		processes []*testserver.Process
 	}
+	one := func(url string, p *testserver.Process) pausable { return pausable{url, []*testserver.Process{p}} }
 	sideBySide(t, map[string]func(*testing.T) pausable{
+		"redis": func(t *testing.T) pausable {
+			t.Helper()
+			s := testserver.Redis(t)
+			return one("redis://"+s.Addr()+"?quarantine=off", s.Process())
+		},
+		"redlock": func(t *testing.T) pausable {
+			t.Helper()
+			nodes := testserver.RedisNodes(t, redlock.MinNodes)
+			p := pausable{url: "redlock://" + testserver.RedisAddrs(nodes) + "?quarantine=off"}
+			for _, s := range nodes {
+				p.processes = append(p.processes, s.Process())
+			}
+			return p
+		},
+		"etcd": func(t *testing.T) pausable {
+			t.Helper()
+			s := testserver.StartEtcd(t, testserver.EtcdOptions{NoFsync: true})[0]
+			return one("etcd://"+s.Addr(), s.Process())
+		},
+		"zookeeper": func(t *testing.T) pausable {
+			t.Helper()
+			s := testserver.StartZooKeeper(t, 1)[0]
+			return one("zookeeper://"+s.Addr(), s.Process())
+		},
+		"consul": func(t *testing.T) pausable {
+			t.Helper()
+			s := testserver.StartConsul(t, 1)[0]
+			return one("consul://"+s.Addr()+"?min_ttl="+testserver.ConsulMinTTL.String(), s.Process())
+		},
 		"holdfast": func(t *testing.T) pausable {
 			t.Helper()
 			s := testserver.StartHoldfast(t)
-			return pausable{s.URL, s.Process()}
+			return one(s.URL, s.Process())
 		},
 		"postgres+advisory": func(t *testing.T) pausable {
 			t.Helper()
 			s := testserver.Postgres(t)
-			return pausable{"postgres+advisory" + strings.TrimPrefix(s.URL(), "postgres"), s.Process()}
+			return one("postgres+advisory"+strings.TrimPrefix(s.URL(), "postgres"), s.Process())
 		},
 		"mysql+getlock": func(t *testing.T) pausable {
 			t.Helper()
 			s := testserver.MariaDB(t)
-			return pausable{"mysql+getlock" + strings.TrimPrefix(s.URL(), "mysql"), s.Process()}
+			return one("mysql+getlock"+strings.TrimPrefix(s.URL(), "mysql"), s.Process())
 		},
 	}, func(t *testing.T, _ string, start func(*testing.T) pausable) { //nolint:thelper // it is the test
 		var s pausable
@@ -140,9 +183,15 @@ func TestStoreStopped(t *testing.T) {
 			b, err := openurl.URL(t.Context(), s.url, openurl.Options{})
 			return client(t, opened(t, b, err), holdfast.Config{TTL: ttl, Timeout: ttl, Owner: owner})
 		}
-		outlived(t, connect("a"), connect("b"), s.process.Stop, func() {
+		outlived(t, connect("a"), connect("b"), func() {
+			for _, p := range s.processes {
+				p.Stop()
+			}
+		}, func() {
 			time.Sleep(ttl / 3) // the lease has ended, too, if the store counted while it was stopped
-			s.process.Cont()
+			for _, p := range s.processes {
+				p.Cont()
+			}
 		})
 	})
 }
