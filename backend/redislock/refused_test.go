@@ -141,3 +141,19 @@ func TestMaxClients(t *testing.T) {
 	}
 	says("a subscription", opened.try("one", waits))
 }
+
+// A refusal does not read all who hold the lock.
+func TestRefusedByMany(t *testing.T) {
+	t.Parallel()
+	const n = 100
+	s, cfg := quick(t)
+	b, permit := on(t, s, cfg), func(r *backend.AcquireRequest) { r.Mode, r.Limit = backend.Shared, n }
+	for range n {
+		b.take("one", permit)
+	}
+	s.ResetStats()
+	is(t, "acquire", b.try("one", permit), backend.ErrHeld)
+	if calls := s.CommandStats()["hgetall"]; calls > 0 {
+		t.Errorf("all holders were read %d times", calls)
+	}
+}

@@ -44,6 +44,10 @@ func TestTwoAway(t *testing.T) {
 				t.Fatalf("acquire of what is held: %v", err)
 			}
 			pairs(t, other, timeout)
+			away, err := b.Away(t.Context())
+			if err != nil || len(away) != 2 || !strings.HasPrefix(away[0], "node 2 of 5 is unavailable: ") || !strings.HasPrefix(away[1], "node 5 of 5 is") {
+				t.Errorf("Away: %q, %v", away, err)
+			}
 			give(t, b, held)
 			take(t, other, ask("held"))
 		})
@@ -84,6 +88,9 @@ func TestThreeAway(t *testing.T) {
 	if _, err := redlock.Open(within(t, patience), c.url("timeout=1s"), redlock.Config{}); !errors.Is(err, redlock.ErrNoQuorum) {
 		t.Fatalf("open: %v; want ErrNoQuorum", err)
 	}
+	if _, err := b.Away(t.Context()); !errors.Is(err, backend.ErrUnavailable) {
+		t.Errorf("Away: %v; want *UnavailableError", err)
+	}
 	// They come back with their data, and get the releases that they missed.
 	for _, s := range c[2:] {
 		s.Start()
@@ -92,6 +99,9 @@ func TestThreeAway(t *testing.T) {
 		leasetest.Eventually(t, "the vote is released", func() bool { return votes(s, "held") == 0 })
 	}
 	pairs(t, b, timeout)
+	if away, err := b.Away(t.Context()); err != nil || len(away) > 0 {
+		t.Errorf("Away, when all are back: %q, %v", away, err)
+	}
 }
 
 // A node that hangs executes its requests when it wakes. That leaves no ghost: the lease was

@@ -225,6 +225,43 @@ func TestPlaceBetweenPolls(t *testing.T) {
 	}
 }
 
+// There are more waiters than streams of a connection, and than connections from one address: they all wait, a renewal
+// beside them is answered, and each gets the lock.
+func TestManyWaiters(t *testing.T) {
+	leasetest.Slow(t)
+	t.Parallel()
+	const n = 300
+	store := memlock.NewStore()
+	direct := store.Open()
+	defer direct.Close()
+	c := remoteClient(t, remote(t, serveRemote(t, store, "127.0.0.1:0", server.Config{}).url)) // with its default limits
+	lock, err := c.Acquire(t.Context(), "x")
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 9*remotePatience)
+	defer cancel()
+	var waiters sync.WaitGroup
+	defer waiters.Wait()
+	for range n {
+		waiters.Go(func() {
+			if err := c.Do(ctx, "x", func(context.Context, *holdfast.Lock) error { return nil }); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	leasetest.Eventually(t, "all are in the queue", func() bool {
+		info, err := direct.Inspect(t.Context(), "x")
+		return err == nil && len(info.Waiters) == n
+	})
+	if err := lock.Extend(t.Context(), time.Minute); err != nil {
+		t.Errorf("a renewal beside %d waiters: %v", n, err)
+	}
+	if err := lock.Release(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+}
+
 func TestOtherHTTP(t *testing.T) {
 	leasetest.Slow(t)
 	t.Parallel()

@@ -28,6 +28,8 @@ func TestLaneStaysEnded(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer other.Close()
+	l.turn = 2
+	l.interrupt(1) // the context of an earlier request ends late
 	if l.ended {
 		t.Error("ended before the end")
 	}
