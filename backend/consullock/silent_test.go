@@ -86,3 +86,10 @@ func TestSilentAnswers(t *testing.T) {
 		})
 	}
 }
+
+// TestServerGone: a server that hangs does not keep calls, nor a backend from being closed.
+func TestServerGone(t *testing.T) {
+	t.Parallel()
+	proxy := chaos.Start(t, consul().Addr())
+	leasetest.ServerGone(t, closing(t, proxy.Addr()), proxy)
+}

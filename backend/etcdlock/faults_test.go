@@ -153,3 +153,10 @@ func acquireWithin(t *testing.T, b backend.Backend, sess backend.SessionID, d ti
 	undone := b.Release(t.Context(), backend.ReleaseRequest{Name: req.Name, Lease: req.Lease, Session: sess, Abandon: true})
 	return errors.Join(err, undone)
 }
+
+// A server that hangs does not keep calls, nor a backend from being closed.
+func TestServerGone(t *testing.T) {
+	t.Parallel()
+	proxy := chaos.Start(t, etcd(t)[0].Addr())
+	leasetest.ServerGone(t, through(t, proxy, "&timeout=30s"), proxy)
+}
