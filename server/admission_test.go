@@ -169,17 +169,24 @@ func TestQuotaOfRequests(t *testing.T) {
 	}
 }
 
-// A principal has half of the event streams of the server. Without principals there is no such bound.
+// A principal has half of the event streams of the server, again when one has ended. Without principals there is no such bound.
 func TestHalfForOneClient(t *testing.T) {
 	t.Parallel()
 	a := shared(t, server.Limits{Events: 4}, server.Quota{})
+	var last *sse
 	for range 2 {
-		listen(t, a, "/v1/events", as("greedy")...).next(t, "watching")
+		last = listen(t, a, "/v1/events", as("greedy")...)
+		last.next(t, "watching")
 	}
 	a.tooMany("GET", "/v1/events", "", as("greedy")...)
 	for range 2 {
 		listen(t, a, "/v1/events", as("other")...).next(t, "watching")
 	}
+	last.cancel()
+	leasetest.Eventually(t, "there is room for another stream", func() bool {
+		line, _ := listen(t, a, "/v1/events", as("greedy")...).line(t)
+		return strings.HasPrefix(line, ":")
+	})
 	local := start(t, server.Config{Limits: server.Limits{Events: 4}})
 	for range 4 {
 		listen(t, local, "/v1/events").next(t, "watching")
