@@ -239,17 +239,21 @@ func adoptNoLease(e *env) {
 		}
 	}
 	e.holds(name, l)
-	if e.caps.Bound && e.caps.FIFO { // it may be granted at that moment
-		w := a.join(a.ask(name))
-		r := w.req
+	if e.caps.Bound && e.caps.FIFO { // the place passes to the other session, or is lost for it: it may be granted at that moment
+		has := a.join(a.ask(name))
+		r := has.req
 		r.Session = b.sess
-		if g, err := b.acquire(r); !errors.Is(err, backend.ErrLost) {
-			e.Fatalf("Acquire of a lease that waits under another session returned (%+v, %v); it has to be ErrLost", g, err)
-		}
+		lost := b.start(r)
 		a.give(l)
-		l = w.granted()
+		if lost.returns(e.soon()); lost.err == nil {
+			has, lost = lost, has
+		}
+		l = has.granted()
+		lost.fails(backend.ErrLost)
+		has.c.give(l)
+	} else {
+		a.give(l)
 	}
-	a.give(l)
 	e.free(name)
 	b.give(b.take(b.ask(name)))
 	if !e.caps.Timed {

@@ -206,7 +206,7 @@ func (a *acquisition) see(e *entry, byTimer bool) {
 		return // it waits
 	}
 	v := verdict{err: backend.ErrLost}
-	if e != nil {
+	if e != nil && e.Session == a.req.Session { // otherwise another session has adopted its place
 		v = verdict{entry: *e, byTimer: byTimer}
 	}
 	select {
