@@ -171,12 +171,12 @@ func (l *wire) silence(ctx context.Context) error {
 }
 
 func (l *wire) arrive(w *connlease.Work) error {
-	l.w.server.mu.Lock()
+	l.w.mu.Lock()
 	alive := l.w.conns[l.id] != nil
 	if alive {
 		l.idle.Reset(w.Left + idleMargin)
 	}
-	l.w.server.mu.Unlock()
+	l.w.mu.Unlock()
 	return l.link.Do(context.Background(), w)
 }
 
