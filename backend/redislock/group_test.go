@@ -260,7 +260,6 @@ func slotMoves(t *testing.T, c *testserver.RedisCluster, opened *redislock.Backe
 		m.end()
 		answers(t, opened)
 		b.heldBy("n", 0, held.Lease)
-		b.renews()
 	}
 	select {
 	case <-losses:
