@@ -326,13 +326,13 @@ func TestWhatIsToldSurvives(t *testing.T) {
 				go ask()
 				synctest.Wait()
 			}
+			before := b.via.durable.Load()
 			if !l.held {
 				leasetest.Give(t, holder, held)
 				if err := holder.EndSession(t.Context(), held.Session); err != nil {
 					t.Fatal(err)
 				}
 			}
-			before := b.via.durable.Load()
 			if !l.first {
 				ask()
 			}
