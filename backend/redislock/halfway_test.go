@@ -186,7 +186,7 @@ func TestReplicaRefusesTheBatch(t *testing.T) {
 	})
 }
 
-// An operator removed sessions from the records. What they held is freed by a break, and their places in a queue
+// An operator removed sessions from the records. A break frees the locks that they held, and their places in a queue
 // are dropped.
 func TestSessionsRemovedByHand(t *testing.T) {
 	t.Parallel()

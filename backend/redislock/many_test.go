@@ -35,7 +35,7 @@ func TestManyLeases(t *testing.T) {
 	}
 }
 
-// A break of many holders takes several steps. Its victims are those that held the lock at the first one: who comes
+// A break of many holders takes several steps. Its victims are those that held the lock at the first one: a client that comes
 // between two steps keeps the lock.
 func TestBreakInParts(t *testing.T) {
 	t.Parallel()

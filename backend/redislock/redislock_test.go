@@ -12,7 +12,7 @@ import (
 	"github.com/holdfast-io/holdfast/internal/testkit/testserver"
 )
 
-// briefly is a quarantine that is over soon: a server that was just started may have lost data.
+// briefly is a quarantine that ends soon: a server that was just started may have lost data.
 var briefly = redislock.Config{Quarantine: time.Second, RequestTimeout: answered}
 
 // The whole suite, as the user that the page gives to paste.

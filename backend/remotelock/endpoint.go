@@ -11,6 +11,7 @@ import (
 	"net/http"
 	"net/url"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/holdfast-io/holdfast/backend"
@@ -36,7 +37,7 @@ type endpoint struct {
 	calls *client       // for everything else
 	// first are the clients for HTTP/1 that were used before HTTP/2 was found to work.
 	first []*client
-	ready bool // once, at least, or it is the only one
+	ready atomic.Bool // once, at least, or it is the only one; also read without the door
 }
 
 func newEndpoint(base *url.URL, socket string, conf *tls.Config) *endpoint {
@@ -151,7 +152,7 @@ func (b *Backend) sendTo(ctx context.Context, e *endpoint, c call, others bool) 
 // meet returns the client for polls and the client for everything else. Before the first use of one of several
 // servers it finds out whether the server answers and is ready.
 func (b *Backend) meet(ctx context.Context, e *endpoint, others bool) (*client, *client, error) {
-	if others { // from here on: calls that come at the same time do not give it that time one after the other
+	if others && !e.ready.Load() { // from here on: calls that come at the same time do not give it that time one after the other
 		var cancel context.CancelFunc
 		ctx, cancel = context.WithTimeoutCause(ctx, firstAnswer, errNoAnswer)
 		defer cancel()
@@ -167,7 +168,7 @@ func (b *Backend) meet(ctx context.Context, e *endpoint, others bool) (*client, 
 			return nil, nil, err
 		}
 	}
-	if !e.ready && len(b.servers.all) > 1 {
+	if !e.ready.Load() && len(b.servers.all) > 1 {
 		res, err := e.calls.get(ctx, e.base.String()+"/readyz") //nolint:bodyclose // it is closed
 		if err != nil {
 			return nil, nil, err
@@ -179,7 +180,7 @@ func (b *Backend) meet(ctx context.Context, e *endpoint, others bool) (*client, 
 			return nil, nil, err
 		}
 	}
-	e.ready = true
+	e.ready.Store(true)
 	return e.polls, e.calls, nil
 }
 

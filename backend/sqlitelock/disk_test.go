@@ -114,7 +114,7 @@ func TestSyncAfterAFailure(t *testing.T) {
 }
 
 // brokenDisk loses what was appended to the log when a sync fails, for good: the system reports the failure
-// once, and reads from memory what the disk does not have. What is written once more is not lost.
+// once, and reads from memory what the disk does not have. Data that is written once more is not lost.
 type brokenDisk struct {
 	path string
 

@@ -313,7 +313,7 @@ func (s *session) settleMarked(all []Told) {
 		}
 		s.free(l)
 		x := backend.Loss{Session: s.id, Lease: m.ID, Cause: backend.CauseBroken, Reason: m.Reason}
-		s.losses = append(s.losses, report{x, time.Now().Add(s.ttl)})
+		s.losses.Add(x, s.ttl)
 		if s.lost != nil {
 			s.lost(x)
 		}

@@ -3,7 +3,6 @@ package connlease
 import (
 	"context"
 	"errors"
-	"slices"
 	"sync"
 	"time"
 
@@ -38,17 +37,10 @@ type session struct {
 	due       map[string]turn     // locks whose requests are to be sent
 	next      *Work               // what else is to be sent
 	abandoned *lockstate.Ended[Key]
-	losses    []report
+	losses    lockstate.Reports
 	moved     time.Time // the last change for the waiters
 	looked    time.Time // when the marks were last read
 	again     time.Time // when to try for the waiters in any case; zero: there are none
-}
-
-// report is a loss that renewals report. They do so for one TTL: a client that got no answer to a renewal for so
-// long has lost the session.
-type report struct {
-	loss  backend.Loss
-	until time.Time
 }
 
 func newSession(b *Leases, req backend.SessionRequest) *session {
@@ -101,20 +93,9 @@ func (s *session) renew(ctx context.Context) ([]backend.Loss, error) {
 	renewed := make(chan []backend.Loss, 1)
 	s.post(func() {
 		s.next.Renew = true
-		s.next.done = append(s.next.done, func() { renewed <- s.reports() })
+		s.next.done = append(s.next.done, func() { renewed <- s.losses.Losses() })
 	})
 	return await(ctx, s, renewed)
-}
-
-// reports returns the losses that a renewal reports.
-func (s *session) reports() []backend.Loss {
-	now := time.Now()
-	s.losses = slices.DeleteFunc(s.losses, func(r report) bool { return r.until.Before(now) })
-	var all []backend.Loss
-	for _, r := range s.losses {
-		all = append(all, r.loss)
-	}
-	return all
 }
 
 func (s *session) finish() { s.ending = true }

@@ -1,6 +1,7 @@
 package lockstate
 
 import (
+	"slices"
 	"sync"
 	"time"
 
@@ -108,3 +109,28 @@ func (f *Losses) Has(session backend.SessionID, lease backend.LeaseID) bool {
 
 // Drop forgets a session that has ended.
 func (f *Losses) Drop(session backend.SessionID) { f.Add(backend.Loss{Session: session}) }
+
+// Reports are the losses that the renewals of a session report. They report each for one TTL: a client that got no answer to
+// a renewal for so long has lost the session. The zero value is empty. Its methods are not safe for concurrent use.
+type Reports struct{ all []report }
+
+type report struct {
+	loss  backend.Loss
+	until time.Time
+}
+
+// Add has a loss reported from now on, for one TTL.
+func (r *Reports) Add(loss backend.Loss, ttl time.Duration) {
+	r.all = append(r.all, report{loss, time.Now().Add(ttl)})
+}
+
+// Losses returns what a renewal reports now.
+func (r *Reports) Losses() []backend.Loss {
+	now := time.Now()
+	r.all = slices.DeleteFunc(r.all, func(x report) bool { return x.until.Before(now) })
+	var all []backend.Loss
+	for _, x := range r.all {
+		all = append(all, x.loss)
+	}
+	return all
+}

@@ -2,7 +2,6 @@ package sessions
 
 import (
 	"context"
-	"slices"
 	"sync"
 	"time"
 
@@ -30,15 +29,8 @@ type Session struct {
 	mu       sync.Mutex // guards the fields below
 	deadline time.Time  // when it ends unless it is renewed; by the local clock
 	ended    time.Time  // when it has ended; zero: it lives
-	losses   []report
+	losses   lockstate.Reports
 	final    lockstate.Losses // whose loss was reported
-}
-
-// report is a loss that renewals report. They do so for one TTL, so that a client that missed the
-// answer to one renewal learns of the loss from the next one.
-type report struct {
-	loss  backend.Loss
-	until time.Time
 }
 
 func (s *Session) isOpen() bool {
@@ -147,7 +139,7 @@ func (s *Session) Report(loss backend.Loss, forget func()) {
 	known := s.final.Has(s.ID, loss.Lease)
 	if !known {
 		s.final.Add(loss)
-		s.losses = append(s.losses, report{loss, time.Now().Add(s.TTL)})
+		s.losses.Add(loss, s.TTL)
 	}
 	s.mu.Unlock()
 	if known {
@@ -166,11 +158,5 @@ func (s *Session) IsLost(lease backend.LeaseID) bool { return s.final.Has(s.ID, 
 func (s *Session) reports() []backend.Loss {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	now := time.Now()
-	s.losses = slices.DeleteFunc(s.losses, func(r report) bool { return r.until.Before(now) })
-	var all []backend.Loss
-	for _, r := range s.losses {
-		all = append(all, r.loss)
-	}
-	return all
+	return s.losses.Losses()
 }

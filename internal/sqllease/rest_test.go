@@ -38,7 +38,7 @@ func bubbles[C any](t *testing.T, cases map[string]C, test func(*testing.T, C)) 
 	}
 }
 
-// C8: a commit whose answer is lost may have granted the lock to a waiter of the same value, who is not notified. It is
+// C8: a commit whose answer is lost may have granted the lock to a waiter of the same value, which is not notified. It is
 // read, and not only when the first session can end; also where the commit arrives later.
 func TestGrantOfALostCommit(t *testing.T) {
 	t.Parallel()

@@ -77,11 +77,11 @@ local function tokens(count)
   local first = now
   local last = call('SET', LAST, num(first + count - 1), 'GET')
   if not last then return first end
-  local greatest = tonumber(last)
-  if not (greatest and greatest >= 0) then
+  if not string.find(last, '^%d+$') then
     call('SET', LAST, last)
     foreign(LAST)
   end
+  local greatest = tonumber(last)
   if greatest < first then return first end
   if greatest > now + HOUR then
     call('SET', LAST, last)
@@ -257,11 +257,12 @@ local function join(i, name, lease)
   end
   if ends > now + longest * 1000 then return nil end -- the clock went back
   if timed == '1' and now + ttl * 1000 < ends then ends = now + ttl * 1000 end
+  local place = num(seq + 1)
   call('HSET', T .. 's:' .. sid, lease, name)
-  call('ZADD', q, num(seq + 1), lease)
+  call('ZADD', q, place, lease)
   call('HSET', w, lease, sid .. '\nx\n' .. ARGV[i + 5] .. '\n' .. ARGV[i + 2] .. '\n' .. instant .. '\n0\n0\n' .. ARGV[i + 6] .. '\n'
     .. ARGV[i + 7] .. '\n' .. ARGV[i + 8])
-  call('HSET', key, '@', n .. ' ' .. x .. ' ' .. used .. ' ' .. shared .. ' ' .. limit .. ' ' .. num(queued + 1) .. ' ' .. num(seq + 1))
+  call('HSET', key, '@', n .. ' ' .. x .. ' ' .. used .. ' ' .. shared .. ' ' .. limit .. ' ' .. num(queued + 1) .. ' ' .. place)
   if ends < now then ends = now end
   return {'WAIT', ends - now}
 end

@@ -283,7 +283,7 @@ func (b *Backend) heard(node int, name string, lease backend.LeaseID) {
 	}
 	before := l.heard[lease]
 	if before&(1<<node) != 0 {
-		before = 0 // its votes were given back, and it had the lock later
+		before = 0 // its votes were released before, and it had the lock later
 	}
 	if before == 0 && len(l.heard) >= maxHeard {
 		clear(l.heard)

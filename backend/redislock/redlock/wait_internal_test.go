@@ -88,7 +88,7 @@ func (l *late) run(ctx context.Context, load bool, key string, a []string) ([]pr
 	return r, err
 }
 
-// A call that was given up had the votes of all nodes for a while. Who has seen it as the holder learns that it is none.
+// A call that was given up had the votes of all nodes for a while. A waiter that has seen it as the holder learns that it is not.
 func TestVotesOfACallThatWasGivenUp(t *testing.T) {
 	t.Parallel()
 	servers := testserver.RedisNodes(t, 3, "--appendonly", "no")
@@ -130,7 +130,7 @@ func TestVotesOfACallThatWasGivenUp(t *testing.T) {
 	}
 }
 
-// The votes of a lease are given back, and later it has the lock: its release is heard, too.
+// A lease whose votes were released has the lock later: that release is heard, too.
 func TestReleaseIsHeardAgain(t *testing.T) {
 	t.Parallel()
 	b, err := newBackend(make([]link, 3), Config{})

@@ -220,22 +220,22 @@ func TestAddressLeadsToAnotherStore(t *testing.T) {
 	}
 }
 
-// silent returns a server that accepts connections and says nothing.
-func silent(t *testing.T) *running {
+// silent returns the address of a server that accepts connections and says nothing.
+func silent(t *testing.T) string {
 	t.Helper()
 	l, err := new(net.ListenConfig).Listen(t.Context(), "tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = l.Close() })
-	return &running{url: "holdfast://" + l.Addr().String()}
+	return l.Addr().String()
 }
 
 // Many calls at the same time find out together that a server is silent, not one after the other.
 func TestServerIsSilentToMany(t *testing.T) {
 	leasetest.Slow(t)
 	t.Parallel()
-	servers := []*running{silent(t), serveRemote(t, memlock.NewStore(), "127.0.0.1:0", server.Config{})}
+	servers := []*running{{url: "holdfast://" + silent(t)}, serveRemote(t, memlock.NewStore(), "127.0.0.1:0", server.Config{})}
 	remote := remote(t, several(servers...))
 	ctx, cancel := context.WithTimeout(t.Context(), 12*time.Second) // three times what one of them waits for the silent one
 	defer cancel()
@@ -254,7 +254,7 @@ func TestServerIsSilentToMany(t *testing.T) {
 func TestEndOfAWaitKeepsTheServer(t *testing.T) {
 	leasetest.Slow(t)
 	t.Parallel()
-	servers := []*running{serveRemote(t, memlock.NewStore(), "127.0.0.1:0", server.Config{}), silent(t)}
+	servers := []*running{serveRemote(t, memlock.NewStore(), "127.0.0.1:0", server.Config{}), {url: "holdfast://" + silent(t)}}
 	remote := remote(t, several(servers...))
 	held := leasetest.Ask("n", "")
 	held.Timed, held.TTL = true, time.Minute

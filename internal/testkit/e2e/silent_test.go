@@ -2,7 +2,6 @@ package e2e_test
 
 import (
 	"context"
-	"net"
 	"net/url"
 	"testing"
 	"time"
@@ -51,12 +50,7 @@ func TestSilentServers(t *testing.T) {
 	} {
 		t.Run(store, func(t *testing.T) {
 			t.Parallel()
-			silent, err := new(net.ListenConfig).Listen(t.Context(), "tcp", "127.0.0.1:0")
-			if err != nil {
-				t.Fatal(err)
-			}
-			defer silent.Close()
-			rawURL := start(t, silent.Addr().String())
+			rawURL := start(t, silent(t))
 			ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second) // the command has 10 s, on a machine that is not busy
 			defer cancel()
 			connected(ctx, t, rawURL)

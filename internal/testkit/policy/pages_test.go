@@ -75,7 +75,7 @@ func TestPolicyNamedTests(t *testing.T) {
 			}
 		}
 	}
-	if names < 300 {
+	if names < 450 {
 		t.Errorf("only %d names were found", names)
 	}
 }
