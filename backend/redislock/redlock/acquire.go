@@ -118,6 +118,7 @@ func (a *acquisition) try(ctx context.Context) (backend.Grant, error) {
 // ballot is what the nodes answered in one round.
 type ballot struct {
 	p      *poll
+	floor  int64     // what the votes' tokens are at least
 	got    []*ticket // by node; nil where there is no vote
 	n      int       // votes
 	others [][]vote  // by node: the votes in the way
@@ -140,13 +141,18 @@ type ticket struct {
 	old   bool // it was given to another attempt
 }
 
-// readTicket reads a vote. It returns nil for any other answer.
-func readTicket(list []program.Reply) *ticket {
+// ticket reads a vote. It returns nil for any other answer. A vote given the short way has the floor as its token.
+func (bal *ballot) ticket(list []program.Reply) *ticket {
 	d := decode(list)
-	if d.Text() != "G" {
+	t := new(ticket)
+	switch d.Text() {
+	case shortWay:
+		*t = ticket{token: fence.Token(bal.floor), left: d.Micros(), since: d.Instant()} //nolint:gosec // not negative
+	case "G":
+		*t = ticket{token: d.Token(), left: d.Micros(), since: d.Instant(), final: d.Number() == 1, old: d.Number() == 1}
+	default:
 		return nil
 	}
-	t := &ticket{token: d.Token(), left: d.Micros(), since: d.Instant(), final: d.Number() == 1, old: d.Number() == 1}
 	if d.Err != nil {
 		return nil
 	}
@@ -166,8 +172,8 @@ func (a *acquisition) round(ctx context.Context) verdict {
 		a.attempt = b.attempt(0)
 	}
 	began := time.Now()
-	bal := &ballot{got: make([]*ticket, len(b.nodes)), others: make([][]vote, len(b.nodes))}
-	bal.p, err = b.ask(ctx, a.request(), func(p *poll, x answer) need {
+	bal := &ballot{floor: b.clock(), got: make([]*ticket, len(b.nodes)), others: make([][]vote, len(b.nodes))}
+	bal.p, err = b.ask(ctx, a.request(bal.floor), func(p *poll, x answer) need {
 		bal.p = p
 		bal.take(x)
 		return bal.needs(a)
@@ -197,13 +203,13 @@ func (a *acquisition) round(ctx context.Context) verdict {
 	return v
 }
 
-func (a *acquisition) request() request {
+func (a *acquisition) request(floor int64) request {
 	r, mode := &a.req, "x"
 	if r.Mode == backend.Shared {
 		mode = "s"
 	}
 	return request{
-		verb: opAcquire, lock: r.Name, args: []string{r.Name, string(r.Lease), itoa(a.attempt), itoa(a.b.clock())},
+		verb: opAcquire, lock: r.Name, args: []string{r.Name, string(r.Lease), itoa(a.attempt), itoa(floor)},
 		terms: terms{
 			ttl: program.Millis(r.TTL), mode: mode, permits: strconv.Itoa(a.claim.Permits), limit: strconv.Itoa(a.claim.Limit),
 			owner: r.Owner, note: r.Note,
@@ -216,7 +222,7 @@ func (bal *ballot) take(x answer) {
 	if x.err != nil {
 		return
 	}
-	if t := readTicket(x.list); t != nil {
+	if t := bal.ticket(x.list); t != nil {
 		bal.got[x.node] = t
 		bal.traces |= 1 << x.node
 		bal.n++

@@ -98,6 +98,9 @@ func (b *batch) write(to []string) []string {
 	return to
 }
 
+// shortWay begins the answer that many acquires or releases have in common: all went the short way.
+const shortWay = "ALL"
+
 // tell delivers the answers to the operations.
 func (b *batch) tell(answers []program.Reply) {
 	for k, g := range b.groups {
@@ -108,11 +111,8 @@ func (b *batch) tell(answers []program.Reply) {
 				o.tell(list, err)
 			case list[0].S == "EACH":
 				o.tell(answerOf(list[1:], n))
-			case list[0].S == "ALL" && o.verb == opRelease:
-				o.tell([]program.Reply{program.Int(1)}, nil)
-			case list[0].S == "ALL" && len(list) == 3: //nolint:mnd // ALL left since
-				token := o.args[len(o.args)-1]
-				o.tell([]program.Reply{program.Text("G"), program.Text(token), list[1], list[2], program.Text("0"), program.Int(0)}, nil)
+			case list[0].S == shortWay:
+				o.tell(list, nil)
 			default:
 				o.tell(nil, program.ErrReply)
 			}

@@ -34,7 +34,7 @@ func (b *Backend) Release(ctx context.Context, req backend.ReleaseRequest) error
 	p, err := b.ask(ctx, ask, func(p *poll, x answer) need {
 		if x.err == nil {
 			d := decode(x.list)
-			found += int(d.Number())
+			found += toInt(x.list[0].S == shortWay || d.Number() == 1)
 		}
 		decisive := req.Abandon || found >= b.majority || found+p.silent() < b.majority
 		return p.enough(b.majority, decisive && p.good >= b.majority)

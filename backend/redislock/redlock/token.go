@@ -60,7 +60,7 @@ func (a *acquisition) inform(bal *ballot, token fence.Token) {
 	if bal.p.left() > 0 {
 		bal.p.leave(func(x answer) {
 			if x.err == nil {
-				tell(x.node, readTicket(x.list))
+				tell(x.node, bal.ticket(x.list))
 			}
 		})
 	}

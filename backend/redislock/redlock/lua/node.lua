@@ -128,6 +128,13 @@ local function store(key, text)
   call('SET', key, text, 'PXAT', keep)
 end
 
+-- Remove the names whose votes have ended. The quick way stores a vote without a TTL, so that one command is
+-- enough for many; the counters of those that were never released get theirs here.
+local function prune()
+  for _, name in ipairs(call('ZRANGEBYSCORE', N, '-inf', num(now))) do call('PEXPIREAT', P .. 'f:' .. name, keep) end
+  call('ZREMRANGEBYSCORE', N, '-inf', num(now))
+end
+
 -- Set the counter, without the vote that was stored with it.
 local function setcounter(name, n, by)
   store(P .. 'f:' .. name, num(n) .. ' ' .. by)
@@ -395,7 +402,7 @@ end
 -- in Lua that would take so long that the node would be unavailable meanwhile.
 op.list = function(i)
   local prefix, after, most = ARGV[i], ARGV[i + 1], tonumber(ARGV[i + 2])
-  call('ZREMRANGEBYSCORE', N, '-inf', num(now))
+  prune()
   local sorted = P .. 't'
   local from, to = 0, call('SORT', N, 'ALPHA', 'STORE', sorted) -- with STORE it is by bytes
   while from < to do

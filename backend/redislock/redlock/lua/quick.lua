@@ -55,7 +55,7 @@ local function take(t, n)
   end
   if #those == 0 then return nil end
   call('ZADD', N, unpack(names)) -- when the memory is full this is refused
-  for c = 1, #those do store(votes[2 * c - 1], votes[2 * c]) end
+  call('MSET', unpack(votes)) -- without a TTL: see prune
   return those
 end
 
@@ -88,7 +88,8 @@ local function give(t, n)
   end
   if #those == 0 then return nil end
   call('ZREM', N, unpack(names)) -- allowed when the memory is full, and those after it are too
-  for c = 1, #those do store(counters[2 * c - 1], counters[2 * c]) end
+  call('MSET', unpack(counters))
+  for c = 1, #those do call('PEXPIREAT', counters[2 * c - 1], keep) end
   tellall(channels, leases)
   return those
 end
