@@ -23,7 +23,10 @@ import (
 // are sent with the next.
 const (
 	maxRequests = 2
+	maxDirect   = 8 // where callers may send their calls themselves
 	maxBatch    = 128
+	// Requests of so many operations are worth the wait for another goroutine. See beginAlone.
+	worthwhile = 3
 )
 
 // unwatched is how long, at most, a caller whose call is queued does not look at the end of its
@@ -37,7 +40,8 @@ const unwatched = 20 * time.Millisecond
 type engine struct {
 	link    transport
 	runner  *program.Runner
-	direct  bool   // a call that is alone is sent by its caller: the link has lanes
+	most    int    // requests in progress
+	direct  int    // so many of them may be calls that their callers send themselves
 	key     string // of the marker
 	thin    string // the key of the thin locks
 	mode    string // the client's quarantine (ms); "-": it has none
@@ -52,7 +56,9 @@ type engine struct {
 	urgent   []*call // sent before queue
 	queue    []*call
 	requests int
-	late     chan struct{} // closed within unwatched; nil: no call was queued since the last one was closed
+	size     float64       // operations of a request, of late
+	late     chan struct{} // closed within unwatched; nil: no call was made since the last one was closed
+	lone     []*lone       // the requests that their callers send
 	closed   bool
 	identity string // of the data that is known; see lua/main.lua
 	unsynced bool   // the run of that identity may lose writes
@@ -102,8 +108,14 @@ func (e *sentError) Unwrap() error { return e.err }
 
 func newEngine(over transport, p program.Program, tag, mode string, timeout time.Duration) *engine {
 	base, cancel := context.WithCancelCause(context.Background())
-	l, _ := over.(*link)
-	return &engine{link: over, runner: program.NewRunner(p), direct: l != nil && l.lanes != nil, key: tag + "m", thin: tag + "t", mode: mode, timeout: timeout, base: base, cancel: cancel}
+	direct := 0
+	if l, ok := over.(*link); ok {
+		direct = l.direct()
+	}
+	return &engine{
+		link: over, runner: program.NewRunner(p), most: max(maxRequests, direct), direct: direct, key: tag + "m", thin: tag + "t", mode: mode,
+		timeout: timeout, base: base, cancel: cancel,
+	}
 }
 
 // do runs one operation that does not carry many leases. The time that it returns was read
@@ -119,8 +131,8 @@ func (e *engine) await(ctx context.Context, c *call, urgent bool) outcome {
 	var o outcome
 	if ctx.Err() != nil { // it is not looked at again for a while: see unwatched
 		o.err = &sentError{err: cmp.Or(context.Cause(e.base), context.Cause(ctx))}
-	} else if e.direct && e.maySendAlone() {
-		o = e.sendAlone(ctx, c)
+	} else if l := e.beginAlone(ctx); l != nil {
+		o = e.sendAlone(l, c)
 	} else {
 		o = e.submit(ctx, c, urgent)
 	}
@@ -130,17 +142,43 @@ func (e *engine) await(ctx context.Context, c *call, urgent bool) outcome {
 	return o
 }
 
-// maySendAlone reports whether the caller sends its call itself, because no other call is queued.
-// It then counts as a request in progress.
-func (e *engine) maySendAlone() bool {
+// beginAlone begins a request that the caller sends itself: when no other request is in progress, or requests have been of few
+// operations of late, so that more would be lost by handing the call over than is gained by sending several together. nil: it
+// must not.
+func (e *engine) beginAlone(ctx context.Context) *lone {
+	if e.direct == 0 {
+		return nil
+	}
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	if e.closed || len(e.urgent)+len(e.queue) > 0 || e.requests >= maxRequests {
-		return false
+	if e.closed || len(e.urgent)+len(e.queue) > 0 || e.requests >= e.direct || e.requests > 0 && e.size >= worthwhile {
+		return nil
 	}
+	l := &lone{Context: ctx, until: time.Now().Add(e.timeout), done: make(chan struct{}), at: len(e.lone)}
+	e.lone = append(e.lone, l)
 	e.requests++
+	e.began(1)
+	e.soon()
 	e.work.Add(1)
-	return true
+	return l
+}
+
+// endAlone ends it, and sends what was queued meanwhile.
+func (e *engine) endAlone(l *lone) {
+	e.mu.Lock()
+	last := e.lone[len(e.lone)-1]
+	e.lone[l.at], last.at = last, l.at
+	e.lone[len(e.lone)-1] = nil
+	e.lone = e.lone[:len(e.lone)-1]
+	e.goOn()
+	e.mu.Unlock()
+	e.work.Done()
+}
+
+// began notes the size of a request. mu is held.
+func (e *engine) began(size int) {
+	const memory = 8 // requests
+	e.size += (float64(size) - e.size) / memory
 }
 
 // result waits for the outcome of a call that another goroutine sends. When the engine is
@@ -181,9 +219,9 @@ func (e *engine) enqueue(c *call, urgent bool) error {
 		e.queue = append(e.queue, c)
 	}
 	c.late = e.soon()
-	if e.requests < maxRequests {
+	if e.requests < e.most {
 		e.requests++
-		e.start(e.load())
+		e.start()
 	}
 	return nil
 }
@@ -191,41 +229,54 @@ func (e *engine) enqueue(c *call, urgent bool) error {
 // soon returns a channel that is closed within unwatched. mu is held.
 func (e *engine) soon() <-chan struct{} {
 	if e.late == nil {
-		late := make(chan struct{})
-		e.late = late
-		time.AfterFunc(unwatched, func() {
-			e.mu.Lock()
-			defer e.mu.Unlock()
-			e.late = nil
-			close(late)
-		})
+		e.late = make(chan struct{})
+		time.AfterFunc(unwatched, e.tick)
 	}
 	return e.late
+}
+
+// tick tells the callers whose calls are queued to look at their contexts, and does so for those who send theirs themselves.
+func (e *engine) tick() {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	close(e.late)
+	e.late = nil
+	now := time.Now()
+	for _, l := range e.lone {
+		if l.Err() == nil && (e.base.Err() != nil || l.Context.Err() != nil || now.After(l.until)) {
+			close(l.done)
+			l.finish()
+		}
+	}
+	if len(e.lone) > 0 {
+		e.soon()
+	}
 }
 
 // sendAlone sends a call that shares its request with no other, from the goroutine of its
 // caller, so that no other goroutine has to be woken for it. If that needs a new connection or a
 // greeting first, the call is submitted instead, because these do not end with the context.
-func (e *engine) sendAlone(ctx context.Context, c *call) outcome {
-	outcomes, asked, err := e.exchange(&lone{ctx, time.Now().Add(e.timeout)}, []*call{c})
-	e.goOn()
-	e.work.Done()
+func (e *engine) sendAlone(l *lone, c *call) outcome {
+	outcomes, asked, err := e.exchange(l, []*call{c})
+	e.endAlone(l)
 	switch {
 	case err == nil:
 		outcomes[0].asked = asked
 		return outcomes[0]
-	case ctx.Err() != nil:
-		return outcome{err: &sentError{sent: true, err: context.Cause(ctx)}}
+	case l.Context.Err() != nil:
+		return outcome{err: &sentError{sent: true, err: context.Cause(l.Context)}}
 	case errors.Is(err, program.ErrNoConnection):
-		return e.submit(ctx, c, true)
+		return e.submit(l.Context, c, true)
 	}
 	return outcome{err: err}
 }
 
-// goOn ends a request, and starts a goroutine for the calls that were queued during it.
+// goOn ends a request, and starts a goroutine for the calls that were queued during it. mu is held.
 func (e *engine) goOn() {
-	if batch := e.nextBatch(); len(batch) > 0 {
-		e.start(batch)
+	if len(e.urgent)+len(e.queue) > 0 {
+		e.start()
+	} else {
+		e.requests--
 	}
 }
 
@@ -260,12 +311,14 @@ func rest(queue []*call, n int) []*call {
 	return queue[n:]
 }
 
-// start starts a goroutine that sends the batch.
-func (e *engine) start(batch []*call) {
+// start starts a goroutine that sends what is queued.
+func (e *engine) start() {
 	e.work.Go(func() {
-		for len(batch) > 0 && e.send(batch) {
+		for {
 			runtime.Gosched() // so that the callers that have their answers can call again, and share the next request
-			batch = e.nextBatch()
+			if batch := e.nextBatch(); len(batch) == 0 || !e.send(batch) {
+				return
+			}
 		}
 	})
 }
@@ -277,6 +330,8 @@ func (e *engine) nextBatch() []*call {
 	batch := e.load()
 	if len(batch) == 0 {
 		e.requests--
+	} else {
+		e.began(len(batch))
 	}
 	return batch
 }
@@ -290,6 +345,8 @@ func (e *engine) send(batch []*call) bool {
 			return
 		}
 		hand(batch, nil, time.Time{}, &sentError{sent: true, err: backend.NoAnswer(e.timeout)})
+		e.mu.Lock()
+		defer e.mu.Unlock()
 		e.goOn()
 	})
 	defer timer.Stop()
@@ -353,8 +410,12 @@ func (e *engine) exchange(ctx context.Context, batch []*call) ([]outcome, time.T
 			continue
 		case err != nil:
 			return nil, asked, e.failure(ctx, err)
-		case r.Kind == program.IntReply && r.N >= leastToken && m.alone() && !greet:
-			return []outcome{{granted: grantedAt(r.N)}}, asked, nil
+		case r.Kind == program.TextReply && m.alone() && !greet:
+			g, err := briefly(r)
+			if err != nil {
+				return nil, asked, &sentError{sent: true, err: err}
+			}
+			return []outcome{{granted: g}}, asked, nil
 		case r.Kind != program.ListReply || len(r.List) == 0:
 			return nil, asked, &sentError{sent: true, err: program.ErrReply}
 		}

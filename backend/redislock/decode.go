@@ -23,12 +23,12 @@ type granted struct {
 	fresh bool          // granted by the call that returned it
 }
 
-// leastToken is LEAST of lua/main.lua: an integer below it is the answer to another command.
-const leastToken = 1e15
-
-// grantedAt is the grant of a token that is also its time. See takeone in lua/main.lua.
-func grantedAt(token int64) granted {
-	return granted{token: fence.Token(token), since: time.UnixMicro(token), flag: "-"} //nolint:gosec // positive
+// briefly reads the token and the time of a lease that went the shortest way: see takeone in lua/main.lua.
+func briefly(r reply) (granted, error) {
+	token, since, _ := strings.Cut(r.S, " ")
+	d := decode(nil)
+	g := granted{token: fence.Token(d.Parse(token)), since: time.UnixMicro(d.Parse(since)), flag: "-"} //nolint:gosec // not negative
+	return g, d.Err
 }
 
 // grant reads what follows a "G".

@@ -33,7 +33,7 @@
 //	q:NAME      zset of the waiting leases in order of arrival; w:NAME has their records
 //	f           the greatest token so far, of all locks
 //	s:SESSION   hash of the leases that the session holds and waits for, except thin ones
-//	u:SESSION   until when the session lives, for the call that takes one thin lock
+//	u:SESSION   exists for as long as the session lives, for calls that take thin locks
 //	d:ID        an ID of a lease or a session that must not come to life (again)
 //	v           the name of the event stream, while there is a watcher
 //	e:..., c:... channels: events, and one for each Backend
@@ -62,8 +62,8 @@
 // one thin lock, a bounded number of records at a time. No decision is ever based on what has
 // ended.
 //
-// The token is the greater of the last token + 1 and the server's clock in microseconds, so
-// that it also grows after a loss of data. A clock that is more than an hour behind the last
+// The token is a counter. The operation hello sets it to the server's clock in microseconds, if that is ahead, so
+// that tokens also grow after a loss of data. A clock that is more than an hour behind the last
 // token is refused, not trusted.
 //
 // A server that has no marker has lost its data, or is new. It grants nothing until the

@@ -312,10 +312,10 @@ func (b *Backend) KnownInQueue(lease backend.LeaseID) bool {
 // open.
 func (b *Backend) LaneAddr() string {
 	link, ok := b.link.(*link)
-	if !ok || link.lanes == nil {
+	if !ok || link.lane == nil {
 		return ""
 	}
-	return link.lanes.Addr()
+	return link.lane.Addr()
 }
 
 // Rights are the commands that a user needs.

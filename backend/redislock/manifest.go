@@ -56,11 +56,11 @@ func (m *manifest) add(i int, c *call) {
 		}
 	}
 	m.groups = append(m.groups, group{first: c, calls: append(make([]int, 0, len(m.batch)-i), i)})
-	m.size += head + acquireTerms + lease
+	m.size += head + releaseTerms + lease
 }
 
-// The number of terms of each operation.
-const acquireTerms, releaseTerms, checkTerms = 9, 2, 1
+// The number of arguments that are the terms of each operation.
+const acquireTerms, releaseTerms, checkTerms = 1, 2, 1
 
 // write appends the arguments.
 func (m *manifest) write(args []string) []string {
@@ -71,7 +71,7 @@ func (m *manifest) write(args []string) []string {
 		switch c.op {
 		case opAcquire:
 			args = append(args, strconv.Itoa(acquireTerms+2*len(g.calls)),
-				t.session, t.ttl, t.limit, t.wait, t.mode, t.permits, t.channel, t.owner, t.note)
+				strings.Join([]string{t.session, t.ttl, t.limit, t.wait, t.mode, t.permits, t.channel, t.owner, t.note}, "\n"))
 		case opRelease:
 			args = append(args, strconv.Itoa(releaseTerms+2*len(g.calls)), t.abandon, t.session)
 		case opCheck:

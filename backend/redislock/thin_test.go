@@ -109,6 +109,35 @@ func TestThinPair(t *testing.T) {
 	})
 }
 
+// The counter of the tokens is deleted while the server runs, or replaced by an old copy: tokens grow all the same.
+func TestTokensGrow(t *testing.T) {
+	t.Parallel()
+	inBothForms(t, func(t *testing.T, args ...string) {
+		t.Helper()
+		s, cfg := quick(t, args...)
+		b := on(t, s, cfg)
+		var last lease
+		grows := func() {
+			t.Helper()
+			for _, mode := range []backend.Mode{backend.Exclusive, backend.Shared} { // alone, and the long way
+				l := b.take("one", func(r *backend.AcquireRequest) { r.Mode = mode })
+				b.give(l)
+				if l.Token <= last.Token {
+					t.Errorf("token %d after %d", l.Token, last.Token)
+				}
+				last = l
+			}
+		}
+		grows()
+		old := s.Do("GET", "{hf0}:f").(string)
+		grows()
+		s.Do("DEL", "{hf0}:f")
+		grows()
+		s.Do("SET", "{hf0}:f", old)
+		grows()
+	})
+}
+
 // A waiter arrives after the lock was taken and before the answer does, or after the release
 // was called and before it is sent: the lock is handed over to it, once.
 func TestWaiterBetweenTakeAndAnswer(t *testing.T) {

@@ -1,7 +1,9 @@
 package redislock
 
 import (
+	"cmp"
 	"context"
+	"sync/atomic"
 	"time"
 
 	"github.com/holdfast-io/holdfast/backend/redislock/internal/program"
@@ -31,16 +33,49 @@ type transport interface {
 	close()
 }
 
-// lone is the context of a request that its caller sends itself. No connection is made in it:
-// program.ErrNoConnection is returned instead. It does not end at its deadline, which the connection has.
+// lone is the context of a request that its caller sends itself. No connection is made in it: program.ErrNoConnection is
+// returned instead. To follow a context costs more than what else the client does for such a request, so the engine looks at it
+// from time to time: see engine.tick.
 type lone struct {
 	context.Context //nolint:containedctx // it is a context
 
 	until time.Time
+	done  chan struct{} // closed when it has ended
+	after atomic.Pointer[func()]
+	at    int // its place in engine.lone
 }
 
 // Deadline is when to give up.
 func (l *lone) Deadline() (time.Time, bool) { return l.until, true }
+
+// Done returns a channel that is closed soon after the end of the caller's context, or the deadline.
+func (l *lone) Done() <-chan struct{} { return l.done }
+
+// Err is nil until Done is closed.
+func (l *lone) Err() error {
+	select {
+	case <-l.done:
+		return cmp.Or(l.Context.Err(), context.DeadlineExceeded)
+	default:
+		return nil
+	}
+}
+
+// AfterFunc makes f be called when Done is closed, unless the function that it returns is called before.
+func (l *lone) AfterFunc(f func()) func() bool {
+	l.after.Store(&f)
+	if l.Err() != nil {
+		l.finish()
+	}
+	return func() bool { return l.after.Swap(nil) != nil }
+}
+
+// finish calls the function of AfterFunc, once. Done is closed.
+func (l *lone) finish() {
+	if f := l.after.Swap(nil); f != nil {
+		(*f)()
+	}
+}
 
 // reply is an answer of the server.
 type reply = program.Reply

@@ -91,14 +91,14 @@ local function again(l, rec, lease, sid, wait, chan)
   return {'WAIT', left(l, ahead)}
 end
 
--- acquire sid ttl limit wait mode permits channel owner note (name lease)...
+-- acquire terms (name lease)... The terms are sid, ttl, limit, wait, mode, permits, channel, owner and note, a line each.
 -- ttl is 0 for leases that live with their session. An answer for each:
 -- -> G... | WAIT left | HELD ahead holders count | LOST | SESSION | LIMIT limit | QUARANTINE left reason | CLOCK
 -- No new waiter joins the queue in the quarantine of its client: another client may release the
 -- lock. The caller gets QUARANTINE, and retries.
 local function acquire(i, name, lease)
-  local sid, ttl, limit, wait = ARGV[i], tonumber(ARGV[i + 1]), tonumber(ARGV[i + 2]), ARGV[i + 3] == '1'
-  local mode, permits, chan, owner, note_ = ARGV[i + 4], tonumber(ARGV[i + 5]), ARGV[i + 6], ARGV[i + 7], ARGV[i + 8]
+  local t = termsOf(ARGV[i])
+  local sid, ttl, limit, wait, mode, permits, chan, owner = t.sid, t.ttl, t.limit, t.wait, t.mode, t.permits, t.chan, t.owner
   local timed = ttl > 0
   local l, rec = open(name, lease)
   if rec or l.queued > 0 then
@@ -113,7 +113,7 @@ local function acquire(i, name, lease)
     save(l) -- whatever becomes of this request
   end
   local h = {sid = sid, mode = mode, permits = permits, since = num(now), timed = timed, flag = '-', chan = chan,
-    owner = owner, note = note_}
+    owner = owner, note = t.note}
   local free = l.queued == 0 and fits(l, mode, permits, limit)
   if free or wait or l.n == 0 then
     local no = refused(quarantine)
@@ -124,9 +124,9 @@ local function acquire(i, name, lease)
   end
   if full and (free or wait) then crowded() end
   if free then
-    local t = tokens(1)
-    if not t then return {'CLOCK'} end
-    h.token = num(t)
+    local token = tokens(1)
+    if not token then return {'CLOCK'} end
+    h.token = num(token)
   elseif not wait then
     save(l)
     return turned(l, l.queued)
@@ -144,7 +144,7 @@ local function acquire(i, name, lease)
   l.seq = l.seq + 1
   l.queued = l.queued + 1
   call('ZADD', l.q, l.seq, lease)
-  call('HSET', l.w, lease, table.concat({sid, mode, permits, limit, num(now), timed and '1' or '0', ttl, chan, owner, note_}, '\n'))
+  call('HSET', l.w, lease, table.concat({sid, mode, permits, limit, num(now), timed and '1' or '0', ttl, chan, owner, t.note}, '\n'))
   event('waiting', name, lease, h)
   save(l)
   return {'WAIT', rest}

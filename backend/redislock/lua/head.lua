@@ -68,28 +68,44 @@ local function foreign(key)
   error({err = 'HFFOREIGN ' .. key})
 end
 
--- Reserve count new tokens, and return the first. Each is greater than every token before
--- it, of any lock. The first is not less than the clock, so that tokens also grow when the
--- last one was lost. The result is nil when the clock is far behind the last token: then a
--- token could not be trusted to grow after a loss. Almost always the clock is ahead, and
--- one command is enough.
+local LEAST = 1000000000000000 -- us, in 2001: no token is below it
+
+local issued = {} -- the last token of each partition in this process
+
+-- Reserve count new tokens, and return the first. Each is greater than every token before it, of any lock: the counter
+-- begins at the clock, which hello sets it to, and the clock is faster. So tokens also grow when the last ones were
+-- lost. A counter that is behind those that this process knows was deleted, or is an old copy; a script knows none, and
+-- takes the clock. The result is nil when the clock is far behind the last token: then tokens would not grow after a loss.
 local function tokens(count)
-  local first = now
-  local last = call('SET', LAST, num(first + count - 1), 'GET')
-  if not last then return first end
-  if not string.find(last, '^%d+$') then
-    call('SET', LAST, last)
-    foreign(LAST)
+  local last = redis.pcall('INCRBY', LAST, count)
+  if type(last) == 'table' then
+    if string.find(last.err, '^WRONGTYPE') or string.find(last.err, 'integer') then foreign(LAST) end
+    error(last)
   end
-  local greatest = tonumber(last)
-  if greatest < first then return first end
-  if greatest > now + HOUR then
-    call('SET', LAST, last)
-    return nil
+  if last > now + HOUR then return nil end
+  local floor = served and (issued[LAST] or LEAST) or now
+  if last - count < floor then
+    last = math.max(now, floor) + count
+    call('SET', LAST, num(last))
   end
-  first = greatest + 1
-  call('SET', LAST, num(first + count - 1))
-  return first
+  issued[LAST] = last
+  return last - count + 1
+end
+
+-- The terms of acquire, which many leases have in common: see acquire.lua. They are one argument, because each has its
+-- cost. A thin lock has its lease, the token and the time between head and tail.
+local terms = {}
+
+local function termsOf(text)
+  if text ~= terms.text then
+    local sid, ttl, limit, wait, mode, permits, chan, owner, note =
+      string.match(text, '^([^\n]*)\n(%d+)\n(%d+)\n([01])\n([xs])\n(%d+)\n([^\n]*)\n([^\n]*)\n(.*)$')
+    if not note then error({err = 'ERR the terms of an acquire'}) end
+    terms = {text = text, sid = sid, ttl = tonumber(ttl), limit = tonumber(limit), wait = wait == '1', mode = mode,
+      permits = tonumber(permits), chan = chan, owner = owner, note = note,
+      head = '\n' .. sid .. '\nx\n' .. permits .. '\n', tail = '\n' .. ttl .. '\n-\n' .. chan .. '\n' .. owner .. '\n' .. note}
+  end
+  return terms
 end
 
 -- The short way takes and releases locks that have no other holder and no waiter, which is
@@ -123,6 +139,10 @@ local function thin(name)
   return call('ZRANGEBYLEX', THIN, '[' .. name .. '\n', '(' .. name .. '\11', 'LIMIT', '0', '1')[1]
 end
 
+local function isthin(name)
+  return call('ZLEXCOUNT', THIN, '[' .. name .. '\n', '(' .. name .. '\11') > 0
+end
+
 -- Those of the leases whose locks are free, and that were not released before they were
 -- requested.
 local function unheld(those)
@@ -135,24 +155,29 @@ local function unheld(those)
   local free = {}
   if some and #those == 1 then return free end
   for k, i in ipairs(those) do
-    if not (some and call('EXISTS', keys[2 * k - 1], keys[2 * k]) > 0) and not thin(ARGV[i]) then
+    if not (some and call('EXISTS', keys[2 * k - 1], keys[2 * k]) > 0) and not isthin(ARGV[i]) then
       free[#free + 1] = i
     end
   end
   return free
 end
 
--- From now on the session ends at that instant. It is also the value of a key, so that takeone reads
--- it together with the marker: the reply to ZSCORE takes Redis as long as all else that takeone reads.
+-- From now on the session ends at that instant. A key ends with it: whether that exists is known sooner than the reply
+-- to ZSCORE, which takes Redis as long as all else that takeone reads.
 local function prolong(sid, e)
   call('ZADD', X, num(e), 's:' .. sid)
-  call('SET', T .. 'u:' .. sid, num(e), 'PX', num((e - now) / 1000))
+  call('SET', T .. 'u:' .. sid, '', 'PX', num((e - now) / 1000))
 end
 
 -- From now on the session has no end on record: it does not live.
 local function expire(sid)
   call('ZREM', X, 's:' .. sid)
   call('DEL', T .. 'u:' .. sid)
+end
+
+-- Whether the session lives. Without X, or with a foreign one, none does.
+local function lives(sid)
+  return call('ZCARD', X) > 0 and call('EXISTS', T .. 'u:' .. sid) == 1
 end
 
 -- When the session ends, if it lives. It is read once for an operation.
@@ -167,49 +192,41 @@ end
 -- The arguments are those of acquire: see acquire.lua. Returns the leases that were
 -- granted, the token of the first, and the time they have left.
 local function take(i, n)
-  local sid, ttl, mode = ARGV[i], tonumber(ARGV[i + 1]), ARGV[i + 4]
-  if mode ~= 'x' then return nil end -- it depends on the holders
+  local t = termsOf(ARGV[i])
+  local ttl = t.ttl
+  if t.mode ~= 'x' then return nil end -- it depends on the holders
   if ttl > 0 and (ttl > longest or now - seen_at > longest * 125) then return nil end -- the marker has to note the TTL
-  if sid ~= '' and not living(sid) then return nil end
-  local those = unheld(apart(i + 9, i + n - 1))
+  if t.sid ~= '' and not lives(t.sid) then return nil end
+  local those = unheld(apart(i + 1, i + n - 1))
   if #those == 0 then return nil end
   -- When the memory is full, this first write is refused. The writes after it never are.
   local first = tokens(#those)
   if not first then return nil end
-  local members, lives, ends = {}, {}, num(now + ttl * 1000)
-  local head = '\n' .. sid .. '\nx\n' .. ARGV[i + 5] .. '\n'
-  local tail = '\n' .. instant .. '\n' .. num(ttl) .. '\n-\n' .. ARGV[i + 6] .. '\n' .. ARGV[i + 7] .. '\n' .. ARGV[i + 8]
+  local members, ends = {}, {}
+  local head, tail = t.head, '\n' .. instant .. t.tail
   for k, at in ipairs(those) do
-    local name, lease = ARGV[at], ARGV[at + 1]
-    members[2 * k - 1], members[2 * k] = '0', name .. '\n' .. lease .. head .. num(first + k - 1) .. tail
-    lives[2 * k - 1], lives[2 * k] = ends, 't:' .. lease .. ':' .. name
+    members[2 * k - 1], members[2 * k] = '0', ARGV[at] .. '\n' .. ARGV[at + 1] .. head .. num(first + k - 1) .. tail
   end
-  if ttl > 0 then call('ZADD', X, unpack(lives)) end
+  if ttl > 0 then
+    local e = num(now + ttl * 1000)
+    for k, at in ipairs(those) do ends[2 * k - 1], ends[2 * k] = e, 't:' .. ARGV[at + 1] .. ':' .. ARGV[at] end
+    call('ZADD', X, unpack(ends))
+  end
   call('ZADD', THIN, unpack(members))
   return those, first, ttl * 1000
 end
 
 -- The arguments are those of release: see release.lua. Releases the leases for which the
--- client sent the member of THIN, if they still are thin, and returns the answers for them by
--- their position in ARGV, and their number. The others are released like those of which only
--- the lock and the ID are known.
-local function untake(i, n)
-  local done, count = {}, 0
+-- client sent the member of THIN, if they still are thin: then their position in ARGV is in done.
+local RELEASED = {'OK'}
+
+local function untake(i, n, done)
   for at = i + 2, i + n - 1, 2 do
-    if ARGV[at + 1] == '' then
-      local member = ARGV[at]
-      local ok, there = pcall(call, 'ZREM', THIN, member)
-      if ok and there == 1 then
-        done[at], count = {'OK'}, count + 1
-      else
-        ARGV[at], ARGV[at + 1] = string.match(member, '^([^\n]*)\n([^\n]*)\n')
-      end
-    end
+    if ARGV[at + 1] == '' and call('ZREM', THIN, ARGV[at]) == 1 then done[at] = RELEASED end
   end
-  return done, count
 end
 
--- The arguments are those of release, and what untake returned. Releases the timed leases of
+-- The arguments are those of release; done: see untake. Releases the timed leases of
 -- thin locks, and returns them by their position in ARGV.
 local function give(i, n, done)
   if ARGV[i] ~= '0' then return {} end -- it has to be remembered
@@ -234,8 +251,9 @@ local SUMMARY = '^(%d+) (%d) (%d+) (%d+) (%d+) (%d+) (%d+)$'
 -- The middle way: one exclusive lease joins a queue that has waiters. It does what the long
 -- way does when there is nothing else to do.
 local function join(i, name, lease)
-  local sid = ARGV[i]
-  if ARGV[i + 1] ~= '0' or ARGV[i + 3] ~= '1' or ARGV[i + 4] ~= 'x' then return nil end
+  local t = termsOf(ARGV[i])
+  local sid = t.sid
+  if t.ttl > 0 or not t.wait or t.mode ~= 'x' then return nil end
   local till = living(sid)
   local key, q, w = T .. 'l:' .. name, T .. 'q:' .. name, T .. 'w:' .. name
   local got = call('HMGET', key, '@', lease)
@@ -260,8 +278,8 @@ local function join(i, name, lease)
   local place = num(seq + 1)
   call('HSET', T .. 's:' .. sid, lease, name)
   call('ZADD', q, place, lease)
-  call('HSET', w, lease, sid .. '\nx\n' .. ARGV[i + 5] .. '\n' .. ARGV[i + 2] .. '\n' .. instant .. '\n0\n0\n' .. ARGV[i + 6] .. '\n'
-    .. ARGV[i + 7] .. '\n' .. ARGV[i + 8])
+  call('HSET', w, lease, sid .. '\nx\n' .. t.permits .. '\n' .. t.limit .. '\n' .. instant .. '\n0\n0\n' .. t.chan .. '\n' .. t.owner .. '\n'
+    .. t.note)
   call('HSET', key, '@', n .. ' ' .. x .. ' ' .. used .. ' ' .. shared .. ' ' .. limit .. ' ' .. num(queued + 1) .. ' ' .. place)
   if ends < now then ends = now end
   return {'WAIT', ends - now}
@@ -285,7 +303,7 @@ local function pass(i, name, lease)
   if waits then
     who, permits, chan, rest = string.match(waits, '^([^\n]*)\nx\n(%d+)\n%d+\n%d+\n0\n%d+\n([^\n]*)\n(.*)$')
   end
-  if not who or not living(who) then return nil end
+  if not who or not lives(who) then return nil end
   call('HDEL', T .. 's:' .. sid, lease)
   local token = tokens(1)
   if not token then return nil end

@@ -3,8 +3,8 @@
 --   identity  of the data that the client knows: its generation and the server's run, with
 --             a space between, as they are in the marker
 --   mode      the quarantine of the client (ms); '-': it has none
--- Answer: 'OK' and an answer for each operation; or the token alone of a lease that was granted at
--- that instant: see takeone; or 'MARKER' when nothing was done, because the client must call hello
+-- Answer: 'OK' and an answer for each operation; or token and time of a lease that went the shortest way, as one text: see
+-- takeone; or 'MARKER' when nothing was done, because the client must call hello
 -- first. An operation that failed is answered with 'ERR', and does not affect the others.
 -- acquire, release and check take many leases. When all went the short way the answer is 'ALL',
 -- and for acquire the token of the first lease (the others have those that follow), since,
@@ -80,18 +80,26 @@ local function acquisition(i, n, brief)
   local ok, done, first, left
   if brief and met == 0 then ok, done, first, left = pcall(take, i, n) end
   if not ok then done = nil end -- to write again what it wrote does no harm
-  if done and 2 * #done == n - 9 then return {'ALL', first, now, left} end
+  if done and 2 * #done == n - 1 then return {'ALL', first, now, left} end
   local at = {}
   for k, where in ipairs(done or {}) do at[where] = {'T', first + k - 1, now, left} end
-  return each('acquire', i, n, 9, brief, at)
+  return each('acquire', i, n, 1, brief, at)
 end
 
 local function giving(i, n, brief)
-  local done, count = untake(i, n)
+  local done, count = {}, 0
+  pcall(untake, i, n, done)
+  for at = i + 2, i + n - 1, 2 do
+    if done[at] then
+      count = count + 1
+    elseif ARGV[at + 1] == '' then -- the lock is not thin any more
+      ARGV[at], ARGV[at + 1] = string.match(ARGV[at], '^([^\n]*)\n([^\n]*)\n')
+    end
+  end
   if 2 * count == n - 2 then return {'ALL'} end
   local ok, timed
   if brief then ok, timed = pcall(give, i, n, done) end
-  for _, where in ipairs(ok and timed or {}) do done[where], count = {'OK'}, count + 1 end
+  for _, where in ipairs(ok and timed or {}) do done[where], count = RELEASED, count + 1 end
   if 2 * count == n - 2 then return {'ALL'} end
   return each('release', i, n, 2, brief, done)
 end
@@ -161,45 +169,39 @@ end
 
 local read = {}
 
-local LEAST = 1000000000000000 -- us, in 2001: a number below it is no time, but the answer to another command
-
 -- One exclusive lease of a session, alone in its execution, whose lock is free: without what all
 -- else costs. It reads what shows that the data is complete and that the session lives, and both
--- forms of the lock. Returns the answer; the token alone when it is also the time of the grant. met
--- is the number of records that were in the way: of the lock, or of the end of the lease or the
--- session. The first command has a missing key: see execute. Without X, or with a foreign one, no
--- session lives.
+-- forms of the lock. Returns the answer, the token and the time. met is the number of records that were in
+-- the way: of the lock, or of the end of the lease. The first command has a missing key: see execute.
 local function takeone(remembers)
-  local sid, name, lease = ARGV[5], ARGV[14], ARGV[15]
-  if ARGV[6] ~= '0' or ARGV[9] ~= 'x' then return nil end
-  met = call('EXISTS', STREAM, T .. 'l:' .. name, T .. 'd:' .. lease, T .. 'd:' .. sid)
-  if met > 0 or call('ZCARD', X) == 0 then return nil end
-  local known = call('MGET', KEY, T .. 'u:' .. sid)
-  local text, lives = known[1], known[2]
-  if not text or not lives or tonumber(lives) <= now then return nil end
+  local t, name, lease = termsOf(ARGV[5]), ARGV[6], ARGV[7]
+  if t.ttl > 0 or t.mode ~= 'x' then return nil end
+  met = call('EXISTS', STREAM, T .. 'l:' .. name, T .. 'd:' .. lease)
+  if met > 0 or not lives(t.sid) then return nil end
+  local text = call('GET', KEY)
+  if not text then return nil end
   if text ~= read.text then read = reading(text) end
   if read.identity ~= ARGV[1] or now < read.born or ending(read) > now then return nil end
-  if thin(name) or unmet(ARGV[1], remembers) then return nil end
+  if isthin(name) or unmet(ARGV[1], remembers) then return nil end
   local token = tokens(1)
   if not token then return nil end
-  call('ZADD', THIN, '0', name .. '\n' .. lease .. '\n' .. sid .. '\nx\n' .. ARGV[10] .. '\n' .. num(token) .. '\n' .. instant
-    .. '\n0\n-\n' .. ARGV[11] .. '\n' .. ARGV[12] .. '\n' .. ARGV[13])
-  if token == now and token >= LEAST then return token end
-  return {'OK', {'ALL', token, now, 0}}
+  token = num(token)
+  call('ZADD', THIN, '0', name .. '\n' .. lease .. t.head .. token .. '\n' .. instant .. t.tail)
+  return token .. ' ' .. instant
 end
 
 -- remembers: this is a function, and what is defined here stays until the process ends.
 local function execute(remembers)
   if remembers then served = served or {} end
-  if ARGV[3] == 'acquire' and ARGV[4] == '11' and not ARGV[16] and not full then
+  if ARGV[3] == 'acquire' and ARGV[4] == '3' and not ARGV[8] and not full then
     local ok, r = pcall(takeone, remembers)
     if ok and r then return r end
   end
-  -- The last of these keys never exists. While a slot is migrating to another server of a
+  -- The last of these two keys never exists. While a slot is migrating to another server of a
   -- Cluster, a program can use the keys that are still here, until it comes to one that is
   -- not. With a missing key in its first command it fails before it has changed anything.
-  local known = call('MGET', KEY, STREAM, NEVER)
-  watched = known[2]
+  if call('EXISTS', STREAM, NEVER) > 0 then watched = call('GET', STREAM) end
+  local text = call('GET', KEY)
   if ARGV[3] == 'hello' then
     local welcome = library().hello(5)
     greeted[welcome[2]] = now
@@ -209,7 +211,6 @@ local function execute(remembers)
     clean = library().sweep(200)
     return work(5 + tonumber(ARGV[4]), false)
   end
-  local text = known[1]
   if not text then return {'MARKER'} end
   if text ~= read.text then read = reading(text) end
   if not read.till then library().parse(text) end

@@ -126,7 +126,7 @@ func (n *node) askAll(t *testing.T, requests []request) []string {
 	told := make([]string, len(requests))
 	var ops []*op
 	for i, r := range requests {
-		ops = append(ops, &op{request: r, reply: func(list []program.Reply, err error) { told[i] = timeless(list, err) }})
+		ops = append(ops, &op{request: r, reply: func(list []program.Reply, err error) { told[i] = timeless(r.answer(list), err) }})
 	}
 	b := batchOf(ops)
 	answers, err := n.exchange(t.Context(), b)
@@ -135,6 +135,17 @@ func (n *node) askAll(t *testing.T, requests []request) []string {
 	}
 	b.tell(answers)
 	return told
+}
+
+// answer is what the node would have answered the long way.
+func (r *request) answer(list []program.Reply) []program.Reply {
+	switch {
+	case len(list) == 0 || list[0].S != shortWay:
+		return list
+	case r.verb == opRelease:
+		return []program.Reply{program.Int(1)}
+	}
+	return []program.Reply{program.Text("G"), program.Text(r.args[len(r.args)-1]), list[1], list[2], program.Text("0"), program.Int(0)}
 }
 
 func timeless(list []program.Reply, err error) string {

@@ -10,7 +10,7 @@ import (
 // Rights returns what an ACL has to allow, as words of ACL SETUSER without the plus: the commands in the text of the
 // program, those that run it as a function, and those that its client sends besides.
 func (p *Program) Rights(besides ...string) []string {
-	calls := regexp.MustCompile(`\bcall(?:\(|, )'([A-Z]+)'(?:, '([A-Z]+)')?`)
+	calls := regexp.MustCompile(`\bp?call(?:\(|, )'([A-Z]+)'(?:, '([A-Z]+)')?`)
 	words := append([]string{"fcall", "function|load"}, besides...)
 	for _, m := range calls.FindAllStringSubmatch(p.script, -1) {
 		word := m[1]
@@ -72,6 +72,8 @@ func sample(word, prefix string) string {
 		return command + " x 1 " + prefix + "-"
 	case "mget", "exists", "del", "unlink", "get", "subscribe", "unsubscribe":
 		return command + " " + prefix + "-"
+	case "mset": // more would be keys
+		return command + " " + prefix + "- 1"
 	default:
 		return command + " " + prefix + "- 1 1"
 	}
