@@ -23,7 +23,7 @@ import (
 // are sent with the next.
 const (
 	maxRequests = 2
-	maxDirect   = 8 // where callers may send their calls themselves
+	maxDirect   = 8 // where callers may send their calls themselves, each on a lane
 	maxBatch    = 128
 	// Requests of so many operations are worth the wait for another goroutine. See beginAlone.
 	worthwhile = 3
@@ -41,7 +41,7 @@ type engine struct {
 	link    transport
 	runner  *program.Runner
 	most    int    // requests in progress
-	direct  int    // so many of them may be calls that their callers send themselves
+	direct  bool   // few calls are sent by their callers: the link has lanes
 	key     string // of the marker
 	thin    string // the key of the thin locks
 	mode    string // the client's quarantine (ms); "-": it has none
@@ -108,14 +108,14 @@ func (e *sentError) Unwrap() error { return e.err }
 
 func newEngine(over transport, p program.Program, tag, mode string, timeout time.Duration) *engine {
 	base, cancel := context.WithCancelCause(context.Background())
-	direct := 0
-	if l, ok := over.(*link); ok {
-		direct = l.direct()
+	e := &engine{
+		link: over, runner: program.NewRunner(p), most: maxRequests, key: tag + "m", thin: tag + "t", mode: mode, timeout: timeout,
+		base: base, cancel: cancel,
 	}
-	return &engine{
-		link: over, runner: program.NewRunner(p), most: max(maxRequests, direct), direct: direct, key: tag + "m", thin: tag + "t", mode: mode,
-		timeout: timeout, base: base, cancel: cancel,
+	if l, ok := over.(*link); ok && l.lanes != nil {
+		e.direct, e.most = true, maxDirect
 	}
+	return e
 }
 
 // do runs one operation that does not carry many leases. The time that it returns was read
@@ -146,12 +146,12 @@ func (e *engine) await(ctx context.Context, c *call, urgent bool) outcome {
 // operations of late, so that more would be lost by handing the call over than is gained by sending several together. nil: it
 // must not.
 func (e *engine) beginAlone(ctx context.Context) *lone {
-	if e.direct == 0 {
+	if !e.direct {
 		return nil
 	}
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	if e.closed || len(e.urgent)+len(e.queue) > 0 || e.requests >= e.direct || e.requests > 0 && e.size >= worthwhile {
+	if e.closed || len(e.urgent)+len(e.queue) > 0 || e.requests >= e.most || e.requests > 0 && e.size >= worthwhile {
 		return nil
 	}
 	l := &lone{Context: ctx, until: time.Now().Add(e.timeout), done: make(chan struct{}), at: len(e.lone)}

@@ -62,9 +62,9 @@
 // one thin lock, a bounded number of records at a time. No decision is ever based on what has
 // ended.
 //
-// The token is a counter. The operation hello sets it to the server's clock in microseconds, if that is ahead, so
-// that tokens also grow after a loss of data. A clock that is more than an hour behind the last
-// token is refused, not trusted.
+// The token is a counter that keeps up with the server's clock in microseconds, so that it also
+// grows after a loss of data. A clock that is more than an hour behind the last token is refused,
+// not trusted.
 //
 // A server that has no marker has lost its data, or is new. It grants nothing until the
 // longest TTL in use, and at least the client's Config.Quarantine, has passed. A new server counts from

@@ -312,10 +312,10 @@ func (b *Backend) KnownInQueue(lease backend.LeaseID) bool {
 // open.
 func (b *Backend) LaneAddr() string {
 	link, ok := b.link.(*link)
-	if !ok || link.lane == nil {
+	if !ok || link.lanes == nil {
 		return ""
 	}
-	return link.lane.Addr()
+	return link.lanes.Addr()
 }
 
 // Rights are the commands that a user needs.

@@ -147,15 +147,16 @@ func TestQueuedCallsEndWithTheirContexts(t *testing.T) {
 	s.Process().Stop()
 	defer s.Process().Cont()
 	ctx, end := context.WithCancelCause(t.Context())
-	const callers = 20
-	results := make(chan error, callers)
-	for i := range callers {
+	results, callers := make(chan error), 0
+	leasetest.Eventually(t, "some wait for those before", func() bool {
+		req := b.req("n" + strconv.Itoa(callers))
+		callers++
 		go func() {
-			_, err := b.Acquire(ctx, b.req("n"+strconv.Itoa(i)))
+			_, err := b.Acquire(ctx, req)
 			results <- err
 		}()
-	}
-	leasetest.Eventually(t, "some wait for those before", func() bool { return b.Queued() > 0 })
+		return b.Queued() > 0
+	})
 	enough := errors.New("enough")
 	end(enough)
 	late := time.After(patience)

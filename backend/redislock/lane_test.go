@@ -51,6 +51,11 @@ func TestLaneIsInterrupted(t *testing.T) {
 	b := on(t, s, cfg)
 	before := b.onLane()
 	s.Process().Stop()
+	beside, hangs := b.req("beside"), make(chan error, 1)
+	go func() {
+		_, err := b.Acquire(forever(), beside)
+		hangs <- err
+	}()
 	ctx, cancel := context.WithCancel(t.Context())
 	asked, late := time.Now(), b.req("late")
 	time.AfterFunc(20*time.Millisecond, cancel)
@@ -61,6 +66,9 @@ func TestLaneIsInterrupted(t *testing.T) {
 		t.Errorf("the end of the context was noticed after %s", took)
 	}
 	s.Process().Cont()
+	if err := <-hangs; err != nil {
+		t.Error(err)
+	}
 	g := b.take("next")
 	if info, err := b.Inspect(within(t, patience), "next"); err != nil || len(info.Holders) != 1 || info.Holders[0].Lease != g.Lease || info.Token != g.Token {
 		t.Errorf("%+v, %v; want %+v", info, err, g)

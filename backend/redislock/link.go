@@ -39,11 +39,11 @@ type connector func(ctx context.Context) (program.Conn, error)
 // link is the transport to one server.
 type link struct {
 	conn     program.Conn
-	replicas *replication  // nil: no replicas are waited for
-	lane     *program.Lane // nil: all requests share the connections of conn
+	replicas *replication   // nil: no replicas are waited for
+	lanes    *program.Lanes // nil: all requests share the connections of conn
 }
 
-// newLink connects. The link has a lane if one can be opened, unless it sends several commands at a time.
+// newLink connects. The link has lanes if they can be opened, unless it sends several commands at a time.
 func newLink(ctx context.Context, connect connector, lane program.OpenLane, cfg Config) (*link, error) {
 	conn, err := connect(ctx)
 	if err != nil {
@@ -51,24 +51,12 @@ func newLink(ctx context.Context, connect connector, lane program.OpenLane, cfg 
 	}
 	l := &link{conn: conn, replicas: replicationOf(cfg)}
 	if lane != nil && l.replicas == nil {
-		l.lane = program.NewLane(lane)
+		l.lanes = program.NewLanes(maxDirect, lane)
 	}
 	return l, nil
 }
 
-// direct returns how many requests their callers may send themselves: one has the lane, and the others need connections on
-// which a request ends with its context.
-func (l *link) direct() int {
-	switch {
-	case l.lane == nil:
-		return 0
-	case program.EndsWithContext(l.conn):
-		return maxDirect
-	}
-	return 1
-}
-
-// laneOf returns what opens a lane to the server of the option.
+// laneOf returns what opens lanes to the server of the option.
 func laneOf(option rueidis.ClientOption) program.OpenLane {
 	option.AlwaysPipelining = false // else the goroutines of rueidis write and read
 	option.PipelineMultiplex = -1   // one connection
@@ -88,23 +76,18 @@ func laneOf(option rueidis.ClientOption) program.OpenLane {
 	}
 }
 
-// send sends a command, and waits for the replicas, on one connection. One command at a time takes the lane. The commands
-// that callers send themselves meanwhile share the connections of conn, which are in order as far as is known.
+// send sends a command, and waits for the replicas, on one connection. A command alone takes a lane, if there is one
+// and none is to be made.
 func (l *link) send(ctx context.Context, cmd ...string) (reply, error) {
 	if l.replicas != nil {
 		return l.sendAndWait(ctx, cmd)
 	}
-	_, alone := ctx.(*lone)
-	if _, dated := ctx.Deadline(); dated && l.lane != nil {
-		r, err := l.lane.Do(ctx, cmd...)
-		switch {
-		case errors.Is(err, program.ErrTaken):
-			return l.conn.Do(ctx, cmd...)
-		case !errors.Is(err, program.ErrNoConnection):
+	if _, dated := ctx.Deadline(); dated && l.lanes != nil {
+		if r, err := l.lanes.Do(ctx, cmd...); !errors.Is(err, program.ErrNoConnection) {
 			return r, err
 		}
 	}
-	if alone {
+	if _, alone := ctx.(*lone); alone {
 		return reply{}, program.ErrNoConnection
 	}
 	return l.conn.Do(ctx, cmd...)
@@ -139,15 +122,15 @@ func (l *link) listen(ctx context.Context, channel string, ready func(), deliver
 }
 
 func (l *link) hangUp() {
-	if l.lane != nil {
-		l.lane.HangUp()
+	if l.lanes != nil {
+		l.lanes.HangUp()
 	}
 	l.conn.HangUp()
 }
 
 func (l *link) close() {
-	if l.lane != nil {
-		l.lane.Close()
+	if l.lanes != nil {
+		l.lanes.Close()
 	}
 	l.conn.Close()
 }

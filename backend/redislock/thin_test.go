@@ -10,6 +10,7 @@ import (
 	"github.com/holdfast-io/holdfast/backend"
 	"github.com/holdfast-io/holdfast/backend/backendtest"
 	"github.com/holdfast-io/holdfast/backend/redislock"
+	"github.com/holdfast-io/holdfast/fence"
 	"github.com/holdfast-io/holdfast/internal/testkit/leasetest"
 	"github.com/holdfast-io/holdfast/internal/testkit/testserver"
 )
@@ -135,6 +136,12 @@ func TestTokensGrow(t *testing.T) {
 		grows()
 		s.Do("SET", "{hf0}:f", old)
 		grows()
+		// They keep up with the clock, so that they grow after a loss although the next clock is a little behind.
+		const idle = 200 * time.Millisecond
+		time.Sleep(idle)
+		if before := time.Now(); b.take("two").Token < fence.Token(before.Add(-idle/2).UnixMicro()) {
+			t.Error("the tokens stay behind the clock")
+		}
 	})
 }
 

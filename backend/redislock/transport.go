@@ -55,14 +55,15 @@ func (l *lone) Done() <-chan struct{} { return l.done }
 func (l *lone) Err() error {
 	select {
 	case <-l.done:
-		return cmp.Or(l.Context.Err(), context.DeadlineExceeded)
+		return cmp.Or(l.Context.Err(), context.DeadlineExceeded) //nolint:wrapcheck // it is a context
 	default:
 		return nil
 	}
 }
 
-// AfterFunc makes f be called when Done is closed, unless the function that it returns is called before.
-func (l *lone) AfterFunc(f func()) func() bool {
+// AtTheEnd makes f be called when Done is closed, unless the function that it returns is called before: see program.Lanes. One
+// call at a time.
+func (l *lone) AtTheEnd(f func()) func() bool {
 	l.after.Store(&f)
 	if l.Err() != nil {
 		l.finish()
@@ -70,7 +71,7 @@ func (l *lone) AfterFunc(f func()) func() bool {
 	return func() bool { return l.after.Swap(nil) != nil }
 }
 
-// finish calls the function of AfterFunc, once. Done is closed.
+// finish calls the function of AtTheEnd, once. Done is closed.
 func (l *lone) finish() {
 	if f := l.after.Swap(nil); f != nil {
 		(*f)()

@@ -68,22 +68,24 @@ local function foreign(key)
   error({err = 'HFFOREIGN ' .. key})
 end
 
-local LEAST = 1000000000000000 -- us, in 2001: no token is below it
+local LAG = 50000 -- us
 
-local issued = {} -- the last token of each partition in this process
+local issued = {} -- the last token of each partition since hello, in this process
 
--- Reserve count new tokens, and return the first. Each is greater than every token before it, of any lock: the counter
--- begins at the clock, which hello sets it to, and the clock is faster. So tokens also grow when the last ones were
--- lost. A counter that is behind those that this process knows was deleted, or is an old copy; a script knows none, and
--- takes the clock. The result is nil when the clock is far behind the last token: then tokens would not grow after a loss.
+-- Reserve count new tokens, and return the first. Each is greater than every token before it, of any lock, and not far
+-- behind the clock, so that tokens also grow when the last ones were lost, or the counter is an old copy. The first one
+-- after hello is not behind it at all, nor is any in a script, which knows none before. The result is nil when the clock
+-- is far behind the last token: then a token could not be trusted to grow after a loss.
 local function tokens(count)
   local last = redis.pcall('INCRBY', LAST, count)
   if type(last) == 'table' then
+    if string.find(last.err, 'overflow') then return nil end
     if string.find(last.err, '^WRONGTYPE') or string.find(last.err, 'integer') then foreign(LAST) end
     error(last)
   end
   if last > now + HOUR then return nil end
-  local floor = served and (issued[LAST] or LEAST) or now
+  local known = issued[LAST]
+  local floor = known and math.max(known, now - LAG) or now
   if last - count < floor then
     last = math.max(now, floor) + count
     call('SET', LAST, num(last))
@@ -216,10 +218,10 @@ local function take(i, n)
   return those, first, ttl * 1000
 end
 
--- The arguments are those of release: see release.lua. Releases the leases for which the
--- client sent the member of THIN, if they still are thin: then their position in ARGV is in done.
 local RELEASED = {'OK'}
 
+-- The arguments are those of release: see release.lua. Releases the leases for which the
+-- client sent the member of THIN, if they still are thin: then their position in ARGV is in done.
 local function untake(i, n, done)
   for at = i + 2, i + n - 1, 2 do
     if ARGV[at + 1] == '' and call('ZREM', THIN, ARGV[at]) == 1 then done[at] = RELEASED end

@@ -83,8 +83,6 @@ local function hello(i)
     mark()
   end
   if served then served[KEY] = true end
-  -- Tokens may have been lost: see tokens.
-  local last = redis.pcall('GET', LAST)
-  if not last or type(last) == 'string' and string.find(last, '^%d+$') and tonumber(last) < now then call('SET', LAST, instant) end
+  issued[LAST] = nil
   return {'OK', marker.generation .. ' ' .. marker.run, marker.till, marker.longest, marker.durable and 1 or 0}
 end

@@ -197,11 +197,12 @@ local function execute(remembers)
     local ok, r = pcall(takeone, remembers)
     if ok and r then return r end
   end
-  -- The last of these two keys never exists. While a slot is migrating to another server of a
+  -- The last of these keys never exists. While a slot is migrating to another server of a
   -- Cluster, a program can use the keys that are still here, until it comes to one that is
   -- not. With a missing key in its first command it fails before it has changed anything.
-  if call('EXISTS', STREAM, NEVER) > 0 then watched = call('GET', STREAM) end
-  local text = call('GET', KEY)
+  local known = call('MGET', KEY, STREAM, NEVER)
+  local text = known[1]
+  watched = known[2]
   if ARGV[3] == 'hello' then
     local welcome = library().hello(5)
     greeted[welcome[2]] = now

@@ -18,104 +18,117 @@ import (
 // ErrNoConnection means that nothing was sent: there was no connection, and none was to be made.
 var ErrNoConnection = errors.New("there is no connection")
 
-// ErrTaken means that nothing was sent: another request has the lane.
-var ErrTaken = errors.New("another request has the connection")
-
 // OpenLane makes the connection of a lane. The client library makes it through Lane.Dial.
 type OpenLane func(ctx context.Context, l *Lane) (Conn, error)
 
-// Lane is such a connection to one server.
-type Lane struct {
+// Lanes are the lanes of one server. There is one for each request that may be in progress.
+type Lanes struct {
 	open OpenLane
-	base context.Context //nolint:containedctx // ends with the lane
+	base context.Context //nolint:containedctx // ends with the lanes
 	end  context.CancelFunc
 	work sync.WaitGroup
-	conn Conn // of who has taken the lane; nil: it is not open
 
-	mu       sync.Mutex
-	taken    bool
-	opening  bool      // what has taken it is no request
-	socket   socket    // nil: there is none
-	ended    bool      // the socket was closed
-	turn     uint64    // counts the requests
-	answered time.Time // the last one
+	mu   sync.Mutex
+	free []*Lane // the last one is used next, so that one caller needs one connection
+	all  []*Lane
 }
 
-// NewLane returns a lane that is not open yet.
-func NewLane(open OpenLane) *Lane {
-	l := &Lane{open: open}
-	l.base, l.end = context.WithCancel(context.Background())
-	return l
-}
-
-// Do sends a command on the lane, until ctx ends, which must have a deadline. It is ErrTaken if another request has it,
-// and ErrNoConnection if it is not open. Then it is opened in the background.
-func (l *Lane) Do(ctx context.Context, cmd ...string) (Reply, error) {
-	if err := l.take(); err != nil {
-		return Reply{}, err
+// NewLanes returns n lanes that are not open yet.
+func NewLanes(n int, open OpenLane) *Lanes {
+	s := &Lanes{open: open}
+	s.base, s.end = context.WithCancel(context.Background())
+	for range n {
+		s.all = append(s.all, new(Lane))
 	}
-	defer l.leave()
+	s.free = append(s.free, s.all...)
+	return s
+}
+
+// Do sends a command on a lane, until ctx ends, which must have a deadline. It is ErrNoConnection if no lane is open
+// and free. One that is not open yet is opened in the background.
+func (s *Lanes) Do(ctx context.Context, cmd ...string) (Reply, error) {
+	l := s.take()
+	if l == nil {
+		return Reply{}, ErrNoConnection
+	}
+	defer s.put(l)
 	return l.send(ctx, cmd)
 }
 
-// take takes the lane for a request. The one before may have ended its connection, after it had its answer. The server
-// may have closed it: nothing is read between two requests.
-func (l *Lane) take() error {
-	const busy = time.Millisecond // so soon after an answer nothing is checked
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if l.opening || l.base.Err() != nil {
-		return ErrNoConnection
-	}
-	if l.taken {
-		return ErrTaken
-	}
-	l.taken = true
-	l.turn++
-	if l.conn != nil && !l.ended && (time.Since(l.answered) < busy || !isReadable(l.socket)) {
+func (s *Lanes) take() *Lane {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if len(s.free) == 0 || s.base.Err() != nil {
 		return nil
 	}
-	l.opening = true
-	l.work.Go(func() {
+	l := s.free[len(s.free)-1]
+	s.free = s.free[:len(s.free)-1]
+	if l.begin() {
+		return l
+	}
+	s.work.Go(func() {
 		l.close()
-		conn, err := l.open(l.base, l)
+		conn, err := s.open(s.base, l)
 		if err == nil {
 			l.conn = conn
 		}
 		if !errors.Is(err, errors.ErrUnsupported) {
-			l.leave() // else nothing opens it again: another connection would not be better
+			s.put(l) // else the lane stays away: another connection would not be better
 		}
 	})
-	return ErrNoConnection
+	return nil
 }
 
-func (l *Lane) leave() {
+func (s *Lanes) put(l *Lane) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.free = append(s.free, l)
+}
+
+// HangUp ends the requests in progress. No other begins.
+func (s *Lanes) HangUp() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.end()
+	for _, l := range s.all {
+		l.hangUp()
+	}
+}
+
+// Close closes the connections. No request is in progress.
+func (s *Lanes) Close() {
+	s.HangUp()
+	s.work.Wait()
+	for _, l := range s.all {
+		l.close()
+	}
+}
+
+// Addr returns the local address of the connection that is used next, or "" if none is open.
+func (s *Lanes) Addr() string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if len(s.free) == 0 {
+		return ""
+	}
+	l := s.free[len(s.free)-1]
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.taken, l.opening = false, false
-}
-
-// HangUp ends the request in progress. No other begins.
-func (l *Lane) HangUp() {
-	l.end()
-	l.hangUp()
-}
-
-// Close closes the connection. No request is in progress.
-func (l *Lane) Close() {
-	l.HangUp()
-	l.work.Wait()
-	l.close()
-}
-
-// Addr returns the local address of the connection, or "" if it is not open, or taken.
-func (l *Lane) Addr() string {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if l.taken || l.conn == nil || l.ended {
+	if l.conn == nil || l.ended {
 		return ""
 	}
 	return l.socket.LocalAddr().String()
+}
+
+// Lane is one of them. Only the goroutine that has taken it uses conn.
+type Lane struct {
+	conn Conn // nil: it is not open
+
+	mu       sync.Mutex
+	socket   socket    // nil: there is none
+	ended    bool      // the socket was closed
+	turn     uint64    // counts the requests
+	answered time.Time // the last one
 }
 
 // Dial makes the socket of a lane. Only the first call makes one: the request of a caller waits for no other.
@@ -140,6 +153,17 @@ func (l *Lane) Dial(dial func() (net.Conn, error)) (net.Conn, error) {
 	return conn, nil
 }
 
+// begin begins the turn of a request. It reports whether the lane is open. The request before may have
+// ended its connection, after it had its answer. The server may have closed it: nothing is read between
+// two requests.
+func (l *Lane) begin() bool {
+	const busy = time.Millisecond // so soon after an answer nothing is checked
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.turn++
+	return l.conn != nil && !l.ended && (time.Since(l.answered) < busy || !isReadable(l.socket))
+}
+
 func (l *Lane) close() {
 	if l.conn != nil {
 		l.conn.Close()
@@ -154,7 +178,7 @@ func (l *Lane) close() {
 // still get the answer, and when the outcome is unknown.
 func (l *Lane) send(ctx context.Context, cmd []string) (Reply, error) {
 	turn := l.turn
-	defer afterFunc(ctx, func() { l.interrupt(turn) })()
+	defer atTheEnd(ctx, func() { l.interrupt(turn) })()
 	r, err := l.conn.Do(ctx, cmd...)
 	l.answered = time.Now()
 	if _, answered := errors.AsType[*ServerError](err); err != nil && !answered && !errors.Is(err, ErrUnknown) {
@@ -163,10 +187,10 @@ func (l *Lane) send(ctx context.Context, cmd []string) (Reply, error) {
 	return r, err
 }
 
-// afterFunc is context.AfterFunc, without another context for one that does it itself.
-func afterFunc(ctx context.Context, f func()) func() bool {
-	if own, ok := ctx.(interface{ AfterFunc(f func()) func() bool }); ok {
-		return own.AfterFunc(f)
+// atTheEnd is context.AfterFunc, which costs more than a context that can do it itself.
+func atTheEnd(ctx context.Context, f func()) func() bool {
+	if own, ok := ctx.(interface{ AtTheEnd(f func()) func() bool }); ok {
+		return own.AtTheEnd(f)
 	}
 	return context.AfterFunc(ctx, f)
 }
@@ -176,18 +200,18 @@ func (l *Lane) interrupt(turn uint64) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.turn == turn {
-		l.endSocket()
+		l.end()
 	}
 }
 
 func (l *Lane) hangUp() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.endSocket()
+	l.end()
 }
 
-// endSocket closes the socket. It does not wait for the last words of TLS. mu is held.
-func (l *Lane) endSocket() {
+// end closes the socket. It does not wait for the last words of TLS. mu is held.
+func (l *Lane) end() {
 	if l.socket != nil && !l.ended {
 		l.ended = true
 		_ = l.socket.Close() // its user gets the error

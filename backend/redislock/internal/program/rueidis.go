@@ -28,12 +28,6 @@ type rueidisConn struct {
 	within func(context.Context) context.Context // the context that the client gets
 }
 
-// EndsWithContext reports whether each request on the connection ends with its context.
-func EndsWithContext(c Conn) bool {
-	_, ok := c.(*rueidisConn)
-	return ok
-}
-
 // Do sends a command: see Conn.
 func (c *rueidisConn) Do(ctx context.Context, cmd ...string) (Reply, error) {
 	a := answerOf(c.client.Do(c.within(ctx), c.client.B().Arbitrary(cmd...).Build()))

@@ -21,7 +21,7 @@ local function each(quick, slow, t, n, after, step)
 end
 
 op.acquire = function(t, n)
-  if now % 64 == 0 then prune() end
+  if now % 64 == 0 then call('ZREMRANGEBYSCORE', N, '-inf', num(now)) end
   local _, r = each(take, acquire, t, n, 6, 4)
   local left, since = num(tonumber(ARGV[t]) * 1000), num(now)
   if not r then return {'ALL', left, since} end

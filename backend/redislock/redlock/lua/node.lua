@@ -122,22 +122,16 @@ local function counter(name, text)
   return tonumber(n), by, lease, rec, tonumber(ends)
 end
 
--- Set the counter to that text. The server forgets it when it was not used for KEEP: then the clock
--- is ahead of it, and takes its place. See acquire.
-local function store(key, text)
-  call('SET', key, text, 'PXAT', keep)
-end
-
--- Remove the names whose votes have ended. The quick way stores a vote without a TTL, so that one command is
--- enough for many; the counters of those that were never released get theirs here.
-local function prune()
-  for _, name in ipairs(call('ZRANGEBYSCORE', N, '-inf', num(now))) do call('PEXPIREAT', P .. 'f:' .. name, keep) end
-  call('ZREMRANGEBYSCORE', N, '-inf', num(now))
+-- Set counters to texts: key, text, and so on. The server forgets one when it was not used for KEEP: then the clock is
+-- ahead of it, and takes its place. See acquire. One MSET and the TTLs cost half of a SET with a TTL for each.
+local function store(texts)
+  call('MSET', unpack(texts))
+  for k = 1, #texts, 2 do call('PEXPIREAT', texts[k], keep) end
 end
 
 -- Set the counter, without the vote that was stored with it.
 local function setcounter(name, n, by)
-  store(P .. 'f:' .. name, num(n) .. ' ' .. by)
+  store({P .. 'f:' .. name, num(n) .. ' ' .. by})
 end
 
 -- Move the vote that is stored with the counter to the hash, which has room for many.
@@ -365,7 +359,7 @@ local function renew(name, lease, ttl)
     if ttl > 0 then h.ttl = ttl end
     h.ends = now + h.ttl * 1000
     call('ZREM', N, '') -- a write that is allowed when memory is full: those after it are too
-    store(P .. 'f:' .. name, table.concat({num(n), ' ', by, '\n', num(h.ends), ' ', lease, '\n', written(h)}))
+    store({P .. 'f:' .. name, table.concat({num(n), ' ', by, '\n', num(h.ends), ' ', lease, '\n', written(h)})})
     call('ZADD', N, num(h.ends), name)
     return {'R', num(h.token), h.final, h.mode, h.limit, num(h.ttl)}
   end
@@ -402,7 +396,7 @@ end
 -- in Lua that would take so long that the node would be unavailable meanwhile.
 op.list = function(i)
   local prefix, after, most = ARGV[i], ARGV[i + 1], tonumber(ARGV[i + 2])
-  prune()
+  call('ZREMRANGEBYSCORE', N, '-inf', num(now))
   local sorted = P .. 't'
   local from, to = 0, call('SORT', N, 'ALPHA', 'STORE', sorted) -- with STORE it is by bytes
   while from < to do

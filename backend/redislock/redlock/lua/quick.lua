@@ -55,7 +55,7 @@ local function take(t, n)
   end
   if #those == 0 then return nil end
   call('ZADD', N, unpack(names)) -- when the memory is full this is refused
-  call('MSET', unpack(votes)) -- without a TTL: see prune
+  store(votes)
   return those
 end
 
@@ -88,8 +88,7 @@ local function give(t, n)
   end
   if #those == 0 then return nil end
   call('ZREM', N, unpack(names)) -- allowed when the memory is full, and those after it are too
-  call('MSET', unpack(counters))
-  for c = 1, #those do call('PEXPIREAT', counters[2 * c - 1], keep) end
+  store(counters)
   tellall(channels, leases)
   return those
 end
