@@ -154,7 +154,7 @@ func (e *engine) beginAlone(ctx context.Context) *lone {
 	if e.closed || len(e.urgent)+len(e.queue) > 0 || e.requests >= e.most || e.requests > 0 && e.size >= worthwhile {
 		return nil
 	}
-	l := &lone{Context: ctx, until: time.Now().Add(e.timeout), done: make(chan struct{}), at: len(e.lone)}
+	l := &lone{Context: ctx, until: time.Now().Add(e.timeout), at: len(e.lone)}
 	e.lone = append(e.lone, l)
 	e.requests++
 	e.began(1)
@@ -241,11 +241,12 @@ func (e *engine) tick() {
 	defer e.mu.Unlock()
 	close(e.late)
 	e.late = nil
-	now := time.Now()
 	for _, l := range e.lone {
-		if l.Err() == nil && (e.base.Err() != nil || l.Context.Err() != nil || now.After(l.until)) {
-			close(l.done)
-			l.finish()
+		if l.Err() == nil {
+			continue
+		}
+		if f := l.after.Swap(nil); f != nil {
+			(*f)()
 		}
 	}
 	if len(e.lone) > 0 {
@@ -263,7 +264,7 @@ func (e *engine) sendAlone(l *lone, c *call) outcome {
 	case err == nil:
 		outcomes[0].asked = asked
 		return outcomes[0]
-	case l.Context.Err() != nil:
+	case l.Err() != nil:
 		return outcome{err: &sentError{sent: true, err: context.Cause(l.Context)}}
 	case errors.Is(err, program.ErrNoConnection):
 		return e.submit(l.Context, c, true)

@@ -17,8 +17,8 @@
 // # How it works
 //
 // Every operation of the contract is one call of one server-side function (folder lua), which
-// uses the server's clock and no other. The release of a thin lock is one ZREM. Concurrent
-// requests are sent in one call, and what many leases have in common is sent once. The
+// uses the server's clock and no other. The release of a thin lock is one ZREM. Requests of many
+// callers are sent in one call, and what many leases have in common is sent once. The
 // function is loaded when the server does not know it. Its name is derived from its text, so
 // that versions do not collide. A server
 // without functions, or a user that may not use them, gets a script that does the same. All

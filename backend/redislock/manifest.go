@@ -56,7 +56,7 @@ func (m *manifest) add(i int, c *call) {
 		}
 	}
 	m.groups = append(m.groups, group{first: c, calls: append(make([]int, 0, len(m.batch)-i), i)})
-	m.size += head + releaseTerms + lease
+	m.size += head + releaseTerms + lease // no operation has more terms
 }
 
 // The number of arguments that are the terms of each operation.

@@ -1,7 +1,6 @@
 package redislock
 
 import (
-	"cmp"
 	"context"
 	"sync/atomic"
 	"time"
@@ -33,14 +32,12 @@ type transport interface {
 	close()
 }
 
-// lone is the context of a request that its caller sends itself. No connection is made in it: program.ErrNoConnection is
-// returned instead. To follow a context costs more than what else the client does for such a request, so the engine looks at it
-// from time to time: see engine.tick.
+// lone is the context of a request that its caller sends itself. No connection is made in it:
+// program.ErrNoConnection is returned instead. It does not end at its deadline, which the connection has.
 type lone struct {
 	context.Context //nolint:containedctx // it is a context
 
 	until time.Time
-	done  chan struct{} // closed when it has ended
 	after atomic.Pointer[func()]
 	at    int // its place in engine.lone
 }
@@ -48,34 +45,12 @@ type lone struct {
 // Deadline is when to give up.
 func (l *lone) Deadline() (time.Time, bool) { return l.until, true }
 
-// Done returns a channel that is closed soon after the end of the caller's context, or the deadline.
-func (l *lone) Done() <-chan struct{} { return l.done }
-
-// Err is nil until Done is closed.
-func (l *lone) Err() error {
-	select {
-	case <-l.done:
-		return cmp.Or(l.Context.Err(), context.DeadlineExceeded) //nolint:wrapcheck // it is a context
-	default:
-		return nil
-	}
-}
-
-// AtTheEnd makes f be called when Done is closed, unless the function that it returns is called before: see program.Lanes. One
-// call at a time.
+// AtTheEnd makes f be called soon after the end of the context, unless the function that it returns is called before: see
+// program.Lanes. One call at a time. To follow a context costs more than all else that the client does for such a request, so
+// engine.tick looks at it from time to time.
 func (l *lone) AtTheEnd(f func()) func() bool {
 	l.after.Store(&f)
-	if l.Err() != nil {
-		l.finish()
-	}
 	return func() bool { return l.after.Swap(nil) != nil }
-}
-
-// finish calls the function of AtTheEnd, once. Done is closed.
-func (l *lone) finish() {
-	if f := l.after.Swap(nil); f != nil {
-		(*f)()
-	}
 }
 
 // reply is an answer of the server.

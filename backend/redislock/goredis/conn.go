@@ -67,7 +67,7 @@ func ownOptions(from *redis.Options, timeout time.Duration, open *connect.Set) *
 		Username: from.Username, Password: from.Password, CredentialsProvider: from.CredentialsProvider,
 		CredentialsProviderContext: from.CredentialsProviderContext, StreamingCredentialsProvider: from.StreamingCredentialsProvider,
 
-		// Without pushes, and without commands whose answer nobody waits for, an answer cannot be
+		// Without pushes, and without commands whose answers are not awaited, an answer cannot be
 		// taken for that of another command.
 		Protocol: 2, DisableIdentity: true,
 		MaintNotificationsConfig: &maintnotifications.Config{Mode: maintnotifications.ModeDisabled},

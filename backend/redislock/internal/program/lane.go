@@ -11,7 +11,7 @@ import (
 )
 
 // Client libraries write requests that share a connection in one goroutine and read the answers in another, or keep
-// a connection of their pool without noticing the end of a context. So a request that is alone wakes other
+// a connection of their pool without noticing the end of a context. So a request of one call wakes other
 // goroutines, which costs more than all the rest of it. A lane is a connection for one request at a time: its
 // goroutine writes the request and reads the answer.
 
