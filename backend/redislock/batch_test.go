@@ -12,8 +12,8 @@ import (
 	"github.com/holdfast-io/holdfast/internal/testkit/testserver"
 )
 
-// TestBatches: many operations in one execution, most of them by the short way or the middle
-// way, have the same result as one after the other by the long way.
+// TestBatches: many operations in one execution, most of them by the short way,
+// have the same result as one after the other by the long way.
 func TestBatches(t *testing.T) {
 	t.Parallel()
 	inBothForms(t, batches)
@@ -134,7 +134,7 @@ func onRecord(t *testing.T, s *testserver.RedisServer, b *redislock.Backend, gra
 // inflate makes the server store the lock as a hash if it does not already.
 func inflate(t testing.TB, b *redislock.Backend, name string) {
 	t.Helper()
-	if _, err := b.Exec(t.Context(), true, [][]string{{"check", "", name, "nobody's"}}); err != nil {
+	if _, err := b.Exec(t.Context(), true, redislock.Inflation(name)); err != nil {
 		t.Fatal(err)
 	}
 }
@@ -169,7 +169,7 @@ func (g *generator) lease(name string) string {
 	const recent = 4
 	all := g.asked[name]
 	if len(all) == 0 {
-		return "nobody's"
+		return "nobody's-" + name // a lease is of one lock
 	}
 	all = all[max(0, len(all)-recent):]
 	return all[g.IntN(len(all))]

@@ -46,17 +46,6 @@ func (g granted) grant(asked time.Time) backend.Grant {
 	}
 }
 
-// record splits the record of a holder or a waiter.
-func (d *decoder) record() []string {
-	const fields = 10
-	f := strings.SplitN(d.Text(), "\n", fields)
-	if len(f) != fields {
-		d.Err = program.ErrReply
-		return make([]string, fields)
-	}
-	return f
-}
-
 // each reads what every one of the lists is.
 func each[T any](d *decoder, lists []reply, read func(*decoder) T) []T {
 	var all []T
@@ -71,26 +60,19 @@ func each[T any](d *decoder, lists []reply, read func(*decoder) T) []T {
 	return all
 }
 
-// holder reads a lease, its record and the time left.
+// holder reads what shown in lua/acquire.lua returns.
 func (d *decoder) holder() backend.Holder {
-	h := backend.Holder{Lease: backend.LeaseID(d.Text())}
-	f := d.record()
-	h.Left = d.Micros()
-	if f[5] == "0" {
-		h.Session = backend.SessionID(f[0])
+	return backend.Holder{
+		Lease: backend.LeaseID(d.Text()), Session: backend.SessionID(d.Text()), Mode: d.Mode(d.Text()), Permits: int(d.Int()),
+		Token: d.Token(), Since: d.Instant(), Left: d.Micros(), Owner: d.Text(), Note: d.Text(),
 	}
-	h.Mode, h.Permits, h.Since = d.Mode(f[1]), int(d.Parse(f[2])), time.UnixMicro(d.Parse(f[4]))
-	h.Token = fence.Token(d.Parse(f[3])) //nolint:gosec // not negative
-	h.Owner, h.Note = f[8], f[9]
-	return h
 }
 
 func (d *decoder) waiter() backend.Waiter {
-	w := backend.Waiter{Lease: backend.LeaseID(d.Text())}
-	f := d.record()
-	w.Session, w.Owner, w.Note = backend.SessionID(f[0]), f[8], f[9]
-	w.Mode, w.Permits, w.Since = d.Mode(f[1]), int(d.Parse(f[2])), time.UnixMicro(d.Parse(f[4]))
-	return w
+	h := d.holder()
+	return backend.Waiter{
+		Lease: h.Lease, Session: h.Session, Mode: h.Mode, Permits: h.Permits, Since: h.Since, Owner: h.Owner, Note: h.Note,
+	}
 }
 
 func (d *decoder) holders() []backend.Holder {

@@ -33,7 +33,7 @@
 //	q:NAME      zset of the waiting leases in order of arrival; w:NAME has their records
 //	f           the greatest token so far, of all locks
 //	s:SESSION   hash of the leases that the session holds and waits for, except thin ones
-//	u:SESSION   exists for as long as the session lives, for calls that take thin locks
+//	u:SESSION   exists for as long as the session lives
 //	d:ID        an ID of a lease or a session that must not come to life (again)
 //	v           the name of the event stream, while there is a watcher
 //	e:..., c:... channels: events, and one for each Backend
@@ -42,9 +42,8 @@
 // of t, which has the name, the lease and the token, and nothing else on the server knows of it,
 // except that a timed lease is in x. The client of a lease that lives with its session keeps that
 // member and removes it to release the lock, if the session cannot have expired by the clock of the
-// client: else the member may be garbage. An operation that needs more, such as a waiter, a break, or the same acquire again, inflates the
-// lock: it moves the holder to l:NAME and s:SESSION, and continues from there. Then ZREM
-// removes nothing, and the client calls the function. A thin lease lives as long as any other: as
+// client: else the member may be garbage. A waiter, a watcher, or a new TTL of the lease inflates the lock: the
+// holder moves to l:NAME and s:SESSION. Then ZREM removes nothing, and the client calls the function. A thin lease lives as long as any other: as
 // its session, whose one renewal covers all of them, or until its end in x. Then the
 // member is garbage: the next client that wants the lock ignores it, and renewals of other
 // sessions remove it. While a client watches events no lock is thin.

@@ -246,7 +246,15 @@ type inflating struct {
 	engine *engine
 }
 
-// inflate runs an operation that does nothing else.
+// Inflation are operations that make the server store a lock as a hash, if one execution runs them: a waiter comes and leaves.
+func Inflation(name string) [][]string {
+	return [][]string{
+		{"session.open", "inflater", "60000", ""},
+		{opAcquire, "inflater", "0", "0", "1", "x", "1", "", "", "", name, "inflates"},
+		{opRelease, "0", "inflater", name, "inflates"},
+	}
+}
+
 func (i inflating) inflate(ctx context.Context, name string) {
 	if rand.IntN(2) == 0 {
 		return
@@ -254,7 +262,12 @@ func (i inflating) inflate(ctx context.Context, name string) {
 	i.engine.mu.Lock()
 	identity := i.engine.identity
 	i.engine.mu.Unlock()
-	_, _ = i.engine.runner.Run(ctx, i.transport.send, false, identity, i.engine.key, []string{identity, "-", "check", "3", "", name, "nobody's"})
+	args := []string{identity, "-"}
+	for _, op := range Inflation(name) {
+		m := manifestOf([]*call{callOf(op)})
+		args = m.write(args)
+	}
+	_, _ = i.engine.runner.Run(ctx, i.transport.send, false, identity, i.engine.key, args)
 }
 
 func (i inflating) send(ctx context.Context, cmd ...string) (reply, error) {

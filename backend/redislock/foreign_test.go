@@ -85,7 +85,7 @@ func TestAnotherFormat(t *testing.T) {
 	f := strings.Fields(marker)
 	f[0] = "hf2"
 	earlier := strings.Join(slices.Delete(f, 6, 7), " ") // see lua/marker.lua
-	for _, other := range []string{earlier, strings.Replace(marker, "hf5 1 ", "hf6 1 ", 1)} {
+	for _, other := range []string{earlier, strings.Replace(marker, "hf6 1 ", "hf7 1 ", 1)} {
 		s.Do("SET", "{hf0}:m", other)
 		if err := b.try("one"); !errors.Is(err, backend.ErrUnavailable) || !strings.Contains(err.Error(), "format") {
 			t.Errorf("data in format %s: %v", other, err)

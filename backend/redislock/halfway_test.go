@@ -107,9 +107,10 @@ func TestMemoryFull(t *testing.T) {
 			}
 			b, other := on(t, s, cfg), on(t, s, cfg)
 			held := make(map[string]lease)
-			for _, name := range []string{"released", "broken", "kept", "again", "one"} {
+			for _, name := range []string{"released", "broken", "inflated", "kept", "again", "one"} {
 				held[name] = b.take(name)
 			}
+			inflate(t, b.Backend, "inflated")
 			waits, long := b.asks("one", 1), b.take("timed", timed(time.Minute))
 			s.Do("CONFIG", "SET", "maxmemory", "1mb")
 			b.give(held["released"])
@@ -127,8 +128,10 @@ func TestMemoryFull(t *testing.T) {
 			if err != nil || r.Leases[0].Err != nil || r.Leases[0].Left <= time.Minute {
 				t.Errorf("renew: %+v %v", r, err)
 			}
-			if r := other.breaks("broken"); len(r.Broken) != 1 {
-				t.Errorf("%+v", r)
+			for _, name := range []string{"broken", "inflated"} {
+				if r := other.breaks(name); len(r.Broken) != 1 {
+					t.Errorf("break %q: %+v", name, r)
+				}
 			}
 			b.give(held["one"])
 			b.give(waits.granted(t))
@@ -208,8 +211,9 @@ func TestSessionsRemovedByHand(t *testing.T) {
 	held := b.take("two")
 	b.exec("acquire", string(unknown), "0", "0", "1", "x", "1", "nobody", "", "", "two", string(backend.NewLeaseID()))
 	s.Do("HDEL", "{hf0}:l:two", string(held.Lease))
-	s.Do("HSET", "{hf0}:l:two", "@", "0 0 0 0 0 1 1")
+	s.Do("EVAL", "redis.call('HSET', KEYS[1], '@', struct.pack('<I4I1I4I4I4I4d', 0, 0, 0, 0, 0, 1, 1))", "1", "{hf0}:l:two")
 	s.Do("ZREM", "{hf0}:x", "s:"+string(unknown))
+	s.Do("DEL", "{hf0}:u:"+string(unknown))
 	l := b.take("two")
 	page, err := b.List(t.Context(), backend.ListRequest{})
 	if err != nil || len(page.Locks) != 1 || len(page.Locks[0].Holders) != 1 {

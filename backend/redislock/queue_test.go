@@ -227,9 +227,7 @@ func pushesGoNowhere(t *testing.T, s *testserver.RedisServer, lease backend.Leas
 	if !ok {
 		t.Fatal("no record of the waiter")
 	}
-	f := strings.Split(rec, "\n")
-	f[7] = "nobody"
-	s.Do("HSET", "{hf0}:w:one", string(lease), strings.Join(f, "\n"))
+	s.Do("HSET", "{hf0}:w:one", string(lease), strings.Replace(rec, "{hf0}:c:", "{hf0}:-:", 1))
 }
 
 // A call for a queued lease that does not wait returns the holders of the lock. A call that

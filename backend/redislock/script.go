@@ -13,7 +13,7 @@ var sources embed.FS
 // newProgram returns the program that the server runs. See the folder lua.
 func newProgram() (program.Program, error) {
 	p, err := program.New(sources,
-		"head", "state", "marker", "queue", "sweep", "acquire", "release", "hello", "session", "admin", "main")
+		"head", "marker", "short", "state", "queue", "sweep", "acquire", "release", "hello", "session", "admin", "main")
 	if err != nil {
 		return p, fmt.Errorf("redislock: %w", err)
 	}

@@ -174,6 +174,12 @@ func (m *modelState) acquire(c int, r modelRules) {
 		grant(m.ctr, true)
 		return
 	}
+	if m.form == modelThin && m.thin.lease == lease && m.lives(lease, m.thin.session) {
+		if m.thin.session == session {
+			grant(m.thin.token, false)
+		}
+		return
+	}
 	m.inflate(r)
 	switch {
 	case m.form&modelFat != 0 && m.fat.lease == lease:

@@ -7,32 +7,18 @@ local function describe(l)
   local queue = {}
   if l.queued > 0 then
     for _, lease in ipairs(call('ZRANGE', l.q, 0, -1)) do
-      local rec = call('HGET', l.w, lease)
-      if rec and (clean or alive('s:' .. waiter(rec).sid)) then queue[#queue + 1] = {lease, rec} end
+      local w = queued(l, lease)
+      if w and (clean or lives(w.sid)) then queue[#queue + 1] = shown(lease, w) end
     end
   end
-  local all, newest = holders(l, -1), 0
-  for _, out in ipairs(all) do
-    local t = tonumber(holder(out[2]).token)
-    if t > newest then newest = t end
-  end
+  local all, newest = present(l, -1), 0
+  for _, out in ipairs(all) do newest = math.max(newest, out[5]) end
   return {l.name, limit, newest, all, queue}
-end
-
--- The same for a thin lock, which stays thin. nil: it is none, or its session has ended.
-local function outline(name)
-  local member = thin(name)
-  if not member then return nil end
-  local _, lease, rec = parts(member)
-  local h = holder(rec)
-  local e = expiry(name, lease, h)
-  if e <= now then return nil end
-  return {name, 1, tonumber(h.token), {{lease, rec, e - now}}, {}}
 end
 
 -- inspect name -> OK lock
 local function inspect(i)
-  return {'OK', outline(ARGV[i]) or describe((open(ARGV[i])))}
+  return {'OK', describe((open(ARGV[i])))}
 end
 
 -- The names of up to so many locks, in order: those on record as a hash, and the thin ones.
@@ -63,12 +49,8 @@ local function list(i)
   local some = names(prefix, after, limit + 1)
   local r = {'OK', some[limit + 1] and some[limit] or ''}
   for j = 1, math.min(limit, #some) do
-    local one = outline(some[j])
-    if not one then
-      local l = open(some[j])
-      if l.n > 0 or l.queued > 0 then one = describe(l) end
-    end
-    r[#r + 1] = one
+    local l = open(some[j])
+    if l.n > 0 or l.queued > 0 then r[#r + 1] = describe(l) end
   end
   return r
 end
@@ -80,33 +62,35 @@ local PART = 128 -- as many holders lose a lock in one call: Redis serves nobody
 -- lock now. more: 1 when some still do, and the client must call again.
 local function breaklock(i)
   local name, reason, one, below = ARGV[i], ARGV[i + 1], ARGV[i + 2], tonumber(ARGV[i + 3])
+  permit()
   local l = open(name)
   local t = below or tokens(1)
   if not t then return {'CLOCK'} end
   local r = {'OK', t, 0}
   if l.n == 0 then return r end
-  local lines = {} -- by session, written once
-  local all = one == '' and call('HGETALL', l.key) or {one, call('HGET', l.key, one)}
-  for j = 1, #all, 2 do
-    local lease, rec = all[j], all[j + 1]
-    local h = lease ~= '@' and rec and holder(rec)
-    if h and tonumber(h.token) < t then
-      if #r == PART + 3 then
+  local victims, lines = {}, {} -- lines: by session, written once
+  for lease, c in holders(l, one ~= '' and not l.thin and {one, call('HGET', l.key, one) or nil}) do
+    if c.token < t and (one == '' or one == lease) then
+      if #victims == PART then
         r[3] = 1
         break
       end
-      r[#r + 1] = {lease, rec, math.max(0, expiry(name, lease, h) - now)}
-      withdraw(l, lease, h)
-      local chan = h.chan
-      if not h.timed and alive('s:' .. h.sid) then
-        lines[h.sid] = lines[h.sid] or {}
-        table.insert(lines[h.sid], lease .. '\t' .. reason)
-        local ok, s = pcall(session, h.sid)
-        if ok then chan = s.chan end
-      end
-      push(chan, 'l', h.sid, lease, 'broken', reason)
-      event('broken', name, lease, h, reason)
+      victims[#victims + 1] = {lease, c}
     end
+  end
+  for k, victim in ipairs(victims) do
+    local lease, c = victim[1], victim[2]
+    local chan, sid = c.chan, c.sid
+    r[3 + k] = shown(lease, c, math.max(0, expiry(name, lease, c) - now))
+    withdraw(l, lease, c)
+    if c.ttl == 0 and lives(sid) then
+      lines[sid] = lines[sid] or {}
+      table.insert(lines[sid], lease .. '\t' .. reason)
+      local ok, s = pcall(session, sid)
+      if ok then chan = s.chan end
+    end
+    push(chan, 'l', sid, lease, 'broken', reason)
+    event('broken', name, lease, c, reason)
   end
   for sid, told in pairs(lines) do broken(sid, told) end
   advance(l, true)
@@ -125,7 +109,12 @@ local function watch(i)
   local stream = call('GET', STREAM) or ARGV[i + 1]
   call('SET', STREAM, stream, 'PX', ARGV[i])
   local most, before = 1000, call('ZCARD', THIN)
-  for _, member in ipairs(call('ZRANGE', THIN, 0, most - 1)) do pcall(lock, string.match(member, '^[^\n]*')) end
+  for _, member in ipairs(call('ZRANGE', THIN, 0, most - 1)) do
+    pcall(function()
+      local l = lock((string.match(member, '^[^\n]*')))
+      if l.thin then inflate(l) end
+    end)
+  end
   local after = call('ZCARD', THIN)
   return {'OK', stream, after > 0 and after < before and 1 or 0}
 end

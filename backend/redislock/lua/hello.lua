@@ -60,7 +60,7 @@ local function hello(i)
       push(other, 'f')
     end
   else
-    marker = parse(text)
+    see(text)
     rebase()
     local other = marker.run ~= run and (promoted or string.match(marker.run, '^[^/]*') ~= run)
     local doubted = unsynced and known == marker.generation and unsynced ~= string.match(run, '^[^/]*')
@@ -84,5 +84,5 @@ local function hello(i)
   end
   if served then served[KEY] = true end
   issued[LAST] = nil
-  return {'OK', marker.generation .. ' ' .. marker.run, marker.till, marker.longest, marker.durable and 1 or 0}
+  return {'OK', marker.identity, marker.till, marker.longest, marker.durable and 1 or 0}
 end

@@ -24,38 +24,36 @@ local function relax(l, mode)
 end
 
 -- Record a lease as held. Its claim is in force already.
-local function grant(l, lease, h, ttl)
+local function grant(l, lease, c, token, flag)
+  c.token, c.flag, c.since = token, flag, now
   l.n = l.n + 1
-  if h.mode == 'x' then
+  if c.mode == 'x' then
     l.x = 1
   else
-    l.used = l.used + h.permits
+    l.used = l.used + c.permits
   end
-  call('HSET', l.key, lease, table.concat({h.sid, h.mode, h.permits, h.token, h.since, h.timed and num(ttl) or '0', h.flag,
-    h.chan, h.owner, h.note}, '\n'))
-  if h.timed then
-    call('ZADD', X, num(now + ttl * 1000), life(l.name, lease, h))
-  end
-  event('acquired', l.name, lease, h)
+  call('HSET', l.key, lease, cmsgpack.pack(c))
+  if c.ttl > 0 then call('ZADD', X, num(now + c.ttl * 1000), life(l.name, lease, c)) end
+  event('acquired', l.name, lease, c)
 end
 
 -- Remove a lease that is held.
-local function withdraw(l, lease, h)
-  if h.timed then
-    call('ZREM', X, life(l.name, lease, h))
-  else
-    call('HDEL', T .. 's:' .. h.sid, lease)
+local function withdraw(l, lease, c)
+  if c.ttl > 0 then
+    call('ZREM', X, life(l.name, lease, c))
+  elseif not l.thin then
+    call('HDEL', T .. 's:' .. c.sid, lease)
   end
   l.n = l.n - 1
   if l.n > 0 or l.queued > 0 then -- otherwise save deletes the whole record
     call('HDEL', l.key, lease)
   end
-  if h.mode == 's' then
-    l.used = l.used - h.permits
+  if c.mode == 's' then
+    l.used = l.used - c.permits
   elseif l.n == 0 then
     l.x = 0
   end
-  relax(l, h.mode)
+  relax(l, c.mode)
 end
 
 -- Remove a waiter from the queue, whether it is granted or not.
@@ -81,7 +79,7 @@ local function blocks(l, w)
   local known = l.blocked or {}
   local e = known[w.sid] or lasts('s:' .. w.sid) or now
   known[w.sid] = e
-  return w.timed and math.min(e, now + w.ttl * 1000) or e
+  return w.ttl > 0 and math.min(e, now + w.ttl * 1000) or e
 end
 
 local MANY = 64 -- more holders than this are not read one by one
@@ -90,45 +88,47 @@ local COARSE = 500000 -- us
 -- The first instant at which a lease that is held can end. With many holders it is the first end
 -- of anything in the partition, but at least COARSE from now: otherwise the ends of other locks'
 -- leases would make a waiter send requests all the time.
-local function held(l)
+local function earliest(l)
   if l.n > MANY then
-    local first = call('ZRANGE', X, 0, 0, 'WITHSCORES')[2]
+    local first = call('ZRANGE', X, '0', '0', 'WITHSCORES')[2]
     return math.max(tonumber(first) or now, now + COARSE)
   end
+  if l.n == 0 then return now end
   local min
-  local all = l.n > 0 and call('HGETALL', l.key) or {}
-  for i = 1, #all, 2 do
-    if all[i] ~= '@' then
-      local e = expiry(l.name, all[i], holder(all[i + 1]))
-      min = math.min(min or e, e)
-    end
+  for lease, c in holders(l) do
+    local e = expiry(l.name, lease, c)
+    min = math.min(min or e, e)
   end
   return min or now
 end
 
--- How long until something that stands before a waiter can end, in us. ahead is the record
--- of the waiter right before it, nil for the head of the queue.
+-- How long until something that stands before a waiter can end, in us. ahead is the waiter
+-- right before it, nil for the head of the queue.
 local function left(l, ahead)
-  local e = ahead and blocks(l, waiter(ahead)) or held(l)
-  if till > now and (l.n == 0 or till < e) then e = till end
+  local e = ahead and blocks(l, ahead) or earliest(l)
+  if marker.till > now and (l.n == 0 or marker.till < e) then e = marker.till end
   return math.max(e - now, 0)
 end
 
--- The place of a lease in the queue, from 0, and the record of the waiter right before it.
+-- The lease at a place in the queue, from 0. A negative place counts from the end.
+local function at(l, place)
+  place = num(place)
+  return call('ZRANGE', l.q, place, place)[1]
+end
+
+-- The place of a lease in the queue, from 0, and the waiter right before it.
 local function before(l, lease)
   local rank = call('ZRANK', l.q, lease)
   if not rank or rank == 0 then return rank end
-  return rank, call('HGET', l.w, call('ZRANGE', l.q, rank - 1, rank - 1)[1])
+  return rank, queued(l, at(l, rank - 1))
 end
 
 local function remind(l, lease)
   if l.queued == 0 then return end
-  lease = lease or call('ZRANGE', l.q, 0, 0)[1]
+  lease = lease or at(l, 0)
   local rank, ahead = before(l, lease)
-  local rec = rank and call('HGET', l.w, lease)
-  if rec then
-    push(waiter(rec).chan, 't', lease, num(left(l, ahead)))
-  end
+  local w = rank and queued(l, lease)
+  if w then push(w.chan, 't', lease, num(left(l, ahead))) end
 end
 
 -- Notify the client of a waiter how long its timer may be, because what it knew of those
@@ -141,7 +141,7 @@ end
 -- The waiter right behind a lease in the queue.
 local function behind(l, lease)
   local rank = call('ZRANK', l.q, lease)
-  return rank and call('ZRANGE', l.q, rank + 1, rank + 1)[1]
+  return rank and at(l, rank + 1)
 end
 
 -- Call f, which may fail. Earlier changes of the lock are saved all the same.
@@ -163,31 +163,27 @@ end
 local function advance(l, changed)
   local granted = 0
   while l.queued > 0 do
-    local lease = call('ZRANGE', l.q, 0, 0)[1]
-    local rec = lease and call('HGET', l.w, lease)
-    if not rec then
+    local lease = at(l, 0)
+    local w = lease and intact(l, queued, l, lease)
+    if not w then
       save(l)
       foreign(l.q)
     end
-    local w = intact(l, waiter, rec)
-    if not alive('s:' .. w.sid) then
+    if not lives(w.sid) then
       drop(l, lease, w, 'S')
       changed = true
-    elseif till > now and not intact(l, session, w.sid).off then
+    elseif marker.till > now and not intact(l, session, w.sid).off then
       break
     elseif not fits(l, w.mode, w.permits, w.limit) then
       break
     else
-      if w.timed then intact(l, note, w.ttl) end -- it may have been forgotten since the lease was queued
+      if w.ttl > 0 then intact(l, note, w.ttl) end -- it may have been forgotten since the lease was queued
       local t = intact(l, tokens, 1)
       if not t then break end
       unqueue(l, lease)
-      if w.timed then
-        call('HDEL', T .. 's:' .. w.sid, lease)
-      end
-      w.token, w.since, w.flag = num(t), num(now), 'w'
-      grant(l, lease, w, w.ttl)
-      push(w.chan, 'g', lease, w.token, w.since, w.timed and '1' or '0')
+      if w.ttl > 0 then call('HDEL', T .. 's:' .. w.sid, lease) end
+      grant(l, lease, w, t, 'w')
+      push(w.chan, 'g', lease, num(t), instant, w.ttl > 0 and '1' or '0')
       granted = granted + 1
       if l.x == 1 then break end -- nothing fits beside it
     end
@@ -200,9 +196,9 @@ local function advance(l, changed)
 end
 
 -- A lease that is held ends, and the lock is handed over. kind is that of the event.
-local function vacate(l, lease, h, kind)
-  withdraw(l, lease, h)
-  event(kind, l.name, lease, h)
+local function vacate(l, lease, c, kind)
+  withdraw(l, lease, c)
+  event(kind, l.name, lease, c)
   advance(l, true)
   save(l)
 end

@@ -3,16 +3,16 @@
 -- 2 the lease must never be granted again.
 local function release(i, name, lease)
   local abandon, sid = ARGV[i], ARGV[i + 1]
-  local l, rec = open(name, lease)
-  local w = not rec and inline(l, lease)
-  if rec then
-    vacate(l, lease, holder(rec), 'released')
+  local l, c = open(name, lease)
+  local w = not c and inline(l, lease)
+  if c then
+    vacate(l, lease, c, 'released')
   elseif w then
     quit(l, lease, w, 'L')
   end
   if abandon ~= '0' then
     bury(lease, sid ~= '' and session(sid).ttl or 0)
   end
-  if rec or w or abandon == '1' then return {'OK'} end
+  if c or w or abandon == '1' then return OK end
   return {'LOST'}
 end

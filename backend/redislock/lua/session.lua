@@ -23,7 +23,7 @@ local function opensession(i)
       end
     end
   end
-  return {'OK'}
+  return OK
 end
 
 local MUCH = 5000 -- leases that one call releases
@@ -43,7 +43,7 @@ local function endsession(i)
   -- that a sweep finds it first.
   local s = session(sid)
   call('HSET', T .. 's:' .. sid, '@', num(s.ttl) .. ' 1 ' .. s.chan)
-  call('ZADD', X, 0, 's:' .. sid)
+  call('ZADD', X, '0', 's:' .. sid)
   if reap(sid, MUCH) > 0 or not ends('s:' .. sid) then return {'OK', 1} end
   clean = false
   return {'OK', 0}
@@ -73,21 +73,21 @@ end
 
 -- ttl is 0 to keep that of the lease.
 local function renewlease(name, lease, ttl)
-  local l, rec = open(name, lease)
-  local h = rec and holder(rec)
-  if not h or not h.timed or stale(h) then return {'LOST'} end
+  local l, c = open(name, lease)
+  if not c or c.ttl == 0 or stale(c) then return {'LOST'} end
   if ttl == 0 then
-    ttl = h.ttl
-  elseif ttl ~= h.ttl then
-    call('HSET', l.key, lease, (string.gsub(rec, '^(' .. string.rep('[^\n]*\n', 5) .. ')%d+', '%1' .. num(ttl), 1)))
+    ttl = c.ttl
+  elseif ttl ~= c.ttl then
+    c.ttl = ttl
+    if l.thin then inflate(l) else call('HSET', l.key, lease, cmsgpack.pack(c)) end
   end
-  local member = life(name, lease, h)
+  local member = life(name, lease, c)
   local e = now + ttl * 1000
   local before = ends(member)
   call('ZADD', X, num(e), member)
   note(ttl)
   if before and e < before then nudge(l) end
-  return {'OK', tonumber(h.token), ttl * 1000}
+  return {'OK', c.token, ttl * 1000}
 end
 
 -- renew sid acks ack... leases (name lease ttl)... -> OK session broken lease...
@@ -96,12 +96,12 @@ local function renew(i)
   local sid, acks, told = ARGV[i], tonumber(ARGV[i + 1]), {}
   for j = 1, acks do told[ARGV[i + 1 + j]] = true end
   i = i + 2 + acks
-  call('ZREM', X, '') -- a write that is allowed when memory is full: those after it are too
+  permit()
   local r = {'OK', '', ''}
   if sid ~= '' then
     r[2] = 0
     local key, s = T .. 's:' .. sid, session(sid)
-    if alive('s:' .. sid) and s.ttl > 0 then
+    if lives(sid) and s.ttl > 0 then
       prolong(sid, now + s.ttl * 1000)
       note(s.ttl)
       pcall(collect)

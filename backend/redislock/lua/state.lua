@@ -1,8 +1,29 @@
+-- The long way: the files from here to main.lua. A script defines its functions only when
+-- one of them is needed: defining them costs more than the short way of an operation.
+local function define()
+
 local TOMB_TTL = 300000 -- ms, at least
 
 -- The error that a server gives a script that needs more memory than there is.
 local function crowded()
   error({err = 'OOM the memory is full'})
+end
+
+-- A write that is allowed when the memory is full: then those after it are, too.
+local function permit()
+  call('ZREM', X, '')
+end
+
+-- From now on the session ends at that instant.
+local function prolong(sid, e)
+  call('ZADD', X, num(e), 's:' .. sid)
+  call('SET', T .. 'u:' .. sid, '', 'PX', num((e - now) / 1000))
+end
+
+-- From now on the session has no end on record: it does not live.
+local function expire(sid)
+  call('ZREM', X, 's:' .. sid)
+  call('DEL', T .. 'u:' .. sid)
 end
 
 -- When the session, or the timed lease, ends; false when it is not on record.
@@ -35,91 +56,110 @@ local function session(sid)
   return {ttl = tonumber(ttl), ended = state == '1', off = state == '2', chan = chan}
 end
 
-local function alive(member)
-  local s = ends(member)
-  return s ~= nil and s ~= false and s > now
-end
-
--- The record of a holder, and of a waiter, is its fields joined by newlines. The texts hold
--- no control characters: the client ensures that.
---   holder: session mode permits token since ttl flag channel owner note
---           ttl is that of a timed lease in ms, 0 for a lease that lives with its session
---   waiter: session mode permits limit since timed ttl channel owner note
-local F = '([^\n]*)\n'
-local RECORD = '^' .. string.rep(F, 9) .. '(.*)$'
-
-local function holder(rec)
-  local sid, mode, permits, token, since, ttl, flag, chan, owner, note = string.match(rec, RECORD)
-  if not sid then foreign('holder') end
-  return {sid = sid, mode = mode, permits = tonumber(permits), token = token, since = since, timed = ttl ~= '0',
-    ttl = tonumber(ttl), flag = flag, chan = chan, owner = owner, note = note}
-end
-
-local function waiter(rec)
-  local sid, mode, permits, limit, since, timed, ttl, chan, owner, note = string.match(rec, RECORD)
-  if not sid then foreign('waiter') end
-  return {sid = sid, mode = mode, permits = tonumber(permits), limit = tonumber(limit), since = since, timed = timed == '1',
-    ttl = tonumber(ttl), chan = chan, owner = owner, note = note}
+-- What a lease claims, or was granted:
+--   sid, chan    its session, and the channel of its client; owner, note: what people are shown
+--   mode, permits, limit  'x' or 's', how many it takes, and of how many; see backend.Claim
+--   ttl          that of a timed lease in ms, 0 for a lease that lives with its session
+--   since        when it was granted, or queued
+--   token, flag  of a holder; flag: 'w' it waited, '-' it did not
+-- Of a thin lock it is text, which its client knows: see parts. Elsewhere it is packed.
+local function claim(packed)
+  local ok, c = pcall(cmsgpack.unpack, packed)
+  if not ok or type(c) ~= 'table' or not c.sid then foreign('lease') end
+  return c
 end
 
 -- The member of X that a holder lives by.
-local function life(name, lease, h)
-  return h.timed and 't:' .. lease .. ':' .. name or 's:' .. h.sid
+local function life(name, lease, c)
+  return c.ttl > 0 and 't:' .. lease .. ':' .. name or 's:' .. c.sid
 end
 
 -- When a holder ends. What it lives by may be gone from the records: then it has ended.
-local function expiry(name, lease, h)
-  return lasts(life(name, lease, h)) or now
+local function expiry(name, lease, c)
+  return lasts(life(name, lease, c)) or now
 end
 
--- The parts of a thin lock: its name, the ID of its lease, and the record of that holder.
+-- The parts of a thin lock: its name, the ID of its lease, and the claim of that holder.
 local function parts(member)
-  local name, lease, rec = string.match(member, '^([^\n]*)\n([^\n]*)\n(.*)$')
-  if not lease then foreign(THIN) end
-  return name, lease, rec
+  local name, lease, sid, permits, token, since, ttl, chan, owner, note = string.match(member,
+    '^([^\n]*)\n([^\n]*)\n([^\n]*)\nx\n(%d+)\n(%d+)\n(%d+)\n(%d+)\n%-\n([^\n]*)\n([^\n]*)\n(.*)$')
+  if not note then foreign(THIN) end
+  return name, lease, {sid = sid, mode = 'x', permits = tonumber(permits), limit = 0, ttl = tonumber(ttl),
+    since = tonumber(since), token = tonumber(token), flag = '-', chan = chan, owner = owner, note = note}
 end
 
 -- Whether a thin lock is held. A session does not know of its thin leases. When all else of it
 -- is gone, it has ended and been removed, and so have they.
-local function genuine(name, lease, h)
-  if h.timed then return ends(life(name, lease, h)) end
-  return call('EXISTS', T .. 's:' .. h.sid) == 1
+local function genuine(name, lease, c)
+  if c.ttl > 0 then return ends(life(name, lease, c)) end
+  return call('EXISTS', T .. 's:' .. c.sid) == 1
 end
 
--- Convert a lock to a hash if it is thin. Returns whether there is one now.
-local function inflate(name, key)
-  local member = thin(name)
-  if not member then return false end
-  local _, lease, rec = parts(member)
-  local h = holder(rec)
-  call('ZREM', THIN, member) -- first: it is allowed when the memory is full
-  if not genuine(name, lease, h) then return false end
-  call('HSET', key, '@', '1 1 0 0 0 0 0', lease, rec)
-  if not h.timed then call('HSET', T .. 's:' .. h.sid, lease, name) end
-  call('ZADD', N, 0, name)
-  return true
-end
+local SUMMARY = '<I4I1I4I4I4I4d' -- packed: to read numbers from text takes longer than all else here
 
--- A lock. Its summary, field '@' of its hash, saves reading all of it:
+-- A lock as it is on record, in either form. Operations change it, and then call save. Its summary, field '@' of its hash,
+-- saves reading all of it:
 --   n      leases held         x     1 when they are exclusive
 --   used   permits held        queued waiters in the queue
 --   shared shared claims, held and queued, and limit, the limit they all have
 --   seq    the place that the last waiter got
--- With lease set, the record of that holder is read with it.
+-- Of a thin lock, thin is the member, and lease and claim are those of its holder.
+-- With lease set, the claim of that holder is returned, too, or nil if it holds nothing.
 local function lock(name, lease)
   local key = T .. 'l:' .. name
-  local got = call('HMGET', key, '@', lease or '@')
-  if not got[1] and inflate(name, key) then got = call('HMGET', key, '@', lease or '@') end
   local l = {name = name, key = key, q = T .. 'q:' .. name, w = T .. 'w:' .. name,
-    n = 0, x = 0, used = 0, shared = 0, limit = 0, queued = 0, seq = 0, summary = got[1]}
+    n = 0, x = 0, used = 0, shared = 0, limit = 0, queued = 0, seq = 0}
+  local got = call('HMGET', key, '@', lease or '@')
   if got[1] then
-    local n, x, used, shared, limit, queued, seq =
-      string.match(got[1], SUMMARY)
-    if not n then foreign(key) end
-    l.n, l.x, l.used, l.shared = tonumber(n), tonumber(x), tonumber(used), tonumber(shared)
-    l.limit, l.queued, l.seq = tonumber(limit), tonumber(queued), tonumber(seq)
+    if #got[1] ~= struct.size(SUMMARY) then foreign(key) end
+    l.n, l.x, l.used, l.shared, l.limit, l.queued, l.seq = struct.unpack(SUMMARY, got[1])
+    l.summary = got[1]
+    return l, lease and got[2] and claim(got[2]) or nil
   end
-  return l, lease and got[2]
+  local member = thin(name)
+  if not member then return l end
+  local _, id, c = parts(member)
+  if not genuine(name, id, c) then
+    call('ZREM', THIN, member)
+    return l
+  end
+  l.n, l.x, l.summary = 1, 1, struct.pack(SUMMARY, 1, 1, 0, 0, 0, 0, 0)
+  l.thin, l.lease, l.claim = member, id, c
+  return l, id == lease and c or nil
+end
+
+-- The claim of the lease if it is held, else nil.
+local function held(l, lease)
+  if l.thin then return lease == l.lease and l.claim or nil end
+  local packed = call('HGET', l.key, lease)
+  return packed and claim(packed) or nil
+end
+
+-- The claim of a waiter, else nil.
+local function queued(l, lease)
+  local packed = call('HGET', l.w, lease)
+  return packed and claim(packed) or nil
+end
+
+-- The holders, as pairs of lease and claim: all of them, or those fields of the hash. A record that cannot be read is an
+-- error: read all that is needed before anything is changed.
+local function holders(l, fields)
+  local i, all = -1, fields or l.thin and {l.lease, l.claim} or call('HGETALL', l.key)
+  return function()
+    i = i + 2
+    if all[i] == '@' then i = i + 2 end
+    local c = all[i + 1]
+    if c then return all[i], l.thin and c or claim(c) end
+  end
+end
+
+-- Make a hash of a thin lock.
+local function inflate(l)
+  call('ZREM', THIN, l.thin) -- first: it is allowed when the memory is full
+  call('HSET', l.key, '@', l.summary, l.lease, cmsgpack.pack(l.claim))
+  if l.claim.ttl == 0 then call('HSET', T .. 's:' .. l.claim.sid, l.lease, l.name) end
+  call('ZADD', N, '0', l.name)
+  l.thin = nil
 end
 
 -- Write the summary back, or delete the records of the lock when it has no holder and no
@@ -127,16 +167,20 @@ end
 local function save(l)
   local known = l.summary
   if l.n == 0 and l.queued == 0 then
-    if known then
+    if l.thin then
+      call('ZREM', THIN, l.thin)
+    elseif known then
       call('DEL', l.key)
       call('ZREM', N, l.name)
-      l.summary = nil
     end
+    l.thin, l.summary = nil, nil
     return
   end
-  l.summary = string.format('%d %d %d %d %d %d %d', l.n, l.x, l.used, l.shared, l.limit, l.queued, l.seq)
-  if l.summary ~= known then call('HSET', l.key, '@', l.summary) end
-  if not known then call('ZADD', N, 0, l.name) end
+  l.summary = struct.pack(SUMMARY, l.n, l.x, l.used, l.shared, l.limit, l.queued, l.seq)
+  if l.summary == known then return end
+  if l.thin then return inflate(l) end
+  call('HSET', l.key, '@', l.summary)
+  if not known then call('ZADD', N, '0', l.name) end
 end
 
 -- A notification may be refused: the user may lack the permission for the channel. That must
@@ -145,9 +189,9 @@ local function publish(chan, text)
   pcall(call, 'PUBLISH', chan, text)
 end
 
-local function event(kind, name, lease, h, reason)
+local function event(kind, name, lease, c, reason)
   if watched then
-    publish(T .. 'e:' .. watched, table.concat({kind, name, lease, h.owner, h.mode, h.token or '0', num(now), reason or ''}, '\n'))
+    publish(T .. 'e:' .. watched, table.concat({kind, name, lease, c.owner, c.mode, num(c.token), num(now), reason or ''}, '\n'))
   end
 end
 

@@ -6,18 +6,10 @@
 
 -- Remove a lease, or a waiter, of a session that has ended.
 local function orphan(name, lease, sid, ended)
-  local l, rec = lock(name, lease)
-  local h = rec and holder(rec)
-  if h and not h.timed and h.sid == sid then
-    vacate(l, lease, h, ended and 'released' or 'expired')
-    return
-  end
-  rec = l.queued > 0 and call('HGET', l.w, lease)
-  local w = rec and waiter(rec)
-  if w and w.sid == sid then
-    quit(l, lease, w, 'S')
-    return
-  end
+  local l, c = lock(name, lease)
+  if c and c.ttl == 0 and c.sid == sid then return vacate(l, lease, c, ended and 'released' or 'expired') end
+  local w = l.queued > 0 and queued(l, lease)
+  if w and w.sid == sid then return quit(l, lease, w, 'S') end
   call('HDEL', T .. 's:' .. sid, lease)
 end
 
@@ -54,10 +46,9 @@ end
 
 -- Remove a timed lease that has expired.
 local function lapse(lease, name)
-  local l, rec = lock(name, lease)
-  local h = rec and holder(rec)
-  if h and h.timed then
-    vacate(l, lease, h, 'expired')
+  local l, c = lock(name, lease)
+  if c and c.ttl > 0 then
+    vacate(l, lease, c, 'expired')
   else
     call('ZREM', X, 't:' .. lease .. ':' .. name)
   end
@@ -92,8 +83,7 @@ local function collect()
   for _ = 1, rounds do
     local gone = {}
     for _, member in ipairs(call('ZRANDMEMBER', THIN, picked)) do
-      local name, lease, rec = parts(member)
-      if not genuine(name, lease, holder(rec)) then gone[#gone + 1] = member end
+      if not genuine(parts(member)) then gone[#gone + 1] = member end
     end
     if #gone > 0 then call('ZREM', THIN, unpack(gone)) end
     if #gone <= most then return end
@@ -103,39 +93,31 @@ end
 -- Remove what has ended from one lock.
 local function purge(l)
   if l.n == 0 and l.queued == 0 then return end
-  local changed = false
-  local all = call('HGETALL', l.key)
-  for i = 1, #all, 2 do
-    if all[i] ~= '@' then
-      local h = intact(l, holder, all[i + 1])
-      if not alive(life(l.name, all[i], h)) then
-        withdraw(l, all[i], h)
-        event('expired', l.name, all[i], h)
-        changed = true
-      end
-    end
+  local ended = {}
+  for lease, c in holders(l) do
+    if expiry(l.name, lease, c) <= now then ended[#ended + 1] = {lease, c} end
   end
-  advance(l, changed)
+  for _, one in ipairs(ended) do
+    withdraw(l, one[1], one[2])
+    event('expired', l.name, one[1], one[2])
+  end
+  advance(l, #ended > 0)
   save(l)
 end
 
--- The lock as it is: nothing of it has ended. Also returns the record of the lease, when it
+-- The lock as it is: nothing of it has ended. Also returns the claim of the lease, when it
 -- is held.
 local function open(name, lease)
-  local l, rec = lock(name, lease)
-  if not clean then
-    purge(l)
-    l, rec = lock(name, lease)
-  end
-  return l, rec
+  local l, c = lock(name, lease)
+  if clean then return l, c end
+  purge(l)
+  return lock(name, lease)
 end
 
--- The record of the lease in the queue, if it is there and its session lives.
+-- The claim of the lease in the queue, if it is there and its session lives.
 local function inline(l, lease)
-  local rec = l.queued > 0 and call('HGET', l.w, lease)
-  if not rec then return nil end
-  local w = waiter(rec)
-  if clean or alive('s:' .. w.sid) then return w end
+  local w = l.queued > 0 and queued(l, lease)
+  if not w or clean or lives(w.sid) then return w or nil end
   quit(l, lease, w, 'S')
   return nil
 end
