@@ -146,9 +146,6 @@ func (p *part) trial(ctx context.Context, o Options, i int, metered bool) (Figur
 		Engine: p.engine, Contender: &p.contenders[i], Budget: o.Budget, TTL: lockTTL,
 		Prefix: "holdfast-bench/" + string(backend.NewLeaseID()) + "/", Metered: metered,
 	}
-	if metered {
-		t.Budget = min(o.Budget, meteredBudget)
-	}
 	figures, err := p.scenario.Run(ctx, t)
 	if err != nil && ctx.Err() != nil {
 		err = errors.Join(err, context.Cause(ctx))
@@ -156,7 +153,4 @@ func (p *part) trial(ctx context.Context, o Options, i int, metered bool) (Figur
 	return figures, err
 }
 
-const (
-	lockTTL       = 30 * time.Second
-	meteredBudget = 300 * time.Millisecond // long enough for a mean
-)
+const lockTTL = 30 * time.Second
