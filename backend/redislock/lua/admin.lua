@@ -25,7 +25,7 @@ end
 local function names(prefix, after, most)
   local max = prefix == '' and '+' or '(' .. prefix .. '\255' -- no UTF-8 text has this byte
   local min, thinmin = '[' .. prefix, '[' .. prefix
-  if after ~= '' and after >= prefix then
+  if not precedes(after, prefix) then
     min, thinmin = '(' .. after, '[' .. after .. '\11' -- behind all that begins with after and a newline
   end
   local fat, slim = call('ZRANGEBYLEX', N, min, max, 'LIMIT', 0, most), {}
