@@ -37,6 +37,33 @@ func TestServerClockBack(t *testing.T) {
 	leasetest.ClockBack(t, open(t, s, cfg), open(t, s, cfg), clock, false)
 }
 
+// The clock goes back during a quarantine, while the memory is full: the quarantine begins again, once.
+func TestServerClockBackWithFullMemory(t *testing.T) {
+	leasetest.Slow(t)
+	t.Parallel()
+	s, cfg, clock := withClock(t)
+	x := open(t, s, cfg)
+	const ttl = 2 * time.Second
+	session(t, x, ttl)
+	s.FlushAll()
+	b := mortal(t, x, ttl)
+	leasetest.Succeeds(t, func() error { b.renews(); return b.try("free") })
+	held := b.take("one")
+	next := b.asks("one", 1)
+	clock.Set(-time.Hour)
+	s.Do("CONFIG", "SET", "maxmemory", "1mb")
+	b.give(held)
+	leasetest.Eventually(t, "the lock is handed over", func() bool {
+		b.renews()
+		select {
+		case <-next.done:
+			return next.err == nil
+		case <-time.After(ttl / 8):
+			return false
+		}
+	})
+}
+
 // The longest TTL in use is known for as long as any lease with it may be held, however many
 // shorter ones are taken in the meantime. Long afterwards it is forgotten.
 func TestLongestTTLIsRemembered(t *testing.T) {

@@ -124,6 +124,14 @@ func TestMemoryFull(t *testing.T) {
 				t.Errorf("acquire what is held: %v", err)
 			}
 			b.renews()
+			if err := b.Release(t.Context(), backend.ReleaseRequest{
+				Name: "never", Lease: backend.NewLeaseID(), Session: b.id, Abandon: true,
+			}); err != nil {
+				t.Errorf("abandon: %v", err)
+			}
+			if err := b.OpenSession(t.Context(), backend.SessionRequest{ID: b.id, TTL: time.Hour}); err != nil {
+				t.Errorf("confirm the session: %v", err)
+			}
 			r, err := b.Renew(t.Context(), backend.RenewRequest{Leases: []backend.TimedRenewal{{Name: "timed", Lease: long.Lease, TTL: time.Hour}}})
 			if err != nil || r.Leases[0].Err != nil || r.Leases[0].Left <= time.Minute {
 				t.Errorf("renew: %+v %v", r, err)
@@ -187,6 +195,19 @@ func TestReplicaRefusesTheBatch(t *testing.T) {
 		}
 		away(t, "acquire", b.try("one"), false)
 	})
+}
+
+// The key that tells the short way that a session lives is not what it lives by.
+func TestSessionWithoutItsKey(t *testing.T) {
+	t.Parallel()
+	s, cfg := quick(t)
+	b := on(t, s, cfg)
+	held := b.take("one")
+	s.Do("DEL", "{hf0}:u:"+string(b.id))
+	b.give(b.take("two"))
+	b.renews()
+	b.heldBy("one", 0, held.Lease)
+	b.give(held)
 }
 
 // An operator removed sessions from the records. A break frees the locks that they held, and their places in a queue

@@ -51,15 +51,22 @@ func TestLaneIsInterrupted(t *testing.T) {
 	b := on(t, s, cfg)
 	before := b.onLane()
 	s.Process().Stop()
-	beside, hangs := b.req("beside"), make(chan error, 1)
-	go func() {
-		_, err := b.Acquire(forever(), beside)
-		hangs <- err
-	}()
 	ctx, cancel := context.WithCancel(t.Context())
-	asked, late := time.Now(), b.req("late")
-	time.AfterFunc(20*time.Millisecond, cancel)
-	if _, err := b.Acquire(ctx, late); !errors.Is(err, backend.ErrUnavailable) && !errors.Is(err, context.Canceled) {
+	acquire := func(ctx context.Context, req backend.AcquireRequest) <-chan error {
+		ended := make(chan error, 1)
+		go func() {
+			_, err := b.Acquire(ctx, req)
+			ended <- err
+		}()
+		return ended
+	}
+	late := b.req("late")
+	cut := acquire(ctx, late)
+	leasetest.Eventually(t, "the call has the connection", func() bool { return b.LaneAddr() != before })
+	hangs := acquire(forever(), b.req("beside"))
+	asked := time.Now()
+	cancel()
+	if err := <-cut; !errors.Is(err, backend.ErrUnavailable) && !errors.Is(err, context.Canceled) {
 		t.Errorf("acquire: %v", err)
 	}
 	if took := time.Since(asked); took > patience/2 {

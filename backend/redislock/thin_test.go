@@ -329,6 +329,20 @@ func TestThinIsWatched(t *testing.T) {
 	}
 }
 
+// A lock is not thin either that is taken by the request with which the watch begins.
+func TestThinBesideTheFirstWatch(t *testing.T) {
+	t.Parallel()
+	s, cfg := quick(t)
+	b := on(t, s, cfg)
+	_, err := b.Exec(t.Context(), true, [][]string{
+		{"watch", "60000", "stream"}, {"acquire", string(b.id), "0", "0", "0", "x", "1", "", "", "", "one", string(backend.NewLeaseID())},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	isThin(t, s, "one", false)
+}
+
 // The name of the stream ended while the beginning of a watch inflated what is thin, which takes
 // more than one request: what was released until the next request was no event, so the stream
 // that others have listened to must not continue under its old name.

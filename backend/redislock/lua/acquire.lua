@@ -79,7 +79,7 @@ local function again(l, c, lease, sid, wait, chan)
   if sid == '' then sid = w.sid end
   if chan == '' then chan = w.chan end
   if sid ~= w.sid or chan ~= w.chan then
-    if not lives(sid) then return {'SESSION'} end
+    if not alive(sid) then return {'SESSION'} end
     adopt(l, lease, w, sid, chan)
   end
   advance(l)
@@ -106,7 +106,7 @@ local function acquire(i, name, lease)
     if r then return r end
   end
   if call('EXISTS', T .. 'd:' .. lease) == 1 then return {'LOST'} end
-  if sid ~= '' and not lives(sid) then return {'SESSION'} end
+  if sid ~= '' and not alive(sid) then return {'SESSION'} end
   if mode == 's' and l.shared > 0 and l.limit ~= limit then return {'LIMIT', l.limit} end
   if l.queued > 0 and (not clean or l.n == 0) then
     advance(l) -- the quarantine may have ended, or waiters may be dead
@@ -162,12 +162,12 @@ local function check(i, name, lease)
   local rank = l.queued > 0 and call('ZRANK', l.q, lease)
   if not rank then
     local c = held(l, lease)
-    return c and granted(l, lease, c, sid) or {lives(sid) and 'LOST' or 'SESSION'}
+    return c and granted(l, lease, c, sid) or {alive(sid) and 'LOST' or 'SESSION'}
   end
   local recs = call('HMGET', l.w, lease, rank > 0 and at(l, rank - 1) or lease)
   if not recs[1] then foreign(l.w) end
   if claim(recs[1]).sid ~= sid then return {'LOST'} end -- another session has the place
-  if not clean and not lives(sid) then return {'SESSION'} end
+  if not clean and not alive(sid) then return {'SESSION'} end
   if l.n == 0 and marker.till <= now then return {'CLOCK'} end -- the queue would have moved
   return {'WAIT', left(l, rank > 0 and claim(recs[2]))}
 end

@@ -8,7 +8,7 @@ local function describe(l)
   if l.queued > 0 then
     for _, lease in ipairs(call('ZRANGE', l.q, 0, -1)) do
       local w = queued(l, lease)
-      if w and (clean or lives(w.sid)) then queue[#queue + 1] = shown(lease, w) end
+      if w and (clean or alive(w.sid)) then queue[#queue + 1] = shown(lease, w) end
     end
   end
   local all, newest = present(l, -1), 0
@@ -62,7 +62,6 @@ local PART = 128 -- as many holders lose a lock in one call: Redis serves nobody
 -- lock now. more: 1 when some still do, and the client must call again.
 local function breaklock(i)
   local name, reason, one, below = ARGV[i], ARGV[i + 1], ARGV[i + 2], tonumber(ARGV[i + 3])
-  permit()
   local l = open(name)
   local t = below or tokens(1)
   if not t then return {'CLOCK'} end
@@ -83,7 +82,7 @@ local function breaklock(i)
     local chan, sid = c.chan, c.sid
     r[3 + k] = shown(lease, c, math.max(0, expiry(name, lease, c) - now))
     withdraw(l, lease, c)
-    if c.ttl == 0 and lives(sid) then
+    if c.ttl == 0 and alive(sid) then
       lines[sid] = lines[sid] or {}
       table.insert(lines[sid], lease .. '\t' .. reason)
       local ok, s = pcall(session, sid)
@@ -108,6 +107,7 @@ local function watch(i)
   if full then crowded() end
   local stream = call('GET', STREAM) or ARGV[i + 1]
   call('SET', STREAM, stream, 'PX', ARGV[i])
+  watched = stream
   local most, before = 1000, call('ZCARD', THIN)
   for _, member in ipairs(call('ZRANGE', THIN, 0, most - 1)) do
     pcall(function()

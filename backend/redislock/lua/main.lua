@@ -49,7 +49,6 @@ local function long(op, i, name, lease)
   local ok, r = pcall(library()[op], i, name, lease)
   if not ok then
     local text = type(r) == 'table' and r.err or tostring(r)
-    if string.find(text, '^READONLY') then error({err = text}) end -- nothing was done, nor will be: another server has the data
     r = {'ERR', text}
   end
   return r
@@ -67,7 +66,7 @@ end
 
 local function acquisition(i, n, brief)
   local ok, done, first, left
-  if brief and not tried then ok, done, first, left = pcall(take, i, n) end
+  if brief and not (tried or watched) then ok, done, first, left = pcall(take, i, n) end
   if not ok then done = nil end -- to write again what it wrote does no harm
   if done and 2 * #done == n - 1 then return {'ALL', first, now, left} end
   local at = {}

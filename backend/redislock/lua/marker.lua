@@ -48,11 +48,10 @@ end
 local function rebase()
   local m = marker
   if now >= m.born then return end
-  m.text = nil -- it is not what is stored
   m.till = math.max(0, m.till - (m.born - now))
   m.from = math.max(0, m.from - (m.born - now))
   m.born = now
-  if not full then mark() end
+  mark()
 end
 
 -- Note a TTL in use. longest is never less than the TTL of any lease that is held: it is

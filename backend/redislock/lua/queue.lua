@@ -169,7 +169,7 @@ local function advance(l, changed)
       save(l)
       foreign(l.q)
     end
-    if not lives(w.sid) then
+    if not alive(w.sid) then
       drop(l, lease, w, 'S')
       changed = true
     elseif marker.till > now and not intact(l, session, w.sid).off then

@@ -34,7 +34,7 @@ local function endsession(i)
   local sid, members = ARGV[i], tonumber(ARGV[i + 1])
   if members > 0 then call('ZREM', THIN, unpack(ARGV, i + 2, i + 1 + members)) end
   local known = ends('s:' .. sid)
-  expire(sid) -- a write that is allowed when memory is full comes first
+  expire(sid)
   if not known then
     bury(sid, 0)
     return {'OK', 1}
@@ -45,7 +45,7 @@ local function endsession(i)
   call('HSET', T .. 's:' .. sid, '@', num(s.ttl) .. ' 1 ' .. s.chan)
   call('ZADD', X, '0', 's:' .. sid)
   if reap(sid, MUCH) > 0 or not ends('s:' .. sid) then return {'OK', 1} end
-  clean = false
+  clean, purged = false, {}
   return {'OK', 0}
 end
 
@@ -96,12 +96,11 @@ local function renew(i)
   local sid, acks, told = ARGV[i], tonumber(ARGV[i + 1]), {}
   for j = 1, acks do told[ARGV[i + 1 + j]] = true end
   i = i + 2 + acks
-  permit()
   local r = {'OK', '', ''}
   if sid ~= '' then
     r[2] = 0
     local key, s = T .. 's:' .. sid, session(sid)
-    if lives(sid) and s.ttl > 0 then
+    if alive(sid) and s.ttl > 0 then
       prolong(sid, now + s.ttl * 1000)
       note(s.ttl)
       pcall(collect)

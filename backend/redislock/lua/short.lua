@@ -16,8 +16,8 @@ local function isthin(name)
   return call('ZLEXCOUNT', THIN, '[' .. name .. '\n', '(' .. name .. '\11') > 0
 end
 
--- Whether a session lives. What says so is a key that ends with it, because an instant is a slow answer. Without X, or with
--- a foreign one, none does.
+-- Whether a session surely lives. A key ends with it, or before, and says so sooner than its end in X does. Without X, or
+-- with a foreign one, none does.
 local function lives(sid)
   return call('ZCARD', X) > 0 and call('EXISTS', T .. 'u:' .. sid) == 1
 end
@@ -72,7 +72,6 @@ local function take(i, n)
   if t.sid ~= '' and not lives(t.sid) then return nil end
   local those = unheld(i + 1, i + n - 1)
   if #those == 0 then return nil end
-  -- When the memory is full, this first write is refused. The writes after it never are.
   local first = tokens(#those)
   if not first then return nil end
   local members, ends = {}, {}

@@ -9,15 +9,10 @@ local function crowded()
   error({err = 'OOM the memory is full'})
 end
 
--- A write that is allowed when the memory is full: then those after it are, too.
-local function permit()
-  call('ZREM', X, '')
-end
-
--- From now on the session ends at that instant.
+-- From now on the session ends at that instant: see lives.
 local function prolong(sid, e)
   call('ZADD', X, num(e), 's:' .. sid)
-  call('SET', T .. 'u:' .. sid, '', 'PX', num((e - now) / 1000))
+  call('SET', T .. 'u:' .. sid, '', 'PXAT', num(e / 1000 - 1)) -- it is there until this millisecond has passed
 end
 
 -- From now on the session has no end on record: it does not live.
@@ -32,7 +27,13 @@ local function ends(member)
   return s and tonumber(s)
 end
 
--- The same, corrected when the clock went back. No session has more time left than its TTL,
+-- Whether a session lives, by the instant that is on record, on which all else rests.
+local function alive(sid)
+  local e = ends('s:' .. sid)
+  return e and e > now
+end
+
+-- When it ends, corrected when the clock went back. No session has more time left than its TTL,
 -- unless the clock went back since it was renewed. Then it has its TTL from now on:
 -- otherwise a session whose client is dead would last until the clock has caught up. A timed
 -- lease is not corrected, because the time that it may have left is not on record.
@@ -43,7 +44,7 @@ local function lasts(member)
   local ttl = rec and string.match(rec, '^(%d+) ')
   if not ttl or e <= now + ttl * 1000 then return e end
   e = now + ttl * 1000
-  if not full then prolong(sid, e) end
+  prolong(sid, e)
   return e
 end
 
@@ -155,7 +156,7 @@ end
 
 -- Make a hash of a thin lock.
 local function inflate(l)
-  call('ZREM', THIN, l.thin) -- first: it is allowed when the memory is full
+  call('ZREM', THIN, l.thin)
   call('HSET', l.key, '@', l.summary, l.lease, cmsgpack.pack(l.claim))
   if l.claim.ttl == 0 then call('HSET', T .. 's:' .. l.claim.sid, l.lease, l.name) end
   call('ZADD', N, '0', l.name)

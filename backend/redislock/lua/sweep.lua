@@ -108,16 +108,17 @@ end
 -- The lock as it is: nothing of it has ended. Also returns the claim of the lease, when it
 -- is held.
 local function open(name, lease)
-  local l, c = lock(name, lease)
-  if clean then return l, c end
-  purge(l)
+  if not (clean or purged[name]) then
+    purge(lock(name))
+    purged[name] = true
+  end
   return lock(name, lease)
 end
 
 -- The claim of the lease in the queue, if it is there and its session lives.
 local function inline(l, lease)
   local w = l.queued > 0 and queued(l, lease)
-  if not w or clean or lives(w.sid) then return w or nil end
+  if not w or clean or alive(w.sid) then return w or nil end
   quit(l, lease, w, 'S')
   return nil
 end

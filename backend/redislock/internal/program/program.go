@@ -29,6 +29,7 @@ type Program struct {
 	function string // the name of the function, and of its library
 	library  string // its text
 	script   string // the text that does the same without being kept
+	full     string // the script for a server whose memory is full
 }
 
 // New concatenates files of a folder lua in this order, in which everything must be defined
@@ -55,17 +56,23 @@ func New(sources fs.FS, parts ...string) (Program, error) {
 	return Program{
 		function: name,
 		library:  "#!lua name=" + name + "\n" + body + strings.ReplaceAll(function, "NAME", name),
-		script:   body + script,
+		script:   "#!lua\n" + body + strings.ReplaceAll(script, "FULL", "false"),
+		full:     "#!lua flags=allow-oom\n" + body + strings.ReplaceAll(script, "FULL", "true"),
 	}, nil
 }
 
 // Function returns the name of the function.
 func (p *Program) Function() string { return p.function }
 
-// ScriptFor returns the script for data of an identity. Scripts differ by a comment, so that
-// each has a name of its own: a server process that was not greeted for that data does not
-// know its script.
-func (p *Program) ScriptFor(identity string) string { return p.script + "-- " + identity + "\n" }
+// scriptFor returns a script for data of an identity. Scripts differ by a comment, so that each has a name of its own: a
+// server process that was not greeted for that data does not know its script.
+func (p *Program) scriptFor(identity string, full bool) string {
+	text := p.script
+	if full {
+		text = p.full
+	}
+	return text + "-- " + identity + "\n"
+}
 
 func hash(text string) string {
 	sum := sha1.Sum([]byte(text)) //nolint:gosec // see the import
@@ -149,8 +156,8 @@ type Runner struct {
 	scripts atomic.Bool // the server accepts no functions, or none of ours
 
 	mu       sync.Mutex
-	identity string // the data that the script of that hash is for
-	hash     string
+	identity string          // the data that the scripts are for
+	hashes   map[bool]string // of the two scripts, by whether the memory is full
 }
 
 // NewRunner returns a Runner that has sent nothing yet.
@@ -166,14 +173,28 @@ func (r *Runner) Run(ctx context.Context, send Send, load bool, identity, key st
 		}
 		r.scripts.Store(true)
 	}
-	if load {
-		return send(ctx, words("EVAL", r.program.ScriptFor(identity), key, args)...)
+	m, err := r.eval(ctx, send, load, false, identity, key, args)
+	if isFull(err) {
+		return r.eval(ctx, send, load, true, identity, key, args)
 	}
-	return send(ctx, words("EVALSHA", r.hashFor(identity), key, args)...)
+	return m, err
 }
 
-// call calls the function. A server whose memory is full refuses it, and is then sent the
-// function that adds nothing.
+// eval runs one of the two scripts.
+func (r *Runner) eval(ctx context.Context, send Send, load, full bool, identity, key string, args []string) (Reply, error) {
+	if load {
+		return send(ctx, words("EVAL", r.program.scriptFor(identity, full), key, args)...)
+	}
+	return send(ctx, words("EVALSHA", r.hashFor(identity, full), key, args)...)
+}
+
+// isFull reports whether the server refused the program because its memory is full. Then it is sent the form that adds nothing.
+func isFull(err error) bool {
+	refused, ok := errors.AsType[*ServerError](err)
+	return ok && refused.Code == "OOM"
+}
+
+// call calls the function.
 func (r *Runner) call(ctx context.Context, send Send, load bool, key string, args []string) (Reply, error) {
 	p := &r.program
 	if load {
@@ -186,7 +207,7 @@ func (r *Runner) call(ctx context.Context, send Send, load bool, key string, arg
 		}
 	}
 	m, err := send(ctx, words("FCALL", p.function, key, args)...)
-	if refused, ok := errors.AsType[*ServerError](err); ok && refused.Code == "OOM" {
+	if isFull(err) {
 		return send(ctx, words("FCALL", p.function+"_full", key, args)...)
 	}
 	return m, err
@@ -205,11 +226,14 @@ func unable(err error) bool {
 	return ok && (refused.Code == "NOPERM" && strings.HasPrefix(refused.Missing(), "+") || strings.HasPrefix(refused.Text, "unknown command"))
 }
 
-func (r *Runner) hashFor(identity string) string {
+func (r *Runner) hashFor(identity string, full bool) string {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if r.hash == "" || r.identity != identity {
-		r.identity, r.hash = identity, hash(r.program.ScriptFor(identity))
+	if r.hashes == nil || r.identity != identity {
+		r.identity, r.hashes = identity, make(map[bool]string)
 	}
-	return r.hash
+	if r.hashes[full] == "" {
+		r.hashes[full] = hash(r.program.scriptFor(identity, full))
+	}
+	return r.hashes[full]
 }

@@ -69,6 +69,13 @@ func TestForms(t *testing.T) {
 			if form == "script" {
 				want(true, 7, 0, 1, 0)
 				want(false, 7, 0, 1, 0) // it remembers nothing
+				s.Do("CONFIG", "SET", "maxmemory", "1")
+				if _, err := run(false); !errors.Is(err, program.ErrUnknown) {
+					t.Errorf("the other form, before it was sent along: %v", err)
+				}
+				want(true, 7, 0, 1, 1)
+				want(false, 7, 0, 1, 1)
+				s.Do("CONFIG", "SET", "maxmemory", "0")
 				s.Do("SCRIPT", "FLUSH")
 			} else {
 				want(true, 7, 1, 1, 0)

@@ -139,7 +139,6 @@ local function unfold(l)
   local n, by, lease, rec = counter(l.name)
   if not lease then return end
   local h = read(rec) -- it may fail, and then nothing is written
-  call('ZREM', N, '') -- a write that is allowed when memory is full: those after it are too
   setcounter(l.name, n, by)
   if h.ends > now then
     count(l, h)
@@ -358,7 +357,6 @@ local function renew(name, lease, ttl)
     if h.ends <= now or stale(h) then return {'L'} end
     if ttl > 0 then h.ttl = ttl end
     h.ends = now + h.ttl * 1000
-    call('ZREM', N, '') -- a write that is allowed when memory is full: those after it are too
     store({P .. 'f:' .. name, table.concat({num(n), ' ', by, '\n', num(h.ends), ' ', lease, '\n', written(h)})})
     call('ZADD', N, num(h.ends), name)
     return {'R', num(h.token), h.final, h.mode, h.limit, num(h.ttl)}

@@ -54,7 +54,7 @@ local function take(t, n)
     end
   end
   if #those == 0 then return nil end
-  call('ZADD', N, unpack(names)) -- when the memory is full this is refused
+  call('ZADD', N, unpack(names))
   store(votes)
   return those
 end
@@ -87,7 +87,7 @@ local function give(t, n)
     end
   end
   if #those == 0 then return nil end
-  call('ZREM', N, unpack(names)) -- allowed when the memory is full, and those after it are too
+  call('ZREM', N, unpack(names))
   store(counters)
   tellall(channels, leases)
   return those

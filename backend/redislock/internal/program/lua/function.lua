@@ -1,5 +1,5 @@
--- When the memory is full the server refuses a function as a whole, unless it has the flag
--- allow-oom. Then the client calls the second function, which adds nothing.
+-- When the memory is full the server refuses a function, or a script, as a whole, unless it has the flag allow-oom.
+-- Then the client calls the second one, which adds nothing.
 redis.register_function('NAME', function(keys, args)
   if args[1] == 'rights' then return denied(args) end
   begin(keys, args, false)

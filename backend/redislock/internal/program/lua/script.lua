@@ -1,4 +1,4 @@
 if _G.ARGV[1] == 'rights' then return denied(_G.ARGV) end
 
-begin(KEYS, _G.ARGV, false) -- the program has an ARGV of its own
+begin(KEYS, _G.ARGV, FULL) -- the program has an ARGV of its own
 return execute(false)
