@@ -55,7 +55,7 @@ local function list(i)
   return r
 end
 
-local PART = 128 -- as many holders lose a lock in one call: Redis serves nobody else in the meantime
+local PART = 128 -- as many holders lose a lock in one call: Redis serves no other client in the meantime
 
 -- break name reason lease below -> OK token more holder... | CLOCK. Without a lease, all holders with a token below that
 -- number lose the lock. The first call of a break has no number, and draws one: its victims are those who hold the

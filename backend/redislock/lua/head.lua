@@ -1,15 +1,21 @@
--- Holdfast on Redis: one program, made of the files of this folder in the order
--- head, marker, short, state, queue, sweep, acquire, release, hello, session, admin, main,
--- and then function or script. It runs a batch of operations for one partition. The
--- protocol is described in doc.go.
+-- Holdfast on Redis: one program, which runs a batch of operations for one partition. The protocol is described in doc.go.
+-- The program is made of these files, in this order, and then function or script:
+--   head     times, tokens
+--   marker   whether this is all of the data, and the quarantine
+--   short    locks that are free: almost all operations end here
+--   state    a lock, a lease and a session, as they are on record
+--   queue    who is next: grants and hand-overs
+--   sweep    what has ended is removed
+--   acquire, release, hello, session, admin: the operations
+--   main     what a request is and how it is run: to be read first
 --
 -- KEYS[1]  the marker of the partition: "{tag}:m". All other keys are built from the
 --          tag, so that they share its hash slot.
 -- ARGV     see main.lua
 --
 -- Times are the server's, in microseconds. Numbers stay below 2^53, where a double
--- counts exactly. They are written with %d, because tostring rounds them. What is sent often has its constants
--- as strings: Redis prints a number slowly.
+-- counts exactly. They are written with %d, because tostring rounds them. Constants that are sent
+-- often are strings: Redis prints a number slowly.
 --
 -- A function of the server is loaded once, and what is defined here stays from one
 -- execution to the next: begin sets everything that belongs to one execution. A script

@@ -75,7 +75,7 @@ local function life(name, lease, c)
   return c.ttl > 0 and 't:' .. lease .. ':' .. name or 's:' .. c.sid
 end
 
--- When a holder ends. What it lives by may be gone from the records: then it has ended.
+-- When a holder ends. If what it lives by is not on record, it has ended.
 local function expiry(name, lease, c)
   return lasts(life(name, lease, c)) or now
 end
@@ -87,13 +87,6 @@ local function parts(member)
   if not note then foreign(THIN) end
   return name, lease, {sid = sid, mode = 'x', permits = tonumber(permits), limit = 0, ttl = tonumber(ttl),
     since = tonumber(since), token = tonumber(token), flag = '-', chan = chan, owner = owner, note = note}
-end
-
--- Whether a thin lock is held. A session does not know of its thin leases. When all else of it
--- is gone, it has ended and been removed, and so have they.
-local function genuine(name, lease, c)
-  if c.ttl > 0 then return ends(life(name, lease, c)) end
-  return call('EXISTS', T .. 's:' .. c.sid) == 1
 end
 
 local SUMMARY = '<I4I1I4I4I4I4d' -- packed: to read numbers from text takes longer than all else here
@@ -120,7 +113,7 @@ local function lock(name, lease)
   local member = thin(name)
   if not member then return l end
   local _, id, c = parts(member)
-  if not genuine(name, id, c) then
+  if not ends(life(name, id, c)) then -- it has ended and been removed
     call('ZREM', THIN, member)
     return l
   end

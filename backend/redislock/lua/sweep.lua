@@ -77,13 +77,13 @@ local function sweep(budget)
 end
 
 -- Remove thin locks that are held no more. Nobody waits for them, and whoever wants one
--- takes it, so this only frees memory. It goes on while many of those that it picks are gone.
+-- takes it, so this only frees memory. It continues while many of those that it picks are gone.
 local function collect()
   local most, picked, rounds = 4, 16, 64
   for _ = 1, rounds do
     local gone = {}
     for _, member in ipairs(call('ZRANDMEMBER', THIN, picked)) do
-      if not genuine(parts(member)) then gone[#gone + 1] = member end
+      if not ends(life(parts(member))) then gone[#gone + 1] = member end
     end
     if #gone > 0 then call('ZREM', THIN, unpack(gone)) end
     if #gone <= most then return end
