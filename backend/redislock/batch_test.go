@@ -3,6 +3,7 @@ package redislock_test
 import (
 	"fmt"
 	"math/rand/v2"
+	"os"
 	"slices"
 	"strings"
 	"testing"
@@ -80,6 +81,15 @@ func (g *generator) note(op []string, answer []redislock.Reply) {
 
 func (g *generator) compareRecords(t *testing.T, s *testserver.RedisServer, together, apart *redislock.Backend) {
 	t.Helper()
+	contradictions, err := os.ReadFile("testdata/records.lua")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, b := range []*redislock.Backend{together, apart} {
+		if found, ok := s.Do("EVAL", string(contradictions), "0", b.Tag()).([]any); !ok || len(found) > 0 {
+			t.Fatalf("the records contradict each other: %v", found)
+		}
+	}
 	if a, b := onRecord(t, s, together, g.granted), onRecord(t, s, apart, nil); a != b {
 		t.Fatalf("together:\n%s\nand apart:\n%s", a, b)
 	}
