@@ -43,8 +43,8 @@
 // except that a timed lease is in x. The client of a lease that lives with its session keeps that
 // member and removes it to release the lock, if the session cannot have expired by the clock of the
 // client: else the member may be garbage. A waiter, a watcher, or a new TTL of the lease inflates the lock: the
-// holder moves to l:NAME and s:SESSION. Then ZREM removes nothing, and the client calls the function. A thin lease lives as long as any other: as
-// its session, whose one renewal covers all of them, or until its end in x. Then the
+// holder moves to l:NAME and s:SESSION. Then ZREM removes nothing, and the client calls the function.
+// A thin lease lives as long as any other: as its session, whose one renewal covers all of them, or until its end in x. Then the
 // member is garbage: the next client that wants the lock ignores it, and renewals of other
 // sessions remove it. While a client watches events no lock is thin.
 //

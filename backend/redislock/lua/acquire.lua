@@ -133,9 +133,9 @@ local function acquire(i, name, lease)
   if c.ttl > 0 then note(c.ttl) end
   if not free or c.ttl == 0 then call('HSET', T .. 's:' .. sid, lease, name) end
   if free then
-    grant(l, lease, c, token, '-')
+    grant(l, lease, c, token)
     save(l)
-    return {'G', token, now, c.ttl * 1000, '-'}
+    return {'G', token, now, c.ttl * 1000, c.flag}
   end
   local rest = left(l, l.queued > 0 and queued(l, at(l, -1)))
   l.seq = l.seq + 1

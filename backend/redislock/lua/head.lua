@@ -43,7 +43,7 @@ local served
 local call, ARGV
 local now, instant -- the time of the execution, as a number and as text
 local clean -- nothing that has ended is still on record
-local purged -- the locks of which nothing that has ended is, by name
+local purged -- if not, the locks of which nothing that has ended is, by name
 local quarantine -- the client is granted nothing before this instant
 local watched -- the name of the stream of events, while there is a watcher
 local full -- the memory of the server is full: nothing may be added
@@ -61,7 +61,7 @@ local function begin(keys, args, is_full)
   local clock = call('TIME')
   now = clock[1] * 1000000 + clock[2]
   instant = num(now)
-  clean, purged, quarantine, watched = true, {}, 0, nil
+  clean, quarantine, watched = true, 0, nil
   answers, checked, tried = {'OK'}, nil, false
 end
 

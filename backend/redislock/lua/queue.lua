@@ -24,8 +24,8 @@ local function relax(l, mode)
 end
 
 -- Record a lease as held. Its claim is in force already.
-local function grant(l, lease, c, token, flag)
-  c.token, c.flag, c.since = token, flag, now
+local function grant(l, lease, c, token)
+  c.token, c.since = token, now
   l.n = l.n + 1
   if c.mode == 'x' then
     l.x = 1
@@ -182,7 +182,8 @@ local function advance(l, changed)
       if not t then break end
       unqueue(l, lease)
       if w.ttl > 0 then call('HDEL', T .. 's:' .. w.sid, lease) end
-      grant(l, lease, w, t, 'w')
+      w.flag = 'w'
+      grant(l, lease, w, t)
       push(w.chan, 'g', lease, num(t), instant, w.ttl > 0 and '1' or '0')
       granted = granted + 1
       if l.x == 1 then break end -- nothing fits beside it

@@ -122,17 +122,21 @@ local function lock(name, lease)
   return l, id == lease and c or nil
 end
 
+-- The claim of a lease in a hash, else nil.
+local function stored(key, lease)
+  local packed = call('HGET', key, lease)
+  return packed and claim(packed) or nil
+end
+
 -- The claim of the lease if it is held, else nil.
 local function held(l, lease)
   if l.thin then return lease == l.lease and l.claim or nil end
-  local packed = call('HGET', l.key, lease)
-  return packed and claim(packed) or nil
+  return stored(l.key, lease)
 end
 
 -- The claim of a waiter, else nil.
 local function queued(l, lease)
-  local packed = call('HGET', l.w, lease)
-  return packed and claim(packed) or nil
+  return stored(l.w, lease)
 end
 
 -- The holders, as pairs of lease and claim: all of them, or those fields of the hash. A record that cannot be read is an

@@ -56,6 +56,7 @@ end
 
 -- Remove what has ended, up to budget leases. Returns whether that was all.
 local function sweep(budget)
+  purged = {}
   while true do
     local due = call('ZRANGEBYSCORE', X, '-inf', num(now), 'LIMIT', 0, 64)
     if #due == 0 then return true end

@@ -219,8 +219,8 @@ func words(name, text, key string, args []string) []string {
 	return append(append(make([]string, 0, head+len(args)), name, text, "1", key), args...)
 }
 
-// unable reports whether the server does not accept functions from us: it is older than Redis
-// 7, or another product without them, or the user lacks the permission.
+// unable reports whether the server does not accept functions from us: it has none, or
+// the user lacks the permission.
 func unable(err error) bool {
 	refused, ok := errors.AsType[*ServerError](err)
 	return ok && (refused.Code == "NOPERM" && strings.HasPrefix(refused.Missing(), "+") || strings.HasPrefix(refused.Text, "unknown command"))
