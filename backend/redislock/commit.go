@@ -40,11 +40,11 @@ const unwatched = 20 * time.Millisecond
 type engine struct {
 	link    transport
 	runner  *program.Runner
-	most    int    // requests in progress
-	direct  bool   // few calls are sent by their callers: the link has lanes
-	key     string // of the marker
-	thin    string // the key of the thin locks
-	mode    string // the client's quarantine (ms); "-": it has none
+	most    int            // requests in progress
+	lanes   *program.Lanes // of the link: few calls are sent by their callers; nil: none is
+	key     string         // of the marker
+	thin    string         // the key of the thin locks
+	mode    string         // the client's quarantine (ms); "-": it has none
 	timeout time.Duration
 	hello   func(ctx context.Context, again bool) ([]string, error) // the arguments of hello; again: the server may have other settings now
 	learn   func(welcome)                                           // called with the answer of hello
@@ -58,7 +58,6 @@ type engine struct {
 	requests int
 	size     float64       // operations of a request, of late
 	late     chan struct{} // closed within unwatched; nil: no call was made since the last one was closed
-	lone     []*lone       // the requests that their callers send
 	closed   bool
 	identity string // of the data that is known; see lua/main.lua
 	unsynced bool   // the run of that identity may lose writes
@@ -113,7 +112,7 @@ func newEngine(over transport, p program.Program, tag, mode string, timeout time
 		base: base, cancel: cancel,
 	}
 	if l, ok := over.(*link); ok && l.lanes != nil {
-		e.direct, e.most = true, maxDirect
+		e.lanes, e.most = l.lanes, maxDirect
 	}
 	return e
 }
@@ -146,7 +145,7 @@ func (e *engine) await(ctx context.Context, c *call, urgent bool) outcome {
 // operations of late, so that more would be lost by handing the call over than is gained by sending several together. nil: it
 // must not.
 func (e *engine) beginAlone(ctx context.Context) *lone {
-	if !e.direct {
+	if e.lanes == nil {
 		return nil
 	}
 	e.mu.Lock()
@@ -154,22 +153,16 @@ func (e *engine) beginAlone(ctx context.Context) *lone {
 	if e.closed || len(e.urgent)+len(e.queue) > 0 || e.requests >= e.most || e.requests > 0 && e.size >= worthwhile {
 		return nil
 	}
-	l := &lone{Context: ctx, until: time.Now().Add(e.timeout), at: len(e.lone)}
-	e.lone = append(e.lone, l)
 	e.requests++
 	e.began(1)
 	e.soon()
 	e.work.Add(1)
-	return l
+	return &lone{Context: ctx, until: time.Now().Add(e.timeout)}
 }
 
 // endAlone ends it, and sends what was queued meanwhile.
-func (e *engine) endAlone(l *lone) {
+func (e *engine) endAlone() {
 	e.mu.Lock()
-	last := e.lone[len(e.lone)-1]
-	e.lone[l.at], last.at = last, l.at
-	e.lone[len(e.lone)-1] = nil
-	e.lone = e.lone[:len(e.lone)-1]
 	e.goOn()
 	e.mu.Unlock()
 	e.work.Done()
@@ -219,10 +212,7 @@ func (e *engine) enqueue(c *call, urgent bool) error {
 		e.queue = append(e.queue, c)
 	}
 	c.late = e.soon()
-	if e.requests < e.most {
-		e.requests++
-		e.start()
-	}
+	e.start()
 	return nil
 }
 
@@ -241,15 +231,7 @@ func (e *engine) tick() {
 	defer e.mu.Unlock()
 	close(e.late)
 	e.late = nil
-	for _, l := range e.lone {
-		if l.Err() == nil {
-			continue
-		}
-		if f := l.after.Swap(nil); f != nil {
-			(*f)()
-		}
-	}
-	if len(e.lone) > 0 {
+	if e.lanes != nil && e.lanes.Interrupt() {
 		e.soon()
 	}
 }
@@ -259,7 +241,7 @@ func (e *engine) tick() {
 // greeting first, the call is submitted instead, because these do not end with the context.
 func (e *engine) sendAlone(l *lone, c *call) outcome {
 	outcomes, asked, err := e.exchange(l, []*call{c})
-	e.endAlone(l)
+	e.endAlone()
 	switch {
 	case err == nil:
 		outcomes[0].asked = asked
@@ -272,13 +254,10 @@ func (e *engine) sendAlone(l *lone, c *call) outcome {
 	return outcome{err: err}
 }
 
-// goOn ends a request, and starts a goroutine for the calls that were queued during it. mu is held.
+// goOn ends a request, and begins one for the calls that were queued during it. mu is held.
 func (e *engine) goOn() {
-	if len(e.urgent)+len(e.queue) > 0 {
-		e.start()
-	} else {
-		e.requests--
-	}
+	e.requests--
+	e.start()
 }
 
 // forget removes the call from the queue. It reports whether the call was sent before.
@@ -312,8 +291,12 @@ func rest(queue []*call, n int) []*call {
 	return queue[n:]
 }
 
-// start starts a goroutine that sends what is queued.
+// start begins a request if any call is queued: in a goroutine that sends for as long as there are some. mu is held.
 func (e *engine) start() {
+	if len(e.urgent)+len(e.queue) == 0 || e.requests >= e.most {
+		return
+	}
+	e.requests++
 	e.work.Go(func() {
 		for {
 			runtime.Gosched() // so that the callers that have their answers can call again, and share the next request

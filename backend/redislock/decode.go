@@ -25,7 +25,7 @@ type granted struct {
 
 // briefly reads the token and the time of a lease that went the shortest way: see takeone in lua/main.lua.
 func briefly(r reply) (granted, error) {
-	token, since, _ := strings.Cut(r.S, " ")
+	token, since, _ := strings.Cut(r.S, "\n")
 	d := decode(nil)
 	g := granted{token: fence.Token(d.Parse(token)), since: time.UnixMicro(d.Parse(since)), flag: "-"} //nolint:gosec // not negative
 	return g, d.Err

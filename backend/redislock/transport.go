@@ -2,7 +2,6 @@ package redislock
 
 import (
 	"context"
-	"sync/atomic"
 	"time"
 
 	"github.com/holdfast-io/holdfast/backend/redislock/internal/program"
@@ -38,20 +37,13 @@ type lone struct {
 	context.Context //nolint:containedctx // it is a context
 
 	until time.Time
-	after atomic.Pointer[func()]
-	at    int // its place in engine.lone
 }
 
 // Deadline is when to give up.
 func (l *lone) Deadline() (time.Time, bool) { return l.until, true }
 
-// AtTheEnd makes f be called soon after the end of the context, unless the function that it returns is called before: see
-// program.Lanes. One call at a time. To follow a context costs more than all else that the client does for such a request, so
-// engine.tick looks at it from time to time.
-func (l *lone) AtTheEnd(f func()) func() bool {
-	l.after.Store(&f)
-	return func() bool { return l.after.Swap(nil) != nil }
-}
+// Done is nil: engine.tick looks at the end of the context from time to time. See program.Lanes.
+func (l *lone) Done() <-chan struct{} { return nil }
 
 // reply is an answer of the server.
 type reply = program.Reply

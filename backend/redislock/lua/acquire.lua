@@ -123,7 +123,7 @@ local function acquire(i, name, lease)
     end
   end
   if full and (free or wait) then crowded() end
-  local token = free and tokens(1)
+  local token = free and tokens('1')
   if free and not token then return {'CLOCK'} end
   if not free and not wait then
     save(l)

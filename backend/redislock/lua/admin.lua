@@ -63,7 +63,7 @@ local PART = 128 -- as many holders lose a lock in one call: Redis serves no oth
 local function breaklock(i)
   local name, reason, one, below = ARGV[i], ARGV[i + 1], ARGV[i + 2], tonumber(ARGV[i + 3])
   local l = open(name)
-  local t = below or tokens(1)
+  local t = below or tokens('1')
   if not t then return {'CLOCK'} end
   local r = {'OK', t, 0}
   if l.n == 0 then return r end

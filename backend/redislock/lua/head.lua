@@ -59,8 +59,8 @@ local function begin(keys, args, is_full)
     X, N, THIN, LAST, STREAM, NEVER = T .. 'x', T .. 'n', T .. 't', T .. 'f', T .. 'v', T .. '-'
   end
   local clock = call('TIME')
-  now = clock[1] * 1000000 + clock[2]
-  instant = num(now)
+  instant = clock[1] .. string.sub('00000' .. clock[2], -6)
+  now = tonumber(instant)
   clean, quarantine, watched = true, 0, nil
   answers, checked, tried = {'OK'}, nil, false
 end

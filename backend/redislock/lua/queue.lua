@@ -178,7 +178,7 @@ local function advance(l, changed)
       break
     else
       if w.ttl > 0 then intact(l, note, w.ttl) end -- it may have been forgotten since the lease was queued
-      local t = intact(l, tokens, 1)
+      local t = intact(l, tokens, '1')
       if not t then break end
       unqueue(l, lease)
       if w.ttl > 0 then call('HDEL', T .. 's:' .. w.sid, lease) end

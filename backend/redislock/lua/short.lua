@@ -35,11 +35,11 @@ local function takeone(remembers)
   see(text)
   if marker.identity ~= ARGV[1] or now < marker.born or ending() > now then return nil end
   if isthin(name) or unmet(ARGV[1], remembers) then return nil end
-  local token = tokens(1)
+  local token = tokens('1')
   if not token then return nil end
-  token = num(token)
-  call('ZADD', THIN, '0', name .. '\n' .. lease .. t.head .. token .. '\n' .. instant .. t.tail)
-  return token .. ' ' .. instant
+  local both = num(token) .. '\n' .. instant
+  call('ZADD', THIN, '0', name .. '\n' .. lease .. t.head .. both .. t.tail)
+  return both
 end
 
 -- The first lease of each lock in an operation, as its position in ARGV, of locks that are free. The name of the lock stands

@@ -44,18 +44,40 @@ func NewLanes(n int, open OpenLane) *Lanes {
 	return s
 }
 
-// Do sends a command on a lane, until ctx ends, which must have a deadline. It is ErrNoConnection if no lane is open
-// and free. One that is not open yet is opened in the background.
+// Do sends a command on a lane, until ctx ends, which must have a deadline. If it has no Done channel, to follow which costs
+// more than all else that the client does, the end before the deadline is noticed by Interrupt. Do returns ErrNoConnection if
+// no lane is open and free. One that is not open yet is opened in the background.
 func (s *Lanes) Do(ctx context.Context, cmd ...string) (Reply, error) {
-	l := s.take()
+	l := s.take(ctx)
 	if l == nil {
 		return Reply{}, ErrNoConnection
 	}
 	defer s.put(l)
+	if ctx.Done() != nil {
+		defer context.AfterFunc(ctx, func() { s.Interrupt() })()
+	}
 	return l.send(ctx, cmd)
 }
 
-func (s *Lanes) take() *Lane {
+// Interrupt ends the requests whose contexts have ended, with their connections, which may still get the answers. It reports
+// whether any request is in progress.
+func (s *Lanes) Interrupt() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	busy := false
+	for _, l := range s.all {
+		if l.ctx == nil {
+			continue
+		}
+		busy = true
+		if l.ctx.Err() != nil {
+			l.hangUp()
+		}
+	}
+	return busy
+}
+
+func (s *Lanes) take(ctx context.Context) *Lane {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if len(s.free) == 0 || s.base.Err() != nil {
@@ -63,7 +85,8 @@ func (s *Lanes) take() *Lane {
 	}
 	l := s.free[len(s.free)-1]
 	s.free = s.free[:len(s.free)-1]
-	if l.begin() {
+	if l.isOpen() {
+		l.ctx = ctx
 		return l
 	}
 	s.work.Go(func() {
@@ -82,6 +105,7 @@ func (s *Lanes) take() *Lane {
 func (s *Lanes) put(l *Lane) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	l.ctx = nil
 	s.free = append(s.free, l)
 }
 
@@ -120,15 +144,15 @@ func (s *Lanes) Addr() string {
 	return l.socket.LocalAddr().String()
 }
 
-// Lane is one of them. Only the goroutine that has taken it uses conn.
+// Lane is one of them. Only the goroutine that has taken it uses conn and answered.
 type Lane struct {
-	conn Conn // nil: it is not open
+	conn     Conn            // nil: it is not open
+	answered time.Time       // the last request
+	ctx      context.Context //nolint:containedctx // of the request in progress; guarded by Lanes.mu
 
-	mu       sync.Mutex
-	socket   socket    // nil: there is none
-	ended    bool      // the socket was closed
-	turn     uint64    // counts the requests
-	answered time.Time // the last one
+	mu     sync.Mutex
+	socket socket // nil: there is none
+	ended  bool   // the socket was closed
 }
 
 // Dial makes the socket of a lane. Only the first call makes one: the request of a caller waits for no other.
@@ -153,14 +177,12 @@ func (l *Lane) Dial(dial func() (net.Conn, error)) (net.Conn, error) {
 	return conn, nil
 }
 
-// begin begins the turn of a request. It reports whether the lane is open. The request before may have
-// ended its connection, after it had its answer. The server may have closed it: nothing is read between
-// two requests.
-func (l *Lane) begin() bool {
+// isOpen reports whether the lane is open. The request before may have ended its connection, after it had its answer. The
+// server may have closed it: nothing is read between two requests.
+func (l *Lane) isOpen() bool {
 	const busy = time.Millisecond // so soon after an answer nothing is checked
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.turn++
 	return l.conn != nil && !l.ended && (time.Since(l.answered) < busy || !isReadable(l.socket))
 }
 
@@ -174,11 +196,9 @@ func (l *Lane) close() {
 	l.socket = nil
 }
 
-// send sends a command and reads its answer, until ctx ends. It ends the connection then, which may
-// still get the answer, and when the outcome is unknown.
+// send sends a command and reads its answer. When the outcome is unknown it ends the connection, which may still get the
+// answer.
 func (l *Lane) send(ctx context.Context, cmd []string) (Reply, error) {
-	turn := l.turn
-	defer atTheEnd(ctx, func() { l.interrupt(turn) })()
 	r, err := l.conn.Do(ctx, cmd...)
 	l.answered = time.Now()
 	if _, answered := errors.AsType[*ServerError](err); err != nil && !answered && !errors.Is(err, ErrUnknown) {
@@ -187,31 +207,10 @@ func (l *Lane) send(ctx context.Context, cmd []string) (Reply, error) {
 	return r, err
 }
 
-// atTheEnd is context.AfterFunc, which costs more than a context that can do it itself.
-func atTheEnd(ctx context.Context, f func()) func() bool {
-	if own, ok := ctx.(interface{ AtTheEnd(f func()) func() bool }); ok {
-		return own.AtTheEnd(f)
-	}
-	return context.AfterFunc(ctx, f)
-}
-
-// interrupt ends the request of that turn, if it is still in progress.
-func (l *Lane) interrupt(turn uint64) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if l.turn == turn {
-		l.end()
-	}
-}
-
+// hangUp closes the socket. It does not wait for the last words of TLS.
 func (l *Lane) hangUp() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.end()
-}
-
-// end closes the socket. It does not wait for the last words of TLS. mu is held.
-func (l *Lane) end() {
 	if l.socket != nil && !l.ended {
 		l.ended = true
 		_ = l.socket.Close() // its user gets the error
