@@ -62,7 +62,7 @@ func testRecords(t *testing.T, s *testserver.RedisServer, disturb func(*churn) b
 	var all []*churn
 	for _, b := range backends { // their leases differ, because they have one generator
 		all = append(all, &churn{
-			generator: g, Backend: b, s: s, ends: make(map[string]time.Time), ttls: make(map[string]time.Duration),
+			generator: g, Backend: b, s: s, ends: make(map[string]time.Time), dies: make(map[string]time.Time), ttls: make(map[string]time.Duration),
 			leases: make(map[string]*churned), modes: make(map[string]string),
 		})
 	}
@@ -75,6 +75,9 @@ func testRecords(t *testing.T, s *testserver.RedisServer, disturb func(*churn) b
 				jumped = "jumped"
 				for _, c := range all {
 					clear(c.ends)
+					for id := range c.dies {
+						c.dies[id] = time.Now().Add(time.Hour)
+					}
 					clear(c.leases)
 				}
 			}
@@ -105,6 +108,7 @@ type churn struct {
 	thin    []string             // records of thin locks, some of which are gone
 	given   [][]string           // releases, to be repeated
 	ends    map[string]time.Time // of a session: it ends no earlier
+	dies    map[string]time.Time // and no later
 	ttls    map[string]time.Duration
 	leases  map[string]*churned
 	token   int64             // the greatest one that is known
@@ -286,14 +290,15 @@ func (c *churn) learn(ops [][]string, answers [][]redislock.Reply, sent, receive
 			delete(c.ends, op[1])
 			if word == "OK" {
 				c.ttls[op[1]] = millis(op[2])
-				c.ends[op[1]] = after(c.ttls[op[1]])
+				c.ends[op[1]], c.dies[op[1]] = after(c.ttls[op[1]]), received.Add(c.ttls[op[1]]+margin)
 			}
 		case op[0] == "session.end":
 			delete(c.ends, op[1])
+			c.dies[op[1]] = received
 		case op[0] == "renew":
 			delete(c.ends, op[1])
 			if word == "OK" && redislock.Number(answers[i][1]) == 1 {
-				c.ends[op[1]] = after(c.ttls[op[1]])
+				c.ends[op[1]], c.dies[op[1]] = after(c.ttls[op[1]]), received.Add(c.ttls[op[1]]+margin)
 			}
 		case op[0] == "break" && word == "OK" && op[4] == "":
 			token := redislock.Number(answers[i][1])
@@ -320,6 +325,9 @@ func (c *churn) learn(ops [][]string, answers [][]redislock.Reply, sent, receive
 			return fmt.Errorf("%q: the token %d, and those before were up to %d: %+v", op, token, before, known)
 		}
 		c.token = max(c.token, token)
+		if left == 0 && c.dies[op[1]].Before(sent) {
+			return fmt.Errorf("%q: granted under a session that has ended", op)
+		}
 		for other, l := range c.leases {
 			if other != lease && l.name == name && (c.modes[lease] == "x" || c.modes[other] == "x") && c.until(l).After(received) {
 				return fmt.Errorf("%q: granted to %s %s while %s %s %+v holds it for another %s", op, lease, c.modes[lease], other, c.modes[other], *l,

@@ -33,7 +33,6 @@ for _, key in ipairs(redis.call('KEYS', T..'l:*')) do
     if not redis.call('ZSCORE', T..'n', name) then B('not in n', name) end
     local all = redis.call('HGETALL', key)
     local rn, rx, rused, rsh = 0, 0, 0, 0
-    local alive = 0
     local toks = {}
     for i = 1, #all, 2 do if all[i] ~= '@' then
       local c = cmsgpack.unpack(all[i+1])
@@ -46,11 +45,11 @@ for _, key in ipairs(redis.call('KEYS', T..'l:*')) do
       if c.ttl == 0 then
         if redis.call('HGET', T..'s:'..c.sid, all[i]) ~= name then B('holder not in session', name, all[i]) end
         local e = score('s:'..c.sid)
-        if e and e > now - 1000000 then alive = alive + 1 end
+        -- A waiter is granted only while its session lives. 0: that is being ended in parts.
+        if e and e > 0 and c.flag == 'w' and c.since >= e and not jumped then B('granted too late', name, all[i], c.since - e) end
       else
         local e = score('t:'..all[i]..':'..name)
         if not e then B('timed holder without X', name, all[i]) end
-        if e and e > now - 1000000 then alive = alive + 1 end
       end
     end end
     if rn ~= n or rx ~= x or rused ~= used then B('summary', name, n, rn, x, rx, used, rused) end
