@@ -66,9 +66,9 @@ for _, key in ipairs(redis.call('KEYS', T..'l:*')) do
         local e = score('s:'..c.sid)
         if e and redis.call('HGET', T..'s:'..c.sid, lease) ~= name then B('waiter not in session', name, lease) end
         if not e then B('waiter without session', name, lease) end
-        -- Far behind the last token the clock grants nothing. When it jumps again, or the quarantine ends, the next
-        -- request for the lock moves the queue.
-        if k == 1 and till <= now and not jumped and e and e > now + 1000000 then
+        -- The end of a quarantine is not an event: the next request for the lock moves a queue that is older. So it is when a
+        -- clock that was far behind the last token, and granted nothing, catches up.
+        if k == 1 and till <= c.since and not jumped and e and e > now + 1000000 then
           local fit = n == 0 or (c.mode ~= 'x' and x == 0 and (limit == 0 or used + c.permits <= limit))
           if fit then B('HANG head fits', name, lease, n) end
         end
@@ -108,7 +108,9 @@ for i = 1, #xs, 2 do
     local u = redis.call('EXISTS', T..'u:'..sid)
     -- While the clock was ahead the key may have expired. Then the session takes the long way until it is renewed.
     if e > now + 1000000 and u == 0 and not jumped then B('lives without u', sid) end
-    if e < now - 1000000 and u == 1 then B('u outlives x', sid, now - e, redis.call('PTTL', T..'u:'..sid)) end
+    -- Keys expire by the time when this script began, which may have been long before now: so the instants are compared.
+    local till = redis.pcall('PEXPIRETIME', T..'u:'..sid) -- since Redis 7
+    if type(till) == 'number' and till > 0 and till ~= math.floor(e / 1000 - 1) then B('u is not of X', sid, till, e) end
   else
     local lease, name = string.match(xs[i], '^t:([^:]*):(.*)$')
     if not lease then B('foreign X', xs[i]) elseif heldby[lease] ~= name and thin[name] ~= lease then B('X without timed lease', xs[i]) end
