@@ -237,18 +237,20 @@ func (c *churn) request(t *testing.T) (string, error) {
 	sent := time.Now()
 	answers, err := c.Exec(t.Context(), together, ops)
 	received := time.Now()
-	line := fmt.Sprint("together: ", together)
-	for i, answer := range answers[:min(len(answers), 20)] { // a crowd is alike
-		line += fmt.Sprintf("\n    %q: %v", ops[i], answer)
+	const shown = 20 // a crowd is alike
+	var line strings.Builder
+	fmt.Fprint(&line, "together: ", together)
+	for i, answer := range answers[:min(len(answers), shown)] {
+		fmt.Fprintf(&line, "\n    %q: %v", ops[i], answer)
 	}
 	if err == nil {
 		err = c.learn(ops, answers, sent, received)
 	}
-	return line, err
+	return line.String(), err
 }
 
-// learn compares the answers to requests that were sent and answered at these instants with what is known, and notes them. Operations of
-// one execution may run in another order, so what any of them may end is not known to last.
+// learn compares the answers to requests that were sent and answered at these instants with what is known, and notes
+// them. Operations of one execution may run in another order, so what any of them may end is not known to last.
 func (c *churn) learn(ops [][]string, answers [][]redislock.Reply, sent, received time.Time) error {
 	const margin = 3 * time.Millisecond
 	after := func(d time.Duration) time.Time { return sent.Add(d - margin) }
@@ -265,22 +267,7 @@ func (c *churn) learn(ops [][]string, answers [][]redislock.Reply, sent, receive
 	maps.DeleteFunc(c.leases, func(lease string, l *churned) bool {
 		return ends(lease, l) || c.until(l).Before(sent.Add(-time.Second)) // the latter to be quick
 	})
-	renewals := func() {
-		for i, op := range ops {
-			if op[0] != "renew" || len(answers[i]) < 3 {
-				continue
-			}
-			for k, l := range answers[i][3:] {
-				if known := c.leases[op[6+3*k]]; known != nil && known.session == "" {
-					known.until = time.Time{}
-					if redislock.Word(l.List) == "OK" {
-						known.until = after(time.Duration(redislock.Number(l.List[2])) * time.Microsecond)
-					}
-				}
-			}
-		}
-	}
-	renewals()
+	c.renewals(ops, answers, after)
 	for i, op := range ops {
 		word := redislock.Word(answers[i])
 		switch {
@@ -342,8 +329,28 @@ func (c *churn) learn(ops [][]string, answers [][]redislock.Reply, sent, receive
 			c.leases[lease] = l
 		}
 	}
-	renewals() // of leases that were granted in the same execution
+	c.renewals(ops, answers, after) // of leases that were granted in the same execution
 	return nil
+}
+
+// renewals notes until when the timed leases last that were renewed.
+func (c *churn) renewals(ops [][]string, answers [][]redislock.Reply, after func(time.Duration) time.Time) {
+	const first, each = 6, 3 // the leases in the operation
+	for i, op := range ops {
+		if op[0] != "renew" || redislock.Word(answers[i]) != "OK" {
+			continue
+		}
+		for k, l := range answers[i][3:] {
+			known := c.leases[op[first+each*k]]
+			if known == nil || known.session != "" {
+				continue
+			}
+			known.until = time.Time{}
+			if redislock.Word(l.List) == "OK" {
+				known.until = after(time.Duration(redislock.Number(l.List[2])) * time.Microsecond)
+			}
+		}
+	}
 }
 
 // until returns until when the lease surely lasts.
