@@ -1,7 +1,6 @@
 package redislock_test
 
 import (
-	"flag"
 	"fmt"
 	"maps"
 	"math/rand/v2"
@@ -15,8 +14,6 @@ import (
 	"github.com/holdfast-io/holdfast/backend/redislock"
 	"github.com/holdfast-io/holdfast/internal/testkit/testserver"
 )
-
-var recordsSteps = flag.Int("records.steps", 300, "the number of requests of each case of TestRecords")
 
 // TestRecords: whatever is requested while sessions and leases end all the time, the records do not contradict each
 // other after any request, no lock is granted while another lease surely holds it, and tokens grow.
@@ -68,7 +65,7 @@ func testRecords(t *testing.T, s *testserver.RedisServer, disturb func(*churn) b
 	}
 	var log []string
 	jumped := ""
-	for step := range *recordsSteps {
+	for step := range 300 {
 		c := all[g.IntN(len(all))]
 		if g.IntN(8) == 0 {
 			if disturb(c) { // everything may have ended

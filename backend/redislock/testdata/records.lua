@@ -1,4 +1,5 @@
--- ARGV[1]: the prefix of a partition. ARGV[2]: 'jumped' if the clock ever did. Returns what its records contradict each other in: nothing, between two requests.
+-- ARGV[1]: the prefix of a partition. ARGV[2]: 'jumped' if the clock ever did. Returns what its records contradict each
+-- other in: nothing, between two requests.
 local T = ARGV[1]
 local jumped = ARGV[2] == 'jumped'
 local bad = {}
