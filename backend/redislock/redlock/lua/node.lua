@@ -369,7 +369,6 @@ local function renew(name, lease, ttl)
   h.ends = now + h.ttl * 1000
   if h.ends < l.min then l.min = h.ends end
   if h.ends > l.max then l.max = h.ends end
-  call('ZREM', N, '') -- as above
   save(l, lease, written(h))
   return {'R', num(h.token), h.final, h.mode, h.limit, num(h.ttl)}
 end
