@@ -178,7 +178,6 @@ func scanLease(rows pgx.Rows, v *sqllease.View) error {
 		return err //nolint:wrapcheck // see Unavailable
 	}
 	l.TTL = micros(ttl)
-	l.Since = l.Since.UTC() // that of a waiter is long before local times had whole minutes, which JSON has
 	if ends != nil {
 		l.Ends = *ends
 	}

@@ -1,8 +1,6 @@
 package pglock
 
 import (
-	"fmt"
-	"strings"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -10,80 +8,59 @@ import (
 	"github.com/holdfast-io/holdfast/internal/sqllease"
 )
 
-// Rows are sent as texts, which the server reads as rows of a table: see row. Those of @tombs are for keys, too. Like an array
-// of keys, that is planned as ten rows: see settingsOfLeases.
+// Rows are sent column by column. An array is planned as ten rows: see settingsOfLeases.
 const (
-	keys = ` unnest($1::text[]::@tombs[]) AS x `
+	keys = ` unnest($1::text[], $2::text[]) AS x (name, lease) `
 
-	killSessions = `INSERT INTO @sessions AS s SELECT x.* FROM unnest($1::text[]::@sessions[]) AS x ORDER BY x.id
+	killSessions = `INSERT INTO @sessions AS s (id, ttl, ends, cause, addr)
+		SELECT id, 0, $3, cause, '' FROM unnest($1::text[], $2::text[]) AS x (id, cause) ORDER BY id COLLATE "C"
 		ON CONFLICT (id) DO UPDATE SET cause = excluded.cause, ends = least(s.ends, excluded.ends)`
 	cutSessions = `UPDATE @sessions SET ends = least(ends, clock_timestamp() + ttl * interval '1 microsecond') WHERE id = ANY($1::text[]) AND cause = ''`
 	cutLeases   = `UPDATE @leases l SET ends = least(l.ends, clock_timestamp() + l.ttl * interval '1 microsecond')
 		FROM ` + keys + `WHERE l.name = x.name AND l.lease = x.lease AND l.held AND l.timed`
 	deleteLeases = `DELETE FROM @leases l USING ` + keys + `WHERE l.name = x.name AND l.lease = x.lease`
-	saveLeases   = `INSERT INTO @leases SELECT x.* FROM unnest($1::text[]::@leases[]) AS x
+	saveLeases   = `INSERT INTO @leases (name, lease, session, addr, held, place, mode, permits, cap, owner, note, timed, ttl,
+			token, asked, since, ends, waited)
+		SELECT * FROM unnest($1::text[], $2::text[], $3::text[], $4::text[], $5::boolean[], $6::bigint[], $7::bigint[], $8::bigint[], $9::bigint[],
+			$10::text[], $11::text[], $12::boolean[], $13::bigint[], $14::bigint[], $15::timestamptz[], $16::timestamptz[],
+			$17::timestamptz[], $18::boolean[])
 		ON CONFLICT (name, lease) DO UPDATE SET session = excluded.session, addr = excluded.addr, held = excluded.held, place = excluded.place,
 			token = excluded.token, since = excluded.since, ends = excluded.ends`
 	updateLocks = `UPDATE @locks l SET last = x.last, used = $3 FROM unnest($1::text[], $2::bigint[]) AS x (name, last) WHERE l.name = x.name`
 	freeLocks   = `UPDATE @locks SET fat = 0, ` + noThin + ` WHERE name = ANY($1::text[])`
 	buryLocks   = `UPDATE @locks SET buried = greatest(buried + interval '1 microsecond', $2) WHERE name = ANY($1::text[])`
-	insertTombs = `INSERT INTO @tombs SELECT x.* FROM ` + keys + `ON CONFLICT (name, lease) DO UPDATE SET until = excluded.until`
-
-	insertLosses = `INSERT INTO @losses SELECT DISTINCT ON (x.session, x.lease) x.* FROM unnest($1::text[]::@losses[]) AS x
+	insertTombs = `INSERT INTO @tombs (name, lease, until) SELECT x.name, x.lease, $3 FROM ` + keys + `
+		ON CONFLICT (name, lease) DO UPDATE SET until = excluded.until`
+	insertLosses = `INSERT INTO @losses (session, lease, cause, reason, until)
+		SELECT DISTINCT ON (session, lease) * FROM unnest($1::text[], $2::text[], $3::text[], $4::text[], $5::timestamptz[]) AS x (session, lease, cause, reason, until)
 		ON CONFLICT (session, lease) DO UPDATE SET cause = excluded.cause, reason = excluded.reason, until = excluded.until`
 	notify = `SELECT pg_notify(channel, payload) FROM unnest($1::text[], $2::text[]) WITH ORDINALITY AS x (channel, payload, n) ORDER BY n`
 )
 
-// row is a row of a table as text, by its columns in their order: strings, numbers, booleans, times, and nil. See section
-// 8.16.2 of PostgreSQL's manual.
-func row(columns ...any) string {
-	texts := make([]string, len(columns))
-	for i, c := range columns {
-		switch v := c.(type) {
-		case nil:
-		case string:
-			texts[i] = `"` + strings.ReplaceAll(strings.ReplaceAll(v, `\`, `\\`), `"`, `\"`) + `"`
-		case time.Time:
-			texts[i] = v.UTC().Format(time.RFC3339Nano)
-		default:
-			texts[i] = fmt.Sprint(v)
-		}
-	}
-	return "(" + strings.Join(texts, ",") + ")"
-}
-
-func leaseRow(l sqllease.LeaseRow) string {
-	var ends any
-	if !l.Ends.IsZero() {
-		ends = l.Ends
-	}
-	return row(l.Name, string(l.Lease), string(l.Session), l.Addr, l.Held, l.Place, int(l.Claim.Mode), l.Claim.Permits, l.Claim.Limit,
-		l.Owner, l.Note, l.Timed, l.TTL.Microseconds(), l.Token, l.Asked, l.Since, ends, l.Waited)
-}
-
-// save queues a statement for rows, if there are any.
-func save[Row any](q *pgx.Batch, statement string, rows []Row, text func(Row) string) {
-	if len(rows) == 0 {
-		return
-	}
-	all := make([]string, len(rows))
-	for i, r := range rows {
-		all[i] = text(r)
-	}
-	q.Queue(statement, all)
-}
-
 // queueSave writes what has changed.
 func (s store) queueSave(q *pgx.Batch, c *sqllease.Changes) {
 	until := c.Now.Add(sqllease.Remembered)
-	key := func(k sqllease.Key) string { return row(k.Name, string(k.ID), until) }
-	save(q, s.b.sql(killSessions), c.Killed, func(x sqllease.SessionRow) string { return row(string(x.ID), 0, c.Now, x.Cause, "") })
+	if len(c.Killed) > 0 {
+		var ids, causes []string
+		for _, x := range c.Killed {
+			ids, causes = append(ids, string(x.ID)), append(causes, x.Cause)
+		}
+		q.Queue(s.b.sql(killSessions), ids, causes, c.Now)
+	}
 	if len(c.CutSessions) > 0 {
 		q.Queue(s.b.sql(cutSessions), texts(c.CutSessions))
 	}
-	save(q, s.b.sql(cutLeases), c.CutLeases, key)
-	save(q, s.b.sql(deleteLeases), c.Gone, key)
-	save(q, s.b.sql(saveLeases), c.Leases, leaseRow)
+	if len(c.CutLeases) > 0 {
+		names, leases := columns(c.CutLeases)
+		q.Queue(s.b.sql(cutLeases), names, leases)
+	}
+	if len(c.Gone) > 0 {
+		names, leases := columns(c.Gone)
+		q.Queue(s.b.sql(deleteLeases), names, leases)
+	}
+	if len(c.Leases) > 0 {
+		q.Queue(s.b.sql(saveLeases), columnsOfLeases(c.Leases)...)
+	}
 	if len(c.Lasts) > 0 {
 		var names []string
 		var lasts []int64
@@ -96,14 +73,46 @@ func (s store) queueSave(q *pgx.Batch, c *sqllease.Changes) {
 		q.Queue(s.b.sql(freeLocks), c.Free)
 	}
 	if len(c.Buried) > 0 {
-		names, _ := columns(c.Buried)
+		names, leases := columns(c.Buried)
 		q.Queue(s.b.sql(buryLocks), names, until)
+		q.Queue(s.b.sql(insertTombs), names, leases, until)
 	}
-	save(q, s.b.sql(insertTombs), c.Buried, key)
-	save(q, s.b.sql(insertLosses), c.Losses, func(x sqllease.LossRow) string {
-		return row(string(x.Session), string(x.Lease), string(x.Cause), x.Reason, x.Until)
-	})
+	if len(c.Losses) > 0 {
+		var sessions, leases, causes, reasons []string
+		var untils []time.Time
+		for _, x := range c.Losses {
+			sessions, leases = append(sessions, string(x.Session)), append(leases, string(x.Lease))
+			causes, reasons, untils = append(causes, string(x.Cause)), append(reasons, x.Reason), append(untils, x.Until)
+		}
+		q.Queue(s.b.sql(insertLosses), sessions, leases, causes, reasons, untils)
+	}
 	s.sendNotifications(q, c)
+}
+
+// columnsOfLeases returns the arguments of saveLeases.
+func columnsOfLeases(rows []sqllease.LeaseRow) []any {
+	var names, leases, sessions, addrs, owners, notes []string
+	var held, timed, waited []bool
+	var places, modes, permits, limits, ttls, tokens []int64
+	var asked, since []time.Time
+	var ends []*time.Time
+	for i := range rows {
+		l := &rows[i]
+		names, leases, sessions = append(names, l.Name), append(leases, string(l.Lease)), append(sessions, string(l.Session))
+		addrs, owners, notes = append(addrs, l.Addr), append(owners, l.Owner), append(notes, l.Note)
+		held, timed, waited = append(held, l.Held), append(timed, l.Timed), append(waited, l.Waited)
+		places, ttls, tokens = append(places, l.Place), append(ttls, l.TTL.Microseconds()), append(tokens, l.Token)
+		modes, permits, limits = append(modes, int64(l.Claim.Mode)), append(permits, int64(l.Claim.Permits)), append(limits, int64(l.Claim.Limit))
+		asked, since = append(asked, l.Asked), append(since, l.Since)
+		end := &l.Ends
+		if l.Ends.IsZero() {
+			end = nil
+		}
+		ends = append(ends, end)
+	}
+	return []any{
+		names, leases, sessions, addrs, held, places, modes, permits, limits, owners, notes, timed, ttls, tokens, asked, since, ends, waited,
+	}
 }
 
 // sendNotifications sends the notifications for other values, which arrive if and only if it commits.

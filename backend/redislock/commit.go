@@ -231,7 +231,8 @@ func (e *engine) tick() {
 	defer e.mu.Unlock()
 	close(e.late)
 	e.late = nil
-	if e.lanes != nil && e.lanes.Interrupt() {
+	if e.lanes != nil && e.requests > 0 { // one that its caller sends has no lane yet, or none between two commands
+		e.lanes.Interrupt()
 		e.soon()
 	}
 }

@@ -89,6 +89,28 @@ func TestLaneIsInterrupted(t *testing.T) {
 	}
 }
 
+// The end of a context is also noticed when the goroutine of the call was not run for a while before it had its connection.
+func TestLaneIsTakenLate(t *testing.T) {
+	t.Parallel()
+	s, cfg := quick(t)
+	cfg.RequestTimeout = patience
+	b := on(t, s, cfg)
+	b.Intercept(func(_ string, do func()) {
+		time.Sleep(50 * time.Millisecond)
+		do()
+	})
+	b.onLane()
+	s.Process().Stop()
+	defer s.Process().Cont()
+	asked := time.Now()
+	if _, err := b.Acquire(within(t, time.Second), b.req("late")); err == nil {
+		t.Error("granted by a server that is stopped")
+	}
+	if took := time.Since(asked); took > patience/2 {
+		t.Errorf("the end of the context was noticed after %s", took)
+	}
+}
+
 // A server that does not answer is unavailable after the request time-out, also for a caller whose
 // context does not end. Close ends such a call.
 func TestLaneWithoutAnAnswer(t *testing.T) {

@@ -32,7 +32,10 @@ func TestLostReplies(t *testing.T) {
 	t.Parallel()
 	c := start(t)
 	relays, url := relayed(t, c)
-	a, b := openURL(t, url+"1s"), c.open(t, "timeout=30s")
+	a, b := openURL(t, url+"3s"), c.open(t, "timeout=30s")
+	first := ask("first")
+	take(t, a, first)
+	give(t, a, first) // it is connected
 	for _, p := range relays[:3] {
 		p.Hold(chaos.Replies)
 	}

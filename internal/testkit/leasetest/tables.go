@@ -71,6 +71,7 @@ func RunTables(t *testing.T, start func(t *testing.T) *Tables) {
 		"lost-replies":            lostReplies,
 		"restored":                restored,
 		"made-at-once":            madeAtOnce,
+		"added-columns":           addedColumns,
 		"thin":                    thin,
 		"waits-for-the-row":       WaitsForTheRow,
 		"quick-conditions":        quickConditions,
@@ -107,6 +108,36 @@ func madeAtOnce(t *testing.T, s *Tables) {
 		if err := <-opened; err != nil {
 			t.Error(err)
 		}
+	}
+}
+
+// addedColumns: an operator has added columns to the tables.
+func addedColumns(t *testing.T, s *Tables) {
+	t.Helper()
+	b := s.open()
+	holder := Session(t, b, time.Hour, nil)
+	for _, table := range []string{"locks", "leases", "sessions", "tombs", "losses"} {
+		s.Exec(s.Dialect.Replace("ALTER TABLE @" + table + " ADD COLUMN region varchar(9)"))
+	}
+	Take(t, b, Ask("one", holder))
+	waits := Ask("one", Session(t, b, time.Hour, nil))
+	waits.Wait = true
+	granted := Start(t, b, waits)
+	InQueue(t, b, "one", 1)
+	if _, err := b.Break(Within(t), backend.BreakRequest{Name: "one", Reason: "why"}); err != nil {
+		t.Error(err)
+	}
+	if a := <-granted; a.Err != nil {
+		t.Error(a.Err)
+	}
+	if r, err := b.Renew(Within(t), backend.RenewRequest{Session: holder}); err != nil || len(r.Lost) != 1 {
+		t.Errorf("%+v, %v; want the break", r, err)
+	}
+	if err := b.Release(Within(t), backend.ReleaseRequest{Name: "one", Lease: waits.Lease, Session: waits.Session, Abandon: true}); err != nil {
+		t.Error(err)
+	}
+	if err := b.EndSession(Within(t), holder); err != nil {
+		t.Error(err)
 	}
 }
 

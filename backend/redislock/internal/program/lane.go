@@ -54,27 +54,20 @@ func (s *Lanes) Do(ctx context.Context, cmd ...string) (Reply, error) {
 	}
 	defer s.put(l)
 	if ctx.Done() != nil {
-		defer context.AfterFunc(ctx, func() { s.Interrupt() })()
+		defer context.AfterFunc(ctx, s.Interrupt)()
 	}
 	return l.send(ctx, cmd)
 }
 
-// Interrupt ends the requests whose contexts have ended, with their connections, which may still get the answers. It reports
-// whether any request is in progress.
-func (s *Lanes) Interrupt() bool {
+// Interrupt ends the requests whose contexts have ended, with their connections, which may still get the answers.
+func (s *Lanes) Interrupt() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	busy := false
 	for _, l := range s.all {
-		if l.ctx == nil {
-			continue
-		}
-		busy = true
-		if l.ctx.Err() != nil {
+		if l.ctx != nil && l.ctx.Err() != nil {
 			l.hangUp()
 		}
 	}
-	return busy
 }
 
 func (s *Lanes) take(ctx context.Context) *Lane {
