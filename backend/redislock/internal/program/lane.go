@@ -121,11 +121,17 @@ func (s *Lanes) Close() {
 	}
 }
 
-// Addr returns the local address of the connection that is used next, or "" if none is open.
+// Addr returns the local address of the connection that is used next, or "" if none is open, or one is being opened.
 func (s *Lanes) Addr() string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if len(s.free) == 0 {
+	settled := len(s.free)
+	for _, l := range s.all {
+		if l.ctx != nil {
+			settled++
+		}
+	}
+	if len(s.free) == 0 || settled < len(s.all) {
 		return ""
 	}
 	l := s.free[len(s.free)-1]
