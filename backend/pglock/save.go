@@ -1,6 +1,8 @@
 package pglock
 
 import (
+	"strconv"
+	"strings"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -8,7 +10,7 @@ import (
 	"github.com/holdfast-io/holdfast/internal/sqllease"
 )
 
-// Rows are sent column by column. An array is planned as ten rows: see settingsOfLeases.
+// Rows are sent as arrays, which are planned as ten rows: see settingsOfLeases.
 const (
 	keys = ` unnest($1::text[], $2::text[]) AS x (name, lease) `
 
@@ -19,11 +21,12 @@ const (
 	cutLeases   = `UPDATE @leases l SET ends = least(l.ends, clock_timestamp() + l.ttl * interval '1 microsecond')
 		FROM ` + keys + `WHERE l.name = x.name AND l.lease = x.lease AND l.held AND l.timed`
 	deleteLeases = `DELETE FROM @leases l USING ` + keys + `WHERE l.name = x.name AND l.lease = x.lease`
-	saveLeases   = `INSERT INTO @leases (name, lease, session, addr, held, place, mode, permits, cap, owner, note, timed, ttl,
+	// The columns of a lease are the lines of a text: as 18 arrays they would take longer than all else here.
+	saveLeases = `INSERT INTO @leases (name, lease, session, addr, held, place, mode, permits, cap, owner, note, timed, ttl,
 			token, asked, since, ends, waited)
-		SELECT * FROM unnest($1::text[], $2::text[], $3::text[], $4::text[], $5::boolean[], $6::bigint[], $7::bigint[], $8::bigint[], $9::bigint[],
-			$10::text[], $11::text[], $12::boolean[], $13::bigint[], $14::bigint[], $15::timestamptz[], $16::timestamptz[],
-			$17::timestamptz[], $18::boolean[])
+		SELECT a[1], a[2], a[3], a[4], a[5]::boolean, a[6]::bigint, a[7]::smallint, a[8]::integer, a[9]::integer, a[10], a[11], a[12]::boolean,
+			a[13]::bigint, a[14]::bigint, a[15]::timestamptz, a[16]::timestamptz, nullif(a[17], '')::timestamptz, a[18]::boolean
+		FROM (SELECT string_to_array(lines, chr(10)) AS a FROM unnest($1::text[]) AS lines OFFSET 0) AS x
 		ON CONFLICT (name, lease) DO UPDATE SET session = excluded.session, addr = excluded.addr, held = excluded.held, place = excluded.place,
 			token = excluded.token, since = excluded.since, ends = excluded.ends`
 	updateLocks = `UPDATE @locks l SET last = x.last, used = $3 FROM unnest($1::text[], $2::bigint[]) AS x (name, last) WHERE l.name = x.name`
@@ -59,7 +62,11 @@ func (s store) queueSave(q *pgx.Batch, c *sqllease.Changes) {
 		q.Queue(s.b.sql(deleteLeases), names, leases)
 	}
 	if len(c.Leases) > 0 {
-		q.Queue(s.b.sql(saveLeases), columnsOfLeases(c.Leases)...)
+		var all []string
+		for i := range c.Leases {
+			all = append(all, linesOf(&c.Leases[i]))
+		}
+		q.Queue(s.b.sql(saveLeases), all)
 	}
 	if len(c.Lasts) > 0 {
 		var names []string
@@ -89,30 +96,20 @@ func (s store) queueSave(q *pgx.Batch, c *sqllease.Changes) {
 	s.sendNotifications(q, c)
 }
 
-// columnsOfLeases returns the arguments of saveLeases.
-func columnsOfLeases(rows []sqllease.LeaseRow) []any {
-	var names, leases, sessions, addrs, owners, notes []string
-	var held, timed, waited []bool
-	var places, modes, permits, limits, ttls, tokens []int64
-	var asked, since []time.Time
-	var ends []*time.Time
-	for i := range rows {
-		l := &rows[i]
-		names, leases, sessions = append(names, l.Name), append(leases, string(l.Lease)), append(sessions, string(l.Session))
-		addrs, owners, notes = append(addrs, l.Addr), append(owners, l.Owner), append(notes, l.Note)
-		held, timed, waited = append(held, l.Held), append(timed, l.Timed), append(waited, l.Waited)
-		places, ttls, tokens = append(places, l.Place), append(ttls, l.TTL.Microseconds()), append(tokens, l.Token)
-		modes, permits, limits = append(modes, int64(l.Claim.Mode)), append(permits, int64(l.Claim.Permits)), append(limits, int64(l.Claim.Limit))
-		asked, since = append(asked, l.Asked), append(since, l.Since)
-		end := &l.Ends
-		if l.Ends.IsZero() {
-			end = nil
-		}
-		ends = append(ends, end)
+// linesOf returns the columns of a lease, a line each. No text has a line break: see backend.ValidateName.
+func linesOf(l *sqllease.LeaseRow) string {
+	number := func(n int64) string { return strconv.FormatInt(n, 10) }
+	instant := func(t time.Time) string { return t.UTC().Format(time.RFC3339Nano) }
+	ends := ""
+	if !l.Ends.IsZero() {
+		ends = instant(l.Ends)
 	}
-	return []any{
-		names, leases, sessions, addrs, held, places, modes, permits, limits, owners, notes, timed, ttls, tokens, asked, since, ends, waited,
-	}
+	return strings.Join([]string{
+		l.Name, string(l.Lease), string(l.Session), l.Addr, strconv.FormatBool(l.Held), number(l.Place),
+		number(int64(l.Claim.Mode)), number(int64(l.Claim.Permits)), number(int64(l.Claim.Limit)), l.Owner, l.Note,
+		strconv.FormatBool(l.Timed), number(l.TTL.Microseconds()), number(l.Token), instant(l.Asked), instant(l.Since), ends,
+		strconv.FormatBool(l.Waited),
+	}, "\n")
 }
 
 // sendNotifications sends the notifications for other values, which arrive if and only if it commits.
