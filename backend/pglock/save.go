@@ -21,7 +21,7 @@ const (
 	cutLeases   = `UPDATE @leases l SET ends = least(l.ends, clock_timestamp() + l.ttl * interval '1 microsecond')
 		FROM ` + keys + `WHERE l.name = x.name AND l.lease = x.lease AND l.held AND l.timed`
 	deleteLeases = `DELETE FROM @leases l USING ` + keys + `WHERE l.name = x.name AND l.lease = x.lease`
-	// The columns of a lease are the lines of a text: as 18 arrays they would take longer than all else here.
+	// The columns of a lease are the lines of a text. As JSON or as 18 arrays they take longer: see docs/performance/sql.md.
 	saveLeases = `INSERT INTO @leases (name, lease, session, addr, held, place, mode, permits, cap, owner, note, timed, ttl,
 			token, asked, since, ends, waited)
 		SELECT a[1], a[2], a[3], a[4], a[5]::boolean, a[6]::bigint, a[7]::smallint, a[8]::integer, a[9]::integer, a[10], a[11], a[12]::boolean,
