@@ -12,15 +12,15 @@ import (
 
 // Rows are sent as arrays, which are planned as ten rows: see settingsOfLeases.
 const (
-	keys = ` unnest($1::text[], $2::text[]) AS x (name, lease) `
+	keyRows = ` unnest($1::text[], $2::text[]) AS x (name, lease) `
 
 	killSessions = `INSERT INTO @sessions AS s (id, ttl, ends, cause, addr)
 		SELECT id, 0, $3, cause, '' FROM unnest($1::text[], $2::text[]) AS x (id, cause) ORDER BY id COLLATE "C"
 		ON CONFLICT (id) DO UPDATE SET cause = excluded.cause, ends = least(s.ends, excluded.ends)`
 	cutSessions = `UPDATE @sessions SET ends = least(ends, clock_timestamp() + ttl * interval '1 microsecond') WHERE id = ANY($1::text[]) AND cause = ''`
 	cutLeases   = `UPDATE @leases l SET ends = least(l.ends, clock_timestamp() + l.ttl * interval '1 microsecond')
-		FROM ` + keys + `WHERE l.name = x.name AND l.lease = x.lease AND l.held AND l.timed`
-	deleteLeases = `DELETE FROM @leases l USING ` + keys + `WHERE l.name = x.name AND l.lease = x.lease`
+		FROM ` + keyRows + `WHERE l.name = x.name AND l.lease = x.lease AND l.held AND l.timed`
+	deleteLeases = `DELETE FROM @leases l USING ` + keyRows + `WHERE l.name = x.name AND l.lease = x.lease`
 	// The columns of a lease are the lines of a text. As JSON or as 18 arrays they take longer: see docs/performance/sql.md.
 	saveLeases = `INSERT INTO @leases (name, lease, session, addr, held, place, mode, permits, cap, owner, note, timed, ttl,
 			token, asked, since, ends, waited)
@@ -32,7 +32,7 @@ const (
 	updateLocks = `UPDATE @locks l SET last = x.last, used = $3 FROM unnest($1::text[], $2::bigint[]) AS x (name, last) WHERE l.name = x.name`
 	freeLocks   = `UPDATE @locks SET fat = 0, ` + noThin + ` WHERE name = ANY($1::text[])`
 	buryLocks   = `UPDATE @locks SET buried = greatest(buried + interval '1 microsecond', $2) WHERE name = ANY($1::text[])`
-	insertTombs = `INSERT INTO @tombs (name, lease, until) SELECT x.name, x.lease, $3 FROM ` + keys + `
+	insertTombs = `INSERT INTO @tombs (name, lease, until) SELECT x.name, x.lease, $3 FROM ` + keyRows + `
 		ON CONFLICT (name, lease) DO UPDATE SET until = excluded.until`
 	insertLosses = `INSERT INTO @losses (session, lease, cause, reason, until)
 		SELECT DISTINCT ON (session, lease) * FROM unnest($1::text[], $2::text[], $3::text[], $4::text[], $5::timestamptz[]) AS x (session, lease, cause, reason, until)
@@ -96,18 +96,18 @@ func (s store) queueSave(q *pgx.Batch, c *sqllease.Changes) {
 	s.sendNotifications(q, c)
 }
 
-// linesOf returns the columns of a lease, a line each. No text has a line break: see backend.ValidateName.
+// linesOf returns the columns of a lease, a line each. No text has a line break: see backend.ValidateText.
 func linesOf(l *sqllease.LeaseRow) string {
-	number := func(n int64) string { return strconv.FormatInt(n, 10) }
+	decimal := func(n int64) string { return strconv.FormatInt(n, 10) }
 	instant := func(t time.Time) string { return t.UTC().Format(time.RFC3339Nano) }
 	ends := ""
 	if !l.Ends.IsZero() {
 		ends = instant(l.Ends)
 	}
 	return strings.Join([]string{
-		l.Name, string(l.Lease), string(l.Session), l.Addr, strconv.FormatBool(l.Held), number(l.Place),
-		number(int64(l.Claim.Mode)), number(int64(l.Claim.Permits)), number(int64(l.Claim.Limit)), l.Owner, l.Note,
-		strconv.FormatBool(l.Timed), number(l.TTL.Microseconds()), number(l.Token), instant(l.Asked), instant(l.Since), ends,
+		l.Name, string(l.Lease), string(l.Session), l.Addr, strconv.FormatBool(l.Held), decimal(l.Place),
+		decimal(int64(l.Claim.Mode)), decimal(int64(l.Claim.Permits)), decimal(int64(l.Claim.Limit)), l.Owner, l.Note,
+		strconv.FormatBool(l.Timed), decimal(l.TTL.Microseconds()), decimal(l.Token), instant(l.Asked), instant(l.Since), ends,
 		strconv.FormatBool(l.Waited),
 	}, "\n")
 }

@@ -23,7 +23,7 @@ type granted struct {
 	fresh bool          // granted by the call that returned it
 }
 
-// briefly reads the token and the time of a lease that went the shortest way: see takeone in lua/main.lua.
+// briefly reads the token and the time of a lease that went the shortest way: see takeone in lua/short.lua.
 func briefly(r reply) (granted, error) {
 	token, since, _ := strings.Cut(r.S, "\n")
 	d := decode(nil)

@@ -322,7 +322,7 @@ func (b *Backend) KnownInQueue(lease backend.LeaseID) bool {
 }
 
 // LaneAddr returns the local address of the connection that a caller alone uses next, or "" if none is
-// open.
+// open, or one is being opened.
 func (b *Backend) LaneAddr() string {
 	link, ok := b.link.(*link)
 	if !ok || link.lanes == nil {

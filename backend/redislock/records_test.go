@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"maps"
 	"math/rand/v2"
-	"os"
 	"slices"
 	"strconv"
 	"strings"
@@ -50,10 +49,6 @@ func TestRecords(t *testing.T) {
 
 func testRecords(t *testing.T, s *testserver.RedisServer, disturb func(*churn) bool, backends ...*redislock.Backend) {
 	t.Helper()
-	contradictions, err := os.ReadFile("testdata/records.lua")
-	if err != nil {
-		t.Fatal(err)
-	}
 	seed := rand.Uint64()
 	g := &generator{Rand: rand.New(rand.NewPCG(seed, 2)), asked: make(map[string][]string)}
 	var all []*churn
@@ -84,7 +79,7 @@ func testRecords(t *testing.T, s *testserver.RedisServer, disturb func(*churn) b
 		log = append(log[max(0, len(log)-last):], fmt.Sprint(step, " ", c.Tag(), " ", line))
 		var found []any
 		if err == nil {
-			found, _ = s.Do("EVAL", string(contradictions), "0", c.Tag(), jumped).([]any)
+			found = contradictions(t, s, c.Backend, jumped)
 		}
 		if err != nil || len(found) > 0 {
 			t.Fatalf("seed %d, step %d: %v; the records contradict each other: %q\n%s", seed, step, err, found, strings.Join(log, "\n"))

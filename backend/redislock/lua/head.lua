@@ -59,6 +59,7 @@ local function begin(keys, args, is_full)
     X, N, THIN, LAST, STREAM, NEVER = T .. 'x', T .. 'n', T .. 't', T .. 'f', T .. 'v', T .. '-'
   end
   local clock = call('TIME')
+  -- The microseconds come without leading zeros.
   instant = clock[1] .. string.sub('00000' .. clock[2], -6)
   now = tonumber(instant)
   clean, quarantine, watched = true, 0, nil
@@ -77,7 +78,7 @@ local LAG = 50000 -- us
 
 local issued = {} -- the last token of each partition since hello, in this process
 
--- Reserve count new tokens, and return the first. Each is greater than every token before it, of any lock, and not far
+-- Reserve count new tokens, a number or its text, and return the first. Each is greater than every token before it, of any lock, and not far
 -- behind the clock, so that tokens also grow when the last ones were lost, or the counter is an old copy. The first one
 -- after hello is not behind it at all, nor is any in a script, which knows none before. The result is nil when the clock
 -- is far behind the last token: then a token could not be trusted to grow after a loss.

@@ -189,7 +189,7 @@ end
 
 local function event(kind, name, lease, c, reason)
   if watched then
-    publish(T .. 'e:' .. watched, table.concat({kind, name, lease, c.owner, c.mode, num(c.token), num(now), reason or ''}, '\n'))
+    publish(T .. 'e:' .. watched, table.concat({kind, name, lease, c.owner, c.mode, num(c.token), instant, reason or ''}, '\n'))
   end
 end
 

@@ -58,7 +58,7 @@ end
 local function sweep(budget)
   purged = {}
   while true do
-    local due = call('ZRANGEBYSCORE', X, '-inf', num(now), 'LIMIT', 0, 64)
+    local due = call('ZRANGEBYSCORE', X, '-inf', instant, 'LIMIT', 0, 64)
     if #due == 0 then return true end
     for _, member in ipairs(due) do
       if budget <= 0 then return false end

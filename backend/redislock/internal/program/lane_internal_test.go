@@ -1,6 +1,7 @@
 package program
 
 import (
+	"context"
 	"errors"
 	"net"
 	"testing"
@@ -28,7 +29,16 @@ func TestLaneStaysEnded(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer other.Close()
-	l.hangUp()
+	s := &Lanes{all: []*Lane{l}}
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	l.ctx = ctx
+	s.Interrupt() // another request's context has ended
+	if l.ended {
+		t.Error("ended before the end")
+	}
+	cancel()
+	s.Interrupt()
 	_ = conn.SetDeadline(time.Now().Add(5 * time.Second)) // of a request that begins now
 	_, _ = other.Write([]byte("x"))
 	if n, err := conn.Read(make([]byte, 1)); n > 0 || !errors.Is(err, net.ErrClosed) || !l.ended {
