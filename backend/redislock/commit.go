@@ -23,7 +23,7 @@ import (
 // are sent with the next.
 const (
 	maxRequests = 2
-	maxDirect   = 8 // where callers may send their calls themselves, each on a lane
+	maxAlone    = 4 // where callers may send their calls themselves, each on a lane; with more callers, larger requests cost less
 	maxBatch    = 128
 	// Requests of so many operations are worth the wait for another goroutine. See beginAlone.
 	worthwhile = 3
@@ -40,7 +40,6 @@ const unwatched = 20 * time.Millisecond
 type engine struct {
 	link    transport
 	runner  *program.Runner
-	most    int            // requests in progress
 	lanes   *program.Lanes // of the link: few calls are sent by their callers; nil: none is
 	key     string         // of the marker
 	thin    string         // the key of the thin locks
@@ -108,11 +107,11 @@ func (e *sentError) Unwrap() error { return e.err }
 func newEngine(over transport, p program.Program, tag, mode string, timeout time.Duration) *engine {
 	base, cancel := context.WithCancelCause(context.Background())
 	e := &engine{
-		link: over, runner: program.NewRunner(p), most: maxRequests, key: tag + "m", thin: tag + "t", mode: mode, timeout: timeout,
+		link: over, runner: program.NewRunner(p), key: tag + "m", thin: tag + "t", mode: mode, timeout: timeout,
 		base: base, cancel: cancel,
 	}
-	if l, ok := over.(*link); ok && l.lanes != nil {
-		e.lanes, e.most = l.lanes, maxDirect
+	if l, ok := over.(*link); ok {
+		e.lanes = l.lanes
 	}
 	return e
 }
@@ -150,7 +149,7 @@ func (e *engine) beginAlone(ctx context.Context) *lone {
 	}
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	if e.closed || len(e.urgent)+len(e.queue) > 0 || e.requests >= e.most || e.requests > 0 && e.size >= worthwhile {
+	if e.closed || len(e.urgent)+len(e.queue) > 0 || e.requests >= maxAlone || e.requests > 0 && e.size >= worthwhile {
 		return nil
 	}
 	e.requests++
@@ -294,7 +293,7 @@ func rest(queue []*call, n int) []*call {
 
 // start begins a request if any call is queued: in a goroutine that sends for as long as there are some. mu is held.
 func (e *engine) start() {
-	if len(e.urgent)+len(e.queue) == 0 || e.requests >= e.most {
+	if len(e.urgent)+len(e.queue) == 0 || e.requests >= maxRequests {
 		return
 	}
 	e.requests++

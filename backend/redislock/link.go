@@ -51,7 +51,7 @@ func newLink(ctx context.Context, connect connector, lane program.OpenLane, cfg 
 	}
 	l := &link{conn: conn, replicas: replicationOf(cfg)}
 	if lane != nil && l.replicas == nil {
-		l.lanes = program.NewLanes(maxDirect, lane)
+		l.lanes = program.NewLanes(maxAlone, lane)
 	}
 	return l, nil
 }
