@@ -34,6 +34,8 @@ const (
 	takers = 64
 	// takeTimeout bounds the time for that.
 	takeTimeout = 90 * time.Second
+	// joining is when all waiters are in the queue: 1,000 take 1.6 s on ZooKeeper.
+	joining = 4 * time.Second
 )
 
 // standingTTL is such that about three renewals happen while it is measured.
@@ -124,7 +126,7 @@ func (t *Trial) waiting(ctx context.Context, locker Locker, name string, n int) 
 			}
 		})
 	}
-	err := pause(ctx, 2*t.Budget) // until all are in the queue
+	err := pause(ctx, max(2*t.Budget, joining))
 	var f Figures
 	if err == nil {
 		f, err = t.count(ctx)

@@ -15,15 +15,15 @@ import (
 	"github.com/holdfast-io/holdfast/internal/bench"
 )
 
-// The table of docs/choosing.md is made from bench/results: of each engine its newest run. An
-// engine that was not measured has no row.
+// The tables of docs/choosing.md are made from bench/results: of each engine its newest run. The ratios
+// are those of all runs. An engine that was not measured has no row.
 func TestMeasuredTable(t *testing.T) {
 	t.Parallel()
 	reports, err := readReports("../../../bench/results")
 	if err != nil {
 		t.Fatal(err)
 	}
-	runs := newest(reports)
+	runs := byEngine(reports)
 	if len(runs) == 0 {
 		t.Fatal("nothing was measured")
 	}
@@ -82,21 +82,23 @@ func readReports(dir string) ([]*bench.Report, error) {
 	return all, nil
 }
 
-// measured is the newest run of ours on an engine.
+// measured is what was measured of ours on an engine.
 type measured struct {
 	engine string
-	report *bench.Report
+	runs   []*bench.Report // the newest one last
+	report *bench.Report   // the newest one
 }
 
-// newest returns the newest report of each engine that has any result of ours, in the order of
+// byEngine returns the reports of each engine that has any result of ours, in the order of
 // the capability table; engines that the table does not have come last.
-func newest(reports []*bench.Report) []measured {
-	latest := make(map[string]*bench.Report)
+func byEngine(reports []*bench.Report) []measured {
+	reports = slices.SortedFunc(slices.Values(reports), func(a, b *bench.Report) int { return a.At.Compare(b.At) })
+	runs := make(map[string][]*bench.Report)
 	for _, r := range reports {
 		for i := range r.Results {
 			x := &r.Results[i]
-			if had := latest[x.Engine]; x.Contender == "holdfast" && len(x.Figures) > 0 && (had == nil || r.At.After(had.At)) {
-				latest[x.Engine] = r
+			if had := runs[x.Engine]; x.Contender == "holdfast" && len(x.Figures) > 0 && (len(had) == 0 || had[len(had)-1] != r) {
+				runs[x.Engine] = append(had, r)
 			}
 		}
 	}
@@ -107,9 +109,9 @@ func newest(reports []*bench.Report) []measured {
 		}
 		return len(order)
 	}
-	all := make([]measured, 0, len(latest))
-	for engine, r := range latest {
-		all = append(all, measured{engine, r})
+	all := make([]measured, 0, len(runs))
+	for engine, those := range runs {
+		all = append(all, measured{engine, those, those[len(those)-1]})
 	}
 	slices.SortFunc(all, func(a, b measured) int {
 		if d := place(a.engine) - place(b.engine); d != 0 {
@@ -152,7 +154,7 @@ func unitOf(metric bench.Metric) bench.Unit {
 }
 
 // ratioTable compares us with the bare commands and with another lock of each store: of those named,
-// or of all.
+// or of all. It has a figure of each run.
 func ratioTable(runs []measured, only ...string) string {
 	peers := map[string]string{
 		"redis": "bsm/redislock", "redlock": "redsync", "etcd": "etcd concurrency", "zookeeper": "go-zookeeper", "consul": "consul/api",
@@ -176,13 +178,15 @@ func ratioTable(runs []measured, only ...string) string {
 	return b.String()
 }
 
-// ratio returns our pairs a second divided by those of another contender.
+// ratio returns our pairs a second divided by those of another contender, in each run that has both.
 func (m measured) ratio(scenario, other string) string {
-	r, ok := bench.Ratio(m.report.Find(m.engine, scenario, "holdfast"), m.report.Find(m.engine, scenario, other), bench.PairsPerSecond)
-	if !ok {
-		return "–"
+	var ratios []string
+	for _, run := range m.runs {
+		if r, ok := bench.Ratio(run.Find(m.engine, scenario, "holdfast"), run.Find(m.engine, scenario, other), bench.PairsPerSecond); ok {
+			ratios = append(ratios, strconv.FormatFloat(r, 'f', 2, 64))
+		}
 	}
-	return strconv.FormatFloat(r, 'f', 2, 64)
+	return cmp.Or(strings.Join(ratios, ", "), "–")
 }
 
 func measuredTable(runs []measured) string {
