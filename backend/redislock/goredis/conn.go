@@ -27,7 +27,7 @@ type conn struct {
 
 var _ program.Conn = (*conn)(nil)
 
-const pool = 16 // a few requests are in progress, and some that were given up
+const pool = 16 // two requests are in progress, and some that were given up
 
 func newConn(settings *redis.Options, timeout time.Duration) *conn {
 	open := new(connect.Set)

@@ -86,8 +86,9 @@ func readReports(dir string) ([]*bench.Report, error) {
 type measured struct {
 	engine string
 	runs   []*bench.Report // the newest one last
-	report *bench.Report   // the newest one
 }
+
+func (m measured) newest() *bench.Report { return m.runs[len(m.runs)-1] }
 
 // byEngine returns the reports of each engine that has any result of ours, in the order of
 // the capability table; engines that the table does not have come last.
@@ -97,8 +98,8 @@ func byEngine(reports []*bench.Report) []measured {
 	for _, r := range reports {
 		for i := range r.Results {
 			x := &r.Results[i]
-			if had := runs[x.Engine]; x.Contender == "holdfast" && len(x.Figures) > 0 && (len(had) == 0 || had[len(had)-1] != r) {
-				runs[x.Engine] = append(had, r)
+			if x.Contender == "holdfast" && len(x.Figures) > 0 && !slices.Contains(runs[x.Engine], r) {
+				runs[x.Engine] = append(runs[x.Engine], r)
 			}
 		}
 	}
@@ -111,7 +112,7 @@ func byEngine(reports []*bench.Report) []measured {
 	}
 	all := make([]measured, 0, len(runs))
 	for engine, those := range runs {
-		all = append(all, measured{engine, those, those[len(those)-1]})
+		all = append(all, measured{engine, those})
 	}
 	slices.SortFunc(all, func(a, b measured) int {
 		if d := place(a.engine) - place(b.engine); d != 0 {
@@ -128,7 +129,7 @@ func (m measured) figure(scenario string, metric bench.Metric) string {
 }
 
 func (m measured) figureOf(contender, scenario string, metric bench.Metric) string {
-	if x := m.report.Find(m.engine, scenario, contender); x != nil {
+	if x := m.newest().Find(m.engine, scenario, contender); x != nil {
 		if v, ok := x.Figures[metric]; ok {
 			return unitOf(metric).Format(v)
 		}
@@ -216,14 +217,15 @@ func measuredTable(runs []measured) string {
 	b.WriteString("\n")
 	for _, m := range runs {
 		version := "–"
-		for _, e := range m.report.Engines {
+		report := m.newest()
+		for _, e := range report.Engines {
 			if e.Name == m.engine && e.Version != "" {
 				version = e.Version
 			}
 		}
-		commit := m.report.Commit
+		commit := report.Commit
 		fmt.Fprintf(&b, "- %s: version %s, measured on %s at commit %s, %d cores for clients and server, median of %d rounds\n",
-			m.engine, version, m.report.At.UTC().Format(time.DateOnly), commit[:min(len(commit), 8)], m.report.Cores, m.report.Rounds)
+			m.engine, version, report.At.UTC().Format(time.DateOnly), commit[:min(len(commit), 8)], report.Cores, report.Rounds)
 	}
 	return b.String()
 }
@@ -241,7 +243,7 @@ func articlesTable(runs []measured) string {
 		{"Redlock", "5–15 ms", "5,000", "redlock"},
 		{"ZooKeeper", "10–50 ms", "1,000", "zookeeper"},
 	} {
-		m := measured{engine: c.engine, report: &bench.Report{}}
+		m := measured{engine: c.engine, runs: []*bench.Report{{}}}
 		if i := slices.IndexFunc(runs, func(m measured) bool { return m.engine == c.engine }); i >= 0 {
 			m = runs[i]
 		}
